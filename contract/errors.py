@@ -1,0 +1,180 @@
+"""What can go wrong, as one tree.
+
+    FootplateError                 code, message, hint; every one of ours carries all three
+    ├── InvalidSpec                many Problems at once, each with a JSON pointer        422
+    ├── UnknownComponent           a name that nobody registered                          422
+    ├── NotAvailableYet            understood, and not built yet                          422
+    ├── NotFound                   no such thing here (or not yours: the same answer)     404
+    ├── Conflict                   the state cannot serve this                            409
+    ├── Stale                      you were late: the fence has moved on                  409
+    ├── Unavailable                a part that we need is away; try again                 503
+    ├── Unauthorized / Forbidden   no key, or one that may not                            401 / 403
+    └── AttemptError               an attempt ended badly, and why
+        ├── TrainingFailed         the user's code or data raised
+        ├── NoValidCheckpoint      had some, none verifies
+        ├── CheckpointCorrupt      this one does not verify
+        └── DatasetError           missing, changed or unreadable data
+
+A code is stable: programs may compare it. A message may be reworded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a body: where (an RFC 6901 pointer), what, and what would work."""
+
+    pointer: str
+    code: str
+    detail: str
+    hint: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+class FootplateError(Exception):
+    """Root of the tree. `code` is stable; `message` says what happened to what; `hint` says what would work."""
+
+    code = "internal"
+    status = 500
+    title = "Something went wrong"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class InvalidSpec(FootplateError):
+    """A body that cannot be accepted: every problem at once."""
+
+    code = "invalid_spec"
+    status = 422
+    title = "The request body is not valid"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        first = f"{problems[0].pointer or '/'}: {problems[0].detail}" if problems else "no problem given"
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(first + more)
+        self.problems = list(problems)
+
+
+class UnknownComponent(FootplateError):
+    """A name that nobody registered, answered with the nearest and the known."""
+
+    code = "unknown_component"
+    status = 422
+    title = "Unknown component"
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        super().__init__(
+            f"no {kind} named {name!r}. Known: {', '.join(names) or 'none'}.", hint=did_you_mean(name, names)
+        )
+        self.kind, self.name, self.known = kind, name, names
+
+
+class NotAvailableYet(FootplateError):
+    """Understood, and not built yet: refused with that reason rather than ignored."""
+
+    code = "not_available_yet"
+    status = 422
+    title = "Not available yet"
+
+
+class NotFound(FootplateError):
+    """No such thing here. Another project's id gets the same answer."""
+
+    code = "not_found"
+    status = 404
+    title = "Not found"
+
+
+class Conflict(FootplateError):
+    """The state it is in cannot serve this; `allowed` names what it can."""
+
+    code = "conflict"
+    status = 409
+    title = "The job's state does not allow this"
+
+    def __init__(self, message: str, *, hint: str | None = None, state: str = "", allowed: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.state, self.allowed = state, list(allowed)
+
+
+class PreconditionFailed(FootplateError):
+    """If-Match named a version that is no longer the job's."""
+
+    code = "version_changed"
+    status = 412
+    title = "The job has changed since you read it"
+
+
+class IdempotencyMismatch(FootplateError):
+    """This Idempotency-Key was used with another body."""
+
+    code = "idempotency_key_reused"
+    status = 422
+    title = "Idempotency-Key already used with another body"
+
+
+class Unauthorized(FootplateError):
+    code = "unauthorized"
+    status = 401
+    title = "A key is needed"
+
+
+class Forbidden(FootplateError):
+    code = "forbidden"
+    status = 403
+    title = "Not allowed"
+
+
+class Unavailable(FootplateError):
+    """A part that we need is away. Try again after `retry_after_seconds`."""
+
+    code = "unavailable"
+    status = 503
+    title = "Not available right now"
+    retry_after_seconds = 2
+
+
+class SettingsError(FootplateError):
+    """Refuses to start, with the sentence that says what is wrong and what would work."""
+
+    code = "bad_settings"
+
+
+class AttemptError(FootplateError):
+    """An attempt ended badly; the code becomes the job's `error.code`."""
+
+    code = "error"
+
+
+class TrainingFailed(AttemptError):
+    code = "error"
+
+
+class CheckpointCorrupt(AttemptError):
+    code = "checkpoint_corrupt"
+
+
+class NoValidCheckpoint(AttemptError):
+    code = "no_valid_checkpoint"
+
+
+class DatasetError(AttemptError):
+    code = "dataset_error"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """`did you mean 'accuracy'?`, or None when nothing is near."""
+    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else None
