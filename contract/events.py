@@ -1,0 +1,172 @@
+"""The envelope, and one class of data per kind. An event is one immutable fact about a job.
+
+`no` is dense per job and is the reader's cursor; (job, attempt, source, seq) is the worker's own count and makes ingest
+exactly-once. On the wire between worker and service an event has no `no` yet: SQL gives it one in commit order.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from contract.ids import JobId
+
+VERSION = 1
+SERVICE_SOURCE = -1
+"""The source of events that the service itself writes; its seq is their `no`."""
+
+
+class Kind(StrEnum):
+    STATE = "state"
+    """The job, or the attempt, changed state. Never dropped."""
+    LOG = "log"
+    """Metrics of the training loop."""
+    EVAL = "eval"
+    """Metrics of an evaluation. Never dropped."""
+    CHECKPOINT = "checkpoint"
+    """A checkpoint was committed, or found corrupt. Never dropped."""
+    PROGRESS = "progress"
+    """Where the loop is, at most a few times a second."""
+    LINE = "line"
+    """A line that training printed."""
+    SYSTEM = "system"
+    """GPU, CPU and memory of one rank."""
+    NOTE = "note"
+    """A sentence for the reader of a history, or what user code said with footplate.note()."""
+    GAP = "gap"
+    """Events that are lost and known to be: from seq, to seq."""
+    DONE = "done"
+    """The last event of one source of an attempt: how it ended. Never dropped."""
+
+
+KEPT = frozenset({Kind.STATE, Kind.EVAL, Kind.CHECKPOINT, Kind.DONE})
+"""Never dropped, and on disk before anything else happens."""
+
+METRIC_KINDS = frozenset({Kind.LOG, Kind.EVAL})
+
+
+class WorkerEvent(BaseModel):
+    """What a journal line holds and what travels through Redis. Short keys cost nothing: they are the public ones."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    seq: int = Field(ge=1)
+    rank: int = 0
+    kind: Kind
+    at: str
+    step: int | None = None
+    epoch: float | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Event(BaseModel):
+    """What a user reads."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    v: Literal[1] = 1
+    job: JobId
+    no: int
+    attempt: int
+    source: int
+    seq: int
+    rank: int
+    kind: Kind
+    at: str
+    step: int | None
+    epoch: float | None
+    data: dict[str, Any]
+
+
+class StateData(BaseModel):
+    """`state`: by the service for the job; by a worker once, as its first event, with state `running`."""
+
+    state: str
+    reason: str | None = None
+    message: str | None = None
+
+
+class CheckpointData(BaseModel):
+    """`checkpoint`: path is relative to the artifact store's root."""
+
+    status: Literal["committed", "corrupt", "failed"]
+    path: str
+    bytes: int = 0
+    manifest_sha256: str = ""
+    files: int = 0
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    is_best: bool = False
+    message: str | None = None
+    deleted: list[str] = Field(default_factory=list)
+    """Paths of older checkpoints that rotation removed after this one was committed."""
+
+
+class ProgressData(BaseModel):
+    """`progress`: steps of optimizer updates; eta in seconds, None while unknown."""
+
+    step: int
+    max_steps: int
+    epoch: float
+    eta_s: float | None = None
+
+
+class Ending(StrEnum):
+    """How a source of an attempt ended, as its supervisor saw it."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """Because it was told to: cancel, pause or drain."""
+    FAILED = "failed"
+
+
+class Failure(BaseModel):
+    """An attempt's error as the user sees it: `error` of a job."""
+
+    code: str
+    message: str
+    hint: str | None = None
+    rank: int | None = None
+    traceback: str | None = None
+    """The tail; the rest is in the attempt's log."""
+
+
+class DoneData(BaseModel):
+    """`done`: its seq is the last of this source."""
+
+    ending: Ending
+    reason: str
+    stop: Literal["cancel", "pause", "drain"] | None = None
+    """What it obeyed, when it was told to stop."""
+    error: Failure | None = None
+    result: dict[str, Any] = Field(default_factory=dict)
+    running_s: float = 0.0
+    had_checkpoint: bool = False
+    outputs: str | None = None
+
+
+def now_text() -> str:
+    """RFC 3339, UTC, milliseconds."""
+    return to_text(datetime.now(UTC))
+
+
+def to_text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def json_safe(value: Any) -> Any:
+    """NaN and infinities as the strings "NaN", "Infinity", "-Infinity"; anything unknown as its text."""
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {str(key): json_safe(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [json_safe(item) for item in value]
+    return json_safe(value.item()) if hasattr(value, "item") and getattr(value, "size", 2) == 1 else str(value)

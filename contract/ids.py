@@ -1,0 +1,46 @@
+"""Identifiers: a prefix that says what it names, and a UUIDv7, so that ids sort by the time they were made."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import NewType
+
+JobId = NewType("JobId", str)
+NodeId = NewType("NodeId", str)
+ClaimId = NewType("ClaimId", str)
+CheckpointId = NewType("CheckpointId", str)
+Fence = NewType("Fence", int)
+
+_ID = re.compile(r"[a-z]{2,5}_[0-9a-f]{32}")
+
+
+def uuid7(now_ms: int | None = None) -> str:
+    """48 bits of milliseconds, then randomness, as 32 hex digits (RFC 9562)."""
+    stamp = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    tail = int.from_bytes(os.urandom(10))
+    tail = (tail & ~(0xF << 76)) | (0x7 << 76)
+    tail = (tail & ~(0x3 << 62)) | (0x2 << 62)
+    return f"{stamp & (1 << 48) - 1:012x}{tail:020x}"
+
+
+def new_job_id() -> JobId:
+    return JobId("job_" + uuid7())
+
+
+def new_node_id() -> NodeId:
+    return NodeId("node_" + uuid7())
+
+
+def new_claim_id() -> ClaimId:
+    return ClaimId("claim_" + uuid7())
+
+
+def new_checkpoint_id() -> CheckpointId:
+    return CheckpointId("ckpt_" + uuid7())
+
+
+def is_id(text: str, prefix: str) -> bool:
+    """Whether a string has the shape of one of our ids: cheap to ask before SQL is."""
+    return text.startswith(prefix + "_") and _ID.fullmatch(text) is not None

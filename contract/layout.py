@@ -1,0 +1,28 @@
+"""Where an attempt's files lie, seen from the artifact store's root. An attempt writes only below its own folder."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from contract.ids import JobId
+
+PROBE = ".footplate-store"
+"""Written by the service at the root; a node that cannot read it gets no work."""
+
+MANIFEST = "manifest.json"
+
+
+def job_folder(job: JobId) -> PurePosixPath:
+    return PurePosixPath("jobs") / job
+
+
+def attempt_folder(job: JobId, attempt: int) -> PurePosixPath:
+    return job_folder(job) / "attempts" / str(attempt)
+
+
+def checkpoint_folder(job: JobId, attempt: int, step: int) -> PurePosixPath:
+    return attempt_folder(job, attempt) / f"checkpoint-{step}"
+
+
+def outputs_folder(job: JobId, attempt: int) -> PurePosixPath:
+    return attempt_folder(job, attempt) / "outputs"

@@ -1,0 +1,185 @@
+"""What service and worker say to each other. JSON, one `type` each; unknown fields are ignored, so N talks to N±1.
+
+Worker to control (list `keys.INBOX`): Claim, AttemptBeat, NodeBeat.
+Control to worker (lists `keys.reply`, `keys.node_reply`): Grant, Denial, AttemptReply, NodeReply.
+Events travel apart, as EventBatch in the field "batch" of an entry of the stream `keys.EVENTS`.
+Every message may be lost, repeated or late. The worker repeats until answered; whoever is late is told so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
+from contract.lifecycle import StopMode
+
+PROTOCOL = 1
+"""Raised by an incompatible change. Control serves PROTOCOL and PROTOCOL - 1, and says so to anyone else."""
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    protocol: int = PROTOCOL
+
+
+class Gpu(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    uuid: str
+    name: str
+    memory_mb: int = 0
+    capability: tuple[int, int] = (0, 0)
+    """CUDA compute capability: (7, 0) Volta has fp16, (8, 0) Ampere has bf16."""
+
+
+class Claim(Message):
+    """May I run this? The same claim asked again is granted again."""
+
+    type: Literal["claim"] = "claim"
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+    node: NodeId
+    boot: str
+
+
+class AttemptBeat(Message):
+    """From an attempt's supervisor, every beat interval and at once when something changed."""
+
+    type: Literal["attempt_beat"] = "attempt_beat"
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+    source: int = 0
+    number: int
+    """Rises with every beat: only a *new* number extends the lease."""
+    journaled: int = 0
+    """The last seq on the worker's disk."""
+
+
+class RunningAttempt(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+
+
+class NodeBeat(Message):
+    """From a node's parent process: that it is there, what it has, what it runs."""
+
+    type: Literal["node_beat"] = "node_beat"
+    node: NodeId
+    boot: str
+    number: int
+    name: str
+    pool: str = "default"
+    slots: int
+    gpus: list[Gpu] = Field(default_factory=list)
+    draining: bool = False
+    consuming: bool = True
+    """Whether its canary came back through its own queue: alive is not enough, it must take work."""
+    store_ok: bool = True
+    """Whether it could read the service's probe file in the artifact store."""
+    catalogue_hash: str | None = None
+    catalogue: dict[str, Any] | None = None
+    """Sent until the reply names its hash as known."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    running: list[RunningAttempt] = Field(default_factory=list)
+
+
+class CheckpointOffer(BaseModel):
+    """A committed checkpoint that an attempt may continue from; path is relative to the artifact store's root."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: CheckpointId
+    step: int
+    path: str
+    manifest_sha256: str
+
+
+class Grant(Message):
+    """Yes: you alone. Carries all that the attempt needs."""
+
+    type: Literal["grant"] = "grant"
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+    source: int = 0
+    spec: dict[str, Any]
+    gpus: list[str] = Field(default_factory=list)
+    """UUIDs of exactly the GPUs it may see."""
+    checkpoints: list[CheckpointOffer] = Field(default_factory=list)
+    """Newest first. Empty: it never had one, and starts at step 0."""
+    watermark: int = 0
+    lease_seconds: float
+    beat_seconds: float
+    time_left_seconds: float | None = None
+
+
+class Denial(Message):
+    """No, and why. The asker drops the message; somebody else has it, or nobody wants it any more."""
+
+    type: Literal["denial"] = "denial"
+    claim: ClaimId
+    reason: str
+
+
+class Stop(BaseModel):
+    """Stop: for whom, how, and how long the worker may take before it must kill."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    because: Literal["cancel", "pause", "drain", "time_limit"]
+    mode: StopMode
+    within_seconds: float
+
+
+class AttemptReply(Message):
+    """The answer to a beat, and pushed unasked when a stop was decided."""
+
+    type: Literal["attempt_reply"] = "attempt_reply"
+    claim: ClaimId
+    number: int = 0
+    superseded: bool = False
+    """The fence has moved on: stop now, report nothing more."""
+    stop: Stop | None = None
+    watermark: int = 0
+    closed: bool = False
+    """The service has everything of this attempt: the journal may go."""
+
+
+class NodeReply(Message):
+    type: Literal["node_reply"] = "node_reply"
+    number: int
+    catalogue_known: str | None = None
+    drain: bool = False
+    refused: str | None = None
+    """Why this node gets no work: another protocol, an identity in use, a store it cannot read."""
+
+
+class EventBatch(Message):
+    """One entry of the event stream: consecutive events of one source, `events` being a JSON array of WorkerEvents."""
+
+    type: Literal["events"] = "events"
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+    source: int
+    events: list[dict[str, Any]]
+
+
+ToControl = Annotated[Claim | AttemptBeat | NodeBeat, Field(discriminator="type")]
+ToAttempt = Annotated[Grant | Denial | AttemptReply, Field(discriminator="type")]
+
+TO_CONTROL: TypeAdapter[Claim | AttemptBeat | NodeBeat] = TypeAdapter(ToControl)
+TO_ATTEMPT: TypeAdapter[Grant | Denial | AttemptReply] = TypeAdapter(ToAttempt)

@@ -1,0 +1,88 @@
+"""What the service reads from its environment."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
+
+from contract.settings import Settings
+
+
+class ServiceSettings(Settings):
+    home: Path = Path(".footplate")
+    """State of a one-machine set-up: database, artifacts, logs."""
+    database: str = ""
+    """SQLAlchemy URL. Empty: SQLite in the home folder. PostgreSQL: postgresql+psycopg://user:password@host/name."""
+    redis: str = "redis://127.0.0.1:6379/0"
+    """redis://, rediss:// or unix:// URL."""
+    artifacts: Path | None = None
+    """Root of the artifact store. Empty: `artifacts` in the home folder."""
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    """0 takes any free port."""
+    url_file: Path | None = None
+    """Where to write the base URL once the service listens."""
+    api_key: SecretStr | None = None
+    """The bootstrap key. Without one the service listens on loopback only."""
+    allowed_origins: str = ""
+    """Comma-separated origins, beside its own, whose pages may open the websocket."""
+    lease_seconds: PositiveFloat = 30.0
+    """An attempt that has not been heard of for this long is lost."""
+    beat_seconds: PositiveFloat = 2.0
+    """How often workers report."""
+    claim_seconds: PositiveFloat = 30.0
+    """A placed attempt that nobody claimed for this long goes back to the queue."""
+    ring_seconds: PositiveFloat = 3.0
+    """A placed attempt that nobody claimed for this long is rung again."""
+    stop_seconds: PositiveFloat = 60.0
+    """How long a running attempt may take to checkpoint and stop before it is killed."""
+    kill_seconds: PositiveFloat = 10.0
+    """How long after a kill, or after the stop's deadline, an attempt counts as gone."""
+    retry_backoff_seconds: float = Field(default=2.0, ge=0)
+    """Doubles with each failure, up to five minutes."""
+    poll_seconds: PositiveFloat = 0.25
+    """How often control looks for work that nobody poked it about."""
+    readers: PositiveInt = 4
+    """Threads, and connections, that read SQL."""
+    writers: PositiveInt = 4
+    """Threads, and connections, that write PostgreSQL. SQLite has one writer."""
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{(self.home / 'footplate.db').absolute()}"
+
+    @property
+    def artifacts_path(self) -> Path:
+        return (self.artifacts or self.home / "artifacts").absolute()
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @model_validator(mode="after")
+    def leases_outlive_beats(self) -> Self:
+        if self.lease_seconds < 2 * self.beat_seconds:
+            raise ValueError(
+                f"a lease of {self.lease_seconds:g} s must span two beats of {self.beat_seconds:g} s or more; "
+                "raise FOOTPLATE_LEASE_SECONDS or lower FOOTPLATE_BEAT_SECONDS"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def strangers_need_a_key(self) -> Self:
+        if not self.is_loopback and self.api_key is None:
+            raise ValueError(
+                f"FOOTPLATE_HOST={self.host} is reachable from other machines, and there is no key; "
+                "set FOOTPLATE_API_KEY, or listen on 127.0.0.1"
+            )
+        if self.api_key is not None and len(self.api_key.get_secret_value()) < 22:
+            raise ValueError("FOOTPLATE_API_KEY is too short to be a key: use 22 random characters (128 bits) or more")
+        return self

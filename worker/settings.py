@@ -1,0 +1,55 @@
+"""What a node reads from its environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from pydantic import Field, PositiveFloat
+
+from contract.settings import Settings
+
+
+class WorkerSettings(Settings):
+    home: Path = Path(".footplate")
+    """State of a one-machine set-up."""
+    node_home: Path | None = None
+    """This node's own folder: identity, journals, sockets. Empty: `node-1` in the home folder."""
+    node_name: str = Field(default_factory=socket.gethostname)
+    pool: str = "default"
+    redis: str = "redis://127.0.0.1:6379/0"
+    artifacts: Path | None = None
+    """Root of the artifact store; the same files as the service's."""
+    data: Path | None = None
+    """What data:// means. Empty: `data` in the home folder."""
+    models: Path | None = None
+    """What models:// means. Empty: `models` in the home folder."""
+    slots: int = Field(default=0, ge=0, le=256)
+    """How many ranks run here at once. 0: one a GPU; without a GPU, half the CPUs, at least one."""
+    gpus: str = ""
+    """A simulated inventory, for tests and rehearsals: `uuid:name:memory_mb:capability, ...`. Empty: ask NVML."""
+    beat_seconds: PositiveFloat = 2.0
+    drain_seconds: PositiveFloat = 60.0
+    """How long a draining node waits for its attempts to checkpoint."""
+    journal_max_mb: PositiveFloat = 512.0
+    """How much of one attempt's history may wait on this disk."""
+
+    @property
+    def node_path(self) -> Path:
+        return (self.node_home or self.home / "node-1").absolute()
+
+    @property
+    def artifacts_path(self) -> Path:
+        return (self.artifacts or self.home / "artifacts").absolute()
+
+    @property
+    def data_path(self) -> Path:
+        return (self.data or self.home / "data").absolute()
+
+    @property
+    def models_path(self) -> Path:
+        return (self.models or self.home / "models").absolute()
+
+    def slot_count(self, gpu_count: int) -> int:
+        return self.slots or gpu_count or max(1, (os.cpu_count() or 2) // 2)
