@@ -1,0 +1,61 @@
+# `make up` starts the whole system here; `make test` proves it. Both set up first, once. Needs Python 3.11+ and make.
+SHELL := /bin/bash
+VENV ?= .venv
+ARGS ?=
+.DEFAULT_GOAL := help
+.PHONY: help up test check fix bench soak gpu clean
+
+help: ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-6s %s\n' "$$name" "$$text"; done
+	@echo '  More arguments: make up ARGS="--nodes 2", make test ARGS="-k pause"'
+
+up: $(VENV)/.ready ## start everything on this machine: Redis, service, one node, dashboard and API on localhost
+	@exec $(VENV)/bin/footplate up $(ARGS)
+
+test: $(VENV)/.ready ## every test, against real Redis, PostgreSQL and processes
+	@$(VENV)/bin/pytest $(ARGS)
+
+check: $(VENV)/.ready ## format, lint, types and import rules
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+fix: $(VENV)/.ready ## format, and fix what the linter can
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: $(VENV)/.ready ## our figures beside our peers', in one run
+	@$(VENV)/bin/python -m bench $(ARGS)
+
+soak: $(VENV)/.ready ## the long forms: outages of minutes, hundreds of kills
+	@$(VENV)/bin/pytest -m soak --timeout 3600 $(ARGS)
+
+gpu: $(VENV)/.ready ## the tests that need a real GPU
+	@$(VENV)/bin/pytest -m gpu --timeout 600 $(ARGS)
+
+clean: ## forget set-up and caches; the state in .footplate stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
+	find . -name __pycache__ -type d -not -path './.footplate/*' -prune -exec rm -rf {} +
+
+# One install, stamped. uv reads neither pip's configuration nor its cache, so where it fails pip has its turn. Compiled
+# once here, because a first start that compiles torch's Python takes twice as long.
+INSTALL = -c constraints.txt -e '.[embedded]' --group dev
+$(VENV)/.ready: constraints.txt pyproject.toml
+	@set -eu; \
+	if [ ! -x $(VENV)/bin/python ]; then \
+	  for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 ''; do \
+	    [ -n "$$python" ] || { echo 'Footplate needs Python 3.11 or newer, and found none. Install it, or say where: make up PYTHON=/path/to/python3' >&2; exit 1; }; \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi; \
+	  done; \
+	  echo "Making $(VENV) with $$("$$python" --version). This happens once." >&2; \
+	  "$$python" -m venv $(VENV); \
+	fi; \
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt uv >/dev/null 2>&1 || true; \
+	if [ -x $(VENV)/bin/uv ] && VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/uv pip install --quiet --compile-bytecode \
+	    $${PIP_FIND_LINKS:+--find-links "$${PIP_FIND_LINKS// /,}"} $(INSTALL); then :; else \
+	  echo 'uv could not install it; trying pip.' >&2; \
+	  $(VENV)/bin/python -m pip install --quiet -c constraints.txt pip; \
+	  $(VENV)/bin/python -m pip install --quiet $(INSTALL); \
+	fi; \
+	touch $@
