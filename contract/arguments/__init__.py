@@ -1,0 +1,7 @@
+"""TrainingArguments: one truth for service and worker, validated at POST and read by the loop. Without torch."""
+
+from contract.arguments.notyet import NOT_YET, SERVER_OWNED, NotYet
+from contract.arguments.read import read_arguments
+from contract.arguments.training import TrainingArguments, changed
+
+__all__ = ["NOT_YET", "SERVER_OWNED", "NotYet", "TrainingArguments", "changed", "read_arguments"]

@@ -1,0 +1,100 @@
+"""What must agree between fields: each disagreement names the fields, says what is wrong and what would work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contract.arguments.training import TrainingArguments
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    fields: tuple[str, ...]
+    """The first one is where the problem is shown."""
+    detail: str
+    hint: str
+
+
+def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
+    yield from _durations(args)
+    yield from _intervals(args)
+    yield from _best_model(args)
+    if args.lr_scheduler_type == "reduce_lr_on_plateau" and args.eval_strategy == "no":
+        yield Disagreement(
+            ("lr_scheduler_type", "eval_strategy"),
+            "reduce_lr_on_plateau follows a metric, and nothing is evaluated",
+            'set eval_strategy to "steps" or "epoch"',
+        )
+    if args.dataloader_num_workers == 0:
+        for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
+            if getattr(args, name):
+                yield Disagreement(
+                    (name, "dataloader_num_workers"),
+                    f"{name} is about loading processes, and dataloader_num_workers is 0",
+                    f"set dataloader_num_workers to 1 or more, or leave {name} out",
+                )
+
+
+def _durations(args: TrainingArguments) -> Iterator[Disagreement]:
+    if args.max_steps == 0 or args.max_steps < -1:
+        yield Disagreement(("max_steps",), f"max_steps is {args.max_steps}", "use -1 for no limit, or 1 and more")
+    if args.warmup_steps >= 1 and args.warmup_steps != int(args.warmup_steps):
+        yield Disagreement(
+            ("warmup_steps",),
+            f"warmup_steps is {args.warmup_steps}, which is neither a count nor a share",
+            "use a whole number of steps, or a share below 1",
+        )
+
+
+def _intervals(args: TrainingArguments) -> Iterator[Disagreement]:
+    for name in ("logging", "eval", "save"):
+        strategy, steps = getattr(args, f"{name}_strategy"), getattr(args, f"{name}_steps")
+        if strategy != "steps":
+            continue
+        if not steps and name != "save":
+            yield Disagreement(
+                (f"{name}_steps", f"{name}_strategy"),
+                f"{name}_strategy is steps and {name}_steps is {steps}",
+                f"set {name}_steps to 1 or more",
+            )
+        elif steps > 1 and steps != int(steps):
+            yield Disagreement(
+                (f"{name}_steps",),
+                f"{name}_steps is {steps}, which is neither a count nor a share",
+                "use a whole number of steps, or a share below 1",
+            )
+
+
+def _best_model(args: TrainingArguments) -> Iterator[Disagreement]:
+    if args.save_strategy == "best" and args.eval_strategy == "no":
+        yield Disagreement(
+            ("save_strategy", "eval_strategy"),
+            "save_strategy is best, and nothing is evaluated",
+            'set eval_strategy to "steps" or "epoch"',
+        )
+    if not args.load_best_model_at_end or args.save_strategy == "best":
+        return
+    if args.eval_strategy != args.save_strategy or args.eval_strategy == "no":
+        yield Disagreement(
+            ("load_best_model_at_end", "eval_strategy", "save_strategy"),
+            f"load_best_model_at_end needs saving and evaluating to go together, and eval_strategy is "
+            f"{args.eval_strategy}, save_strategy {args.save_strategy}",
+            'give both the same strategy, or set save_strategy to "best"',
+        )
+    elif args.eval_strategy == "steps" and not _is_multiple(args.save_steps, args.eval_steps or 0):
+        yield Disagreement(
+            ("save_steps", "eval_steps", "load_best_model_at_end"),
+            f"save_steps {args.save_steps} is not a multiple of eval_steps {args.eval_steps}, so the best step may not "
+            "be saved",
+            "make save_steps a multiple of eval_steps",
+        )
+
+
+def _is_multiple(whole: float, part: float) -> bool:
+    """Shares and counts do not mix: nobody knows yet how many steps a share is."""
+    if part == 0 or (whole < 1) != (part < 1):
+        return part == 0
+    return round(whole * 1_000_000) % round(part * 1_000_000) == 0

@@ -1,0 +1,189 @@
+"""The fields, in small groups. A field's meaning stands under the field; docs and forms are made from it.
+
+Names and defaults are Hugging Face's. A group knows nothing of the others: what must agree across groups is checked in
+`agree.py`. Every field here is honoured by the loop; what is not yet is in `notyet.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+
+def _whole(value: object) -> object:
+    """`5e8` is a good integer: JSON has one kind of number. `5.5` and `true` stay what they are, and are refused."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Whole, Field(ge=1)]
+NotNegative = Annotated[Whole, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+Strategy = Literal["no", "steps", "epoch"]
+ScheduleName = Literal[
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+    "reduce_lr_on_plateau",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "warmup_stable_decay",
+]
+OptimizerName = Literal["adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop"]
+
+CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+@dataclass(config=CONFIG)
+class Output:
+    output_dir: str | None = None
+    """Where checkpoints and results go. None is `trainer_output`. In a job the server chooses it."""
+
+
+@dataclass(config=CONFIG)
+class Duration:
+    per_device_train_batch_size: Count = 8
+    """Samples per device and micro-batch."""
+    num_train_epochs: Annotated[float, Field(ge=0)] = 3.0
+    """How often to go through the training data; a fraction stops within an epoch. `max_steps` wins over it."""
+    max_steps: Whole = -1
+    """Optimizer steps in all; -1 lets `num_train_epochs` decide."""
+    gradient_accumulation_steps: Count = 1
+    """Micro-batches whose gradients make one optimizer step."""
+
+
+@dataclass(config=CONFIG)
+class LearningRate:
+    learning_rate: Annotated[float, Field(ge=0)] = 5e-5
+    """The rate after warm-up, from which the schedule starts."""
+    lr_scheduler_type: ScheduleName = "linear"
+    """How the rate moves over the steps."""
+    lr_scheduler_kwargs: dict[str, Any] | None = None
+    """Further arguments of the schedule, such as `num_cycles` or `min_lr`."""
+    warmup_steps: Annotated[float, Field(ge=0)] = 0
+    """Steps in which the rate rises from 0; below 1 it is a share of all steps."""
+
+
+@dataclass(config=CONFIG)
+class Optimizer:
+    optim: OptimizerName = "adamw_torch_fused"
+    """Which optimizer."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decay of the weights; biases and norms are left out."""
+    adam_beta1: Fraction = 0.9
+    """Decay of AdamW's first moment."""
+    adam_beta2: Fraction = 0.999
+    """Decay of AdamW's second moment."""
+    adam_epsilon: Annotated[float, Field(ge=0)] = 1e-8
+    """Keeps AdamW from dividing by zero."""
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0
+    """Gradients are scaled down to this norm; 0 leaves them alone."""
+
+
+@dataclass(config=CONFIG)
+class Precision:
+    bf16: bool = False
+    """Compute in bfloat16 under autocast; the weights stay as they are."""
+
+
+@dataclass(config=CONFIG)
+class Logging:
+    logging_strategy: Strategy = "steps"
+    """When to log the training loss."""
+    logging_steps: Annotated[float, Field(ge=0)] = 500
+    """Optimizer steps between logs; below 1 a share of all steps."""
+    logging_first_step: bool = False
+    """Log the first step too."""
+    disable_tqdm: bool | None = None
+    """No progress bar; plain lines instead. None shows a bar on a terminal only."""
+
+
+@dataclass(config=CONFIG)
+class Evaluation:
+    eval_strategy: Strategy = "no"
+    """When to evaluate."""
+    eval_steps: Annotated[float, Field(ge=0)] | None = None
+    """Optimizer steps between evaluations; None follows `logging_steps`; below 1 a share of all steps."""
+    eval_delay: Annotated[float, Field(ge=0)] = 0
+    """Steps (or epochs, as the strategy counts) before the first evaluation."""
+    eval_on_start: bool = False
+    """Evaluate once before the first step: finds what is broken while it is cheap."""
+    per_device_eval_batch_size: Count = 8
+    """Samples per device in evaluation."""
+    prediction_loss_only: bool = False
+    """Return the loss only; no predictions, no metrics."""
+    label_names: list[str] | None = None
+    """The batch's keys that are labels; None takes the arguments of `forward` that speak of labels."""
+
+
+@dataclass(config=CONFIG)
+class BestModel:
+    load_best_model_at_end: bool = False
+    """After training, load the best checkpoint's weights. Saving and evaluating must then go together."""
+    metric_for_best_model: str | None = None
+    """The metric that decides, with or without `eval_`; `loss` when the best model is asked for."""
+    greater_is_better: bool | None = None
+    """Whether more of it is better; None means yes unless its name ends in `loss`."""
+
+
+@dataclass(config=CONFIG)
+class Checkpointing:
+    save_strategy: Literal["no", "steps", "epoch", "best"] = "steps"
+    """When to save a checkpoint; `best` saves whenever an evaluation is the best so far."""
+    save_steps: Annotated[float, Field(ge=0)] = 500
+    """Optimizer steps between checkpoints; below 1 a share of all steps."""
+    save_total_limit: Count | None = None
+    """How many to keep; None keeps all. The best one and the newest one are never deleted."""
+    ignore_data_skip: bool = False
+    """On resume start the data of the epoch again, instead of where it stopped."""
+
+
+@dataclass(config=CONFIG)
+class Reproducibility:
+    seed: NotNegative = 42
+    """Seeds Python, NumPy and torch, and so the initial weights where the model is made by the trainer, and dropout."""
+    data_seed: NotNegative | None = None
+    """Seeds the order of the data; None takes `seed`."""
+
+
+@dataclass(config=CONFIG)
+class Hardware:
+    use_cpu: bool = False
+    """Stay on the CPU even where there is a GPU. In a job, ask for `gpus_per_node: 0`."""
+
+
+@dataclass(config=CONFIG)
+class DataLoading:
+    dataloader_drop_last: bool = False
+    """Leave out the last batch where it is smaller."""
+    dataloader_num_workers: NotNegative = 0
+    """Processes that load data; 0 loads in the training process."""
+    dataloader_pin_memory: bool = True
+    """Pin batches in memory, so that they reach a GPU without waiting. Nothing to do with on a CPU."""
+    dataloader_persistent_workers: bool = False
+    """Keep the loading processes from one epoch to the next."""
+    dataloader_prefetch_factor: Count | None = None
+    """Batches that each loading process keeps ready."""
+    remove_unused_columns: bool = True
+    """Leave out of the samples what the model's `forward` does not take."""
+    train_sampling_strategy: Literal["random", "sequential"] = "random"
+    """In which order the training data is read."""
+
+
+@dataclass(config=CONFIG)
+class Flags:
+    do_train: bool = False
+    """For scripts and specs: train. The Trainer itself does not read it."""
+    do_eval: bool = False
+    """For scripts and specs: evaluate. True by itself when `eval_strategy` is not `no`."""
+    do_predict: bool = False
+    """For scripts and specs: predict the test data."""
+    resume_from_checkpoint: str | None = None
+    """For scripts: the folder to hand to `train()`. In a job, the spec's own `resume_from` says it."""

@@ -1,0 +1,110 @@
+"""Names that Hugging Face's arguments have and ours do not honour yet: understood and refused, never ignored.
+
+The neutral value is accepted, because it asks for what happens anyway: `fp16: false` is true to us too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    neutral: object
+    """The value that changes nothing; reading the attribute answers it."""
+    instead: str
+    """What would work today."""
+
+    def accepts(self, value: object) -> bool:
+        """`False == 0` in Python, and a bool is not a number to us."""
+        if value == [] and self.neutral in (None, "", "none"):
+            return True
+        return type(value) is type(self.neutral) and value == self.neutral
+
+
+_PRECISION = "use bf16, or full precision"
+_CHECKPOINTING = "use a smaller per_device_train_batch_size with more gradient_accumulation_steps"
+_COMPILE = "leave it out: the model runs uncompiled"
+_TRACK = "leave it out: read the job's events and metrics, or add a callback"
+_HUB = "leave it out: take the files from output_dir"
+_ONE_DEVICE = "leave it out: training runs on one device"
+_OPTIM = "use optim with adamw_torch, adamw_torch_fused, sgd, adagrad or rmsprop, or hand in optimizers="
+
+NOT_YET: dict[str, NotYet] = {
+    "optim_args": NotYet(None, _OPTIM),
+    "optim_target_modules": NotYet(None, _OPTIM),
+    "average_tokens_across_devices": NotYet(True, "leave it out: on one device there is nothing to average"),
+    "label_smoothing_factor": NotYet(0.0, "use compute_loss_func"),
+    "fp16": NotYet(False, _PRECISION),
+    "bf16_full_eval": NotYet(False, _PRECISION),
+    "fp16_full_eval": NotYet(False, _PRECISION),
+    "tf32": NotYet(None, "leave it out: torch's own setting holds"),
+    "activation_checkpointing": NotYet(None, _CHECKPOINTING),
+    "activation_checkpointing_kwargs": NotYet(None, _CHECKPOINTING),
+    "gradient_checkpointing": NotYet(None, _CHECKPOINTING),
+    "gradient_checkpointing_kwargs": NotYet(None, _CHECKPOINTING),
+    "torch_compile": NotYet(False, _COMPILE),
+    "torch_compile_backend": NotYet(None, _COMPILE),
+    "torch_compile_mode": NotYet(None, _COMPILE),
+    "use_liger_kernel": NotYet(False, "leave it out: the model's own kernels run"),
+    "liger_kernel_config": NotYet(None, "leave it out: the model's own kernels run"),
+    "use_cache": NotYet(False, "set it in the model's own config"),
+    "neftune_noise_alpha": NotYet(None, "add the noise in the model's embedding"),
+    "torch_empty_cache_steps": NotYet(None, "call torch.cuda.empty_cache() in a callback"),
+    "auto_find_batch_size": NotYet(False, "set per_device_train_batch_size"),
+    "log_on_each_node": NotYet(True, _ONE_DEVICE),
+    "logging_nan_inf_filter": NotYet(False, "leave it out: a loss that is NaN is logged as NaN"),
+    "include_num_input_tokens_seen": NotYet("no", "count them in a callback"),
+    "log_level": NotYet("passive", "set the level of the logger 'footplate'"),
+    "log_level_replica": NotYet("warning", _ONE_DEVICE),
+    "report_to": NotYet("none", _TRACK),
+    "run_name": NotYet(None, _TRACK),
+    "project": NotYet("huggingface", _TRACK),
+    "trackio_space_id": NotYet(None, _TRACK),
+    "trackio_bucket_id": NotYet(None, _TRACK),
+    "trackio_static_space_id": NotYet(None, _TRACK),
+    "eval_do_concat_batches": NotYet(True, "leave it out: predictions are joined"),
+    "eval_use_gather_object": NotYet(False, _ONE_DEVICE),
+    "eval_accumulation_steps": NotYet(None, "name streaming metrics: their memory is flat without it"),
+    "include_for_metrics": NotYet(None, "compute_metrics gets predictions and labels"),
+    "batch_eval_metrics": NotYet(False, "name streaming metrics, such as accuracy"),
+    "save_only_model": NotYet(False, "leave it out: a checkpoint holds all it needs to continue"),
+    "save_on_each_node": NotYet(False, _ONE_DEVICE),
+    "enable_jit_checkpoint": NotYet(False, "in a job, a drain saves a checkpoint by itself"),
+    "push_to_hub": NotYet(False, _HUB),
+    "hub_token": NotYet(None, _HUB),
+    "hub_private_repo": NotYet(None, _HUB),
+    "hub_model_id": NotYet(None, _HUB),
+    "hub_strategy": NotYet("every_save", _HUB),
+    "hub_always_push": NotYet(False, _HUB),
+    "hub_revision": NotYet(None, _HUB),
+    "restore_callback_states_from_checkpoint": NotYet(True, "leave it out: callbacks with state are restored"),
+    "full_determinism": NotYet(False, "call torch.use_deterministic_algorithms(True) in the script"),
+    "accelerator_config": NotYet(None, _ONE_DEVICE),
+    "parallelism_config": NotYet(None, _ONE_DEVICE),
+    "dataloader_multiprocessing_context": NotYet(None, "leave it out: torch's own choice holds"),
+    "dataloader_in_order": NotYet(True, "leave it out: batches come in order"),
+    "length_column_name": NotYet("length", "use train_sampling_strategy random or sequential"),
+    "ddp_find_unused_parameters": NotYet(None, _ONE_DEVICE),
+    "ddp_bucket_cap_mb": NotYet(None, _ONE_DEVICE),
+    "ddp_broadcast_buffers": NotYet(None, _ONE_DEVICE),
+    "ddp_static_graph": NotYet(None, _ONE_DEVICE),
+    "ddp_backend": NotYet(None, _ONE_DEVICE),
+    "ddp_timeout": NotYet(1800, _ONE_DEVICE),
+    "fsdp": NotYet(None, _ONE_DEVICE),
+    "fsdp_config": NotYet(None, _ONE_DEVICE),
+    "deepspeed": NotYet(None, _ONE_DEVICE),
+    "debug": NotYet("", "use torch.autograd.set_detect_anomaly(True) in the script"),
+    "skip_memory_metrics": NotYet(True, "leave it out: no memory is measured"),
+    "local_rank": NotYet(-1, _ONE_DEVICE),
+}
+
+SERVER_OWNED: dict[str, str] = {
+    "output_dir": "the server gives every attempt a folder of its own",
+    "local_rank": "the server starts the ranks",
+    "logging_dir": "the server keeps the logs with the job",
+    "overwrite_output_dir": "the server gives every attempt a folder of its own",
+    "resume_from_checkpoint": "say resume_from in the spec, or POST /jobs/{id}/resume",
+    "use_cpu": 'say "resources": {"gpus_per_node": 0}',
+}
+"""Names that are good in a script and not in a spec, each with what to do instead."""

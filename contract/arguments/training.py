@@ -1,0 +1,99 @@
+"""TrainingArguments: all groups as one flat, mutable dataclass. Lax in Python, as people are; strict in `read.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from typing import Any
+
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
+
+from contract.arguments import groups
+from contract.arguments.agree import disagreements
+from contract.arguments.groups import CONFIG
+from contract.arguments.notyet import NOT_YET
+from contract.errors import NotAvailableYet
+
+
+# A dataclass takes its fields from the last base first: read the bases from the bottom up. output_dir comes first.
+@dataclass(config=CONFIG)
+class TrainingArguments(
+    groups.Flags,
+    groups.DataLoading,
+    groups.Hardware,
+    groups.Reproducibility,
+    groups.Checkpointing,
+    groups.BestModel,
+    groups.Evaluation,
+    groups.Logging,
+    groups.Precision,
+    groups.Optimizer,
+    groups.LearningRate,
+    groups.Duration,
+    groups.Output,
+):
+    """Hugging Face's names, defaults and meaning. A name of theirs that is not here yet is refused with the reason."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_is_not_there(cls, values: Any) -> Any:
+        given = values.kwargs if isinstance(values, ArgsKwargs) else values
+        if not isinstance(given, dict):
+            return values
+        for name, value in given.items():
+            if name in NOT_YET and not NOT_YET[name].accepts(value):
+                raise NotAvailableYet(f"{name} is not available yet", hint=NOT_YET[name].instead)
+        known = {name: value for name, value in given.items() if name not in NOT_YET}
+        return ArgsKwargs(values.args, known) if isinstance(values, ArgsKwargs) else known
+
+    def __post_init__(self) -> None:
+        self.output_dir = os.path.expanduser(self.output_dir or "trainer_output")
+        if self.eval_strategy != "no":
+            self.do_eval = True
+        if self.eval_strategy == "steps" and not self.eval_steps:
+            self.eval_steps = self.logging_steps
+        wants_best = self.load_best_model_at_end or self.save_strategy == "best"
+        if self.metric_for_best_model is None and (wants_best or self.lr_scheduler_type == "reduce_lr_on_plateau"):
+            self.metric_for_best_model = "loss"
+        if self.greater_is_better is None and self.metric_for_best_model is not None:
+            self.greater_is_better = not self.metric_for_best_model.endswith("loss")
+
+    @model_validator(mode="after")
+    def _must_agree(self) -> TrainingArguments:
+        problems = [f"{found.detail}: {found.hint}" for found in disagreements(self)]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Callbacks written for Hugging Face's arguments read names that we refuse: they read the neutral value."""
+        if name in NOT_YET:
+            return NOT_YET[name].neutral
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def get_warmup_steps(self, num_training_steps: int) -> int:
+        """Warm-up in steps: a share of all steps where it is below 1."""
+        share = self.warmup_steps < 1
+        return math.ceil(num_training_steps * self.warmup_steps) if share else int(self.warmup_steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def to_json_string(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+
+def changed(args: TrainingArguments) -> dict[str, Any]:
+    """What differs from the defaults and may stand in a spec: `read_arguments(changed(args))` gives the same again."""
+    from contract.arguments.notyet import SERVER_OWNED
+
+    defaults = TrainingArguments().to_dict()
+    return {
+        name: value
+        for name, value in args.to_dict().items()
+        if name in defaults and name not in SERVER_OWNED and value != defaults[name]
+    }
