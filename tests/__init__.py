@@ -1,0 +1,1 @@
+"""Mirrors the tree; see conftest.py for the fixtures and support/ for what they stand on."""

@@ -1,0 +1,121 @@
+"""Fixtures for every test, and a closing word about what was not run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# One thread per process, set before anything imports torch: many processes share few cores here.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+
+from tests.support import browser, postgres
+from tests.support.processes import Processes, left_behind, until
+from tests.support.redis_server import RedisServer
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+HAS_GPU = Path("/dev/nvidiactl").exists()
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    """A running Redis of this test's own: it may be killed, frozen, flushed and restarted."""
+    server = RedisServer().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.PostgresServer]:
+    """The session's cluster. A test that stops it starts it again."""
+    if (found := postgres.programs()) is None:
+        pytest.skip(f"needs PostgreSQL: {postgres.INSTALL}")
+    server = postgres.PostgresServer(found).start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'footplate.db'}"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: postgres.PostgresServer) -> Iterator[str]:
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """An empty database of each kind: `-k sqlite` or `-k postgres` picks one."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Starts programs; stops them when the test is over."""
+    started = Processes(tmp_path)
+    yield started
+    started.stop_all()
+
+
+@pytest.fixture
+def chromium_path() -> str:
+    if (found := browser.chromium()) is None:
+        pytest.skip(f"needs Chromium: {browser.INSTALL}")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever still holds this test's folder after it must go within seconds; what stays is killed and told."""
+    if "tmp_path" not in request.fixturenames:
+        yield
+        return
+    folder: Path = request.getfixturevalue("tmp_path")
+    yield
+    try:
+        until(lambda: not left_behind(folder), within=3, what="the test's processes are gone")
+    except AssertionError:
+        remaining = left_behind(folder)
+        for pid in remaining:
+            os.kill(pid, 9)
+        if remaining:
+            pytest.fail(f"left behind and killed now: {remaining}")
+
+
+_not_run: dict[str, int] = {}
+_skipped: dict[str, int] = {}
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for name in ("gpu", "soak"):
+        _not_run[name] = _not_run.get(name, 0) + sum(item.get_closest_marker(name) is not None for item in items)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _, _, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, str(report.longrepr))
+        _skipped[reason] = _skipped.get(reason, 0) + 1
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    chosen = config.getoption("markexpr")
+    if (count := _not_run.get("gpu", 0)) and "not gpu" in chosen:
+        why = "`make gpu` runs them" if HAS_GPU else "no GPU here; `make gpu` runs them where there is one"
+        terminalreporter.write_line(f"{count} gpu tests not run: {why}")
+    if (count := _not_run.get("soak", 0)) and "not soak" in chosen:
+        terminalreporter.write_line(f"{count} soak tests not run: `make soak` runs them")
+    for reason, count in _skipped.items():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
+    if IN_CI and _skipped:
+        terminalreporter.write_line("CI installs everything, so a skipped test is a failed one there.", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if IN_CI and _skipped and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

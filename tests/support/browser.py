@@ -1,0 +1,20 @@
+"""Where Chromium is, for tests that look at a page."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+INSTALL = "apt-get install chromium"
+"""The line that makes the skipped tests run."""
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def chromium() -> str | None:
+    """The program: FOOTPLATE_CHROMIUM, one on the PATH, or the one that playwright downloaded."""
+    if named := os.environ.get("FOOTPLATE_CHROMIUM"):
+        return named
+    downloaded = sorted(Path.home().glob(".cache/ms-playwright/chromium-*/chrome-linux*/chrome"))
+    return next(filter(None, map(shutil.which, NAMES)), None) or next(map(str, reversed(downloaded)), None)

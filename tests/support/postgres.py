@@ -1,0 +1,121 @@
+"""A real PostgreSQL: one cluster per pytest session in a temporary folder, a fresh database per test."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.support.processes import die_with_parent, free_port, until
+
+INSTALL = "apt-get install postgresql"
+"""The line that makes the skipped tests run."""
+
+# A test's database need not survive a power cut.
+FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB")
+
+
+def programs() -> Path | None:
+    """The folder with initdb and postgres, newest version first: Debian keeps them off the PATH."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -float(path.parent.name))
+    on_path = [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
+    return next((folder for folder in [*installed, *on_path] if (folder / "postgres").exists()), None)
+
+
+class PostgresServer:
+    """The cluster. `database()` lends a fresh database; `kill`, `stop` and `start` are for tests of its absence."""
+
+    def __init__(self, bin_folder: Path) -> None:
+        self.bin = bin_folder
+        self.folder = Path(tempfile.mkdtemp(prefix="fp-pg-"))
+        self.log = self.folder / "postgres.log"
+        self.port = free_port()
+        self._made = 0
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._identity = _unprivileged()
+        if self._identity:
+            os.chown(self.folder, self._identity["user"], self._identity["group"])
+        words = [str(self.bin / "initdb"), "-D", str(self.folder / "data"), "-U", "footplate", "--auth=trust"]
+        words += ["--encoding=UTF8", "--locale=C", "--no-sync"]
+        made = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, **self._identity)
+        if made.returncode != 0:
+            raise AssertionError(f"initdb failed:\n{made.stdout}{made.stderr}")
+
+    def url(self, database: str = "postgres") -> str:
+        """As FOOTPLATE_DATABASE wants it."""
+        return f"postgresql+psycopg://footplate@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> PostgresServer:
+        settings = [*FAST, f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}"]
+        words = [str(self.bin / "postgres"), "-D", str(self.folder / "data")]
+        with self.log.open("ab") as out:
+            self._popen = subprocess.Popen(
+                words + [word for setting in settings for word in ("-c", setting)],
+                cwd=self.folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGQUIT),
+                **self._identity,
+            )
+        until(self._answers, within=30, what="PostgreSQL answers", logs=[self.log], despite=(psycopg.OperationalError,))
+        return self
+
+    def stop(self) -> None:
+        """A fast shutdown: open transactions are rolled back, open connections dropped."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """An immediate one, as a crash is: the next start recovers from the log."""
+        self._end(signal.SIGQUIT)
+
+    @contextmanager
+    def database(self, *, template: str = "template1") -> Iterator[str]:
+        """The URL of a fresh copy of `template`, dropped at the end whoever is still connected."""
+        self._made += 1
+        name = f"test_{self._made}"
+        self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        try:
+            yield self.url(name)
+        finally:
+            self.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def run(self, statement: str) -> None:
+        """One statement in autocommit, in the maintenance database."""
+        with psycopg.connect(self.url().replace("+psycopg", ""), autocommit=True) as line:
+            line.execute(statement)  # type: ignore[call-overload]
+
+    def close(self) -> None:
+        self._end(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        assert self._popen is not None
+        if self._popen.poll() is not None:
+            raise AssertionError(f"PostgreSQL exited with {self._popen.returncode}:\n{self.log.read_text()}")
+        self.run("SELECT 1")
+        return True
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._popen is not None:
+            self._popen.send_signal(how)
+            self._popen.wait(timeout=30)
+            self._popen = None
+
+
+def _unprivileged() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root, so root hands it to `postgres` where that user exists, else to `nobody`."""
+    if os.geteuid() != 0:
+        return {}
+    names = {user.pw_name: user for user in pwd.getpwall()}
+    user = names.get("postgres") or names["nobody"]
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}

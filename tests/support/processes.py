@@ -1,0 +1,275 @@
+"""Real processes for tests: started in a group of their own, waited for by name, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+POLL_SECONDS = 0.01
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def until(
+    predicate: Callable[[], T],
+    *,
+    within: float = 10.0,
+    what: str,
+    logs: Iterable[Path] = (),
+    despite: tuple[type[Exception], ...] = (OSError,),
+) -> T:
+    """The first true answer of `predicate`; past the deadline, an AssertionError with the sentence and the logs' tails.
+
+    >>> until(lambda: url_file.exists(), within=5, what="the service says where it listens")
+    """
+    deadline = time.monotonic() + within
+    last: Exception | None = None
+    while True:
+        try:
+            if answer := predicate():
+                return answer
+            last = None
+        except despite as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(_late(what, within, logs, last))
+        time.sleep(POLL_SECONDS)
+
+
+async def until_async(
+    predicate: Callable[[], Awaitable[T] | T],
+    *,
+    within: float = 10.0,
+    what: str,
+    logs: Iterable[Path] = (),
+    despite: tuple[type[Exception], ...] = (OSError,),
+) -> T:
+    """The same, for a predicate that may be a coroutine function, without blocking the loop."""
+    deadline = time.monotonic() + within
+    last: Exception | None = None
+    while True:
+        try:
+            answer = predicate()
+            if isinstance(answer, Awaitable):
+                answer = await answer
+            if answer:
+                return answer
+            last = None
+        except despite as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(_late(what, within, logs, last))
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _late(what: str, within: float, logs: Iterable[Path], last: Exception | None) -> str:
+    told = f"not within {within:g} s: {what}"
+    if last is not None:
+        told += f"\nlast error: {last!r}"
+    return told + "".join(f"\n--- tail of {log} ---\n{tail(log)}" for log in logs)
+
+
+def tail(log: Path, lines: int = 40) -> str:
+    if not log.exists():
+        return "(no such file)"
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(empty)"
+
+
+def free_port() -> int:
+    """A TCP port that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def die_with_parent(how: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
+    """A preexec_fn: should pytest itself be killed, what it started goes too."""
+
+    def arrange() -> None:
+        _libc.prctl(1, int(how), 0, 0, 0)  # PR_SET_PDEATHSIG
+
+    return arrange
+
+
+class Process:
+    """One started program: its own session and process group, its output in one log file."""
+
+    def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
+        self.name, self.argv, self.log = name, list(argv), log
+        with log.open("ab") as out:
+            self.popen = subprocess.Popen(
+                self.argv,
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent(),
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.popen.poll() is None
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the program alone, as `kill` would."""
+        self.popen.send_signal(number)
+
+    def terminate(self, within: float = 20.0) -> int:
+        """SIGTERM, and its exit code; an AssertionError with the log when it does not go."""
+        self.signal(signal.SIGTERM)
+        return self.wait(within)
+
+    def kill(self) -> None:
+        """SIGKILL to the program alone: what it started must notice by itself."""
+        self.popen.kill()
+        self.popen.wait()
+
+    def kill_group(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.popen.wait()
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def wait(self, within: float = 20.0) -> int:
+        until(lambda: not self.is_running, within=within, what=f"{self.name} exits", logs=[self.log])
+        return int(self.popen.returncode)
+
+    def until(self, predicate: Callable[[], T], *, within: float = 20.0, what: str, **more: Any) -> T:
+        """Like `until`, and fails at once when the program has exited meanwhile."""
+
+        def alive_and() -> T:
+            if not self.is_running:
+                ended = f"{self.name} exited with {self.popen.returncode} before: {what}"
+                raise AssertionError(f"{ended}\n--- tail of {self.log} ---\n{tail(self.log)}")
+            return predicate()
+
+        return until(alive_and, within=within, what=what, logs=[self.log], **more)
+
+
+class Processes:
+    """What one test started. `start` our programs, or any; everything is gone when the test is over."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[Process] = []
+
+    def start(
+        self,
+        *argv: str,
+        name: str | None = None,
+        env: Mapping[str, str | Path | int | float] | None = None,
+        cwd: Path = REPOSITORY,
+    ) -> Process:
+        """`start("-m", "service", "all", env=…)` runs this Python; anything else is a program's path."""
+        words = [sys.executable, *argv] if argv[0].startswith("-") else list(argv)
+        name = name or "-".join(word for word in words[1:3] if not word.startswith(("-", "/"))) or Path(words[0]).name
+        log = self.folder / f"{len(self.started)}-{name}.log"
+        full = clean_environment() | {key: str(value) for key, value in (env or {}).items()}
+        process = Process(name, words, env=full, cwd=cwd, log=log)
+        self.started.append(process)
+        return process
+
+    def until(self, predicate: Callable[[], T], *, within: float = 20.0, what: str, **more: Any) -> T:
+        """Like the function, with the tails of every log of this test when it is late."""
+        return until(predicate, within=within, what=what, logs=[process.log for process in self.started], **more)
+
+    def stop_all(self, within: float = 5.0) -> None:
+        """TERM to everything, in the reverse order of starting, then KILL to each whole group."""
+        for process in reversed(self.started):
+            if process.is_running:
+                process.thaw()
+                process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline and any(process.is_running for process in self.started):
+            time.sleep(POLL_SECONDS)
+        for process in self.started:
+            process.kill_group()
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without any FOOTPLATE_ setting of the person who runs the tests; one thread per process on shared cores."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("FOOTPLATE_")}
+    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs. A zombie does not: nobody may have waited for it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """Every living descendant, nearest first."""
+    parents = dict(_parents())
+    found, level = list[int](), [pid]
+    while level := [child for child, parent in parents.items() if parent in level]:
+        found += level
+    return found
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for pid in _pids():
+        with suppress(OSError, IndexError):
+            state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                yield pid, int(parent)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def left_behind(folder: Path) -> dict[int, str]:
+    """Processes that still have to do with a test's folder: by argument, environment, working folder or open file."""
+    return {
+        pid: _command(pid)
+        for pid in _pids()
+        if pid != os.getpid() and is_alive(pid) and _mentions(Path(f"/proc/{pid}"), str(folder))
+    }
+
+
+def _mentions(process: Path, folder: str) -> bool:
+    word, below = folder.encode(), (folder + "/").encode()
+    with suppress(OSError):
+        for part in ("cmdline", "environ"):
+            said = (process / part).read_bytes()
+            if below in said or word + b"\0" in said:
+                return True
+        links = [process / "cwd", *(process / "fd").iterdir()]
+        return any(os.readlink(link).startswith((folder + "/", folder)) for link in links)
+    return False
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
+    return "?"
