@@ -1,0 +1,208 @@
+"""Whole stories over the real parts, on both databases: what a user does on the first day."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import until
+from tests.support.system import LONG_TOY, System, assert_whole
+
+SHORT_TOY = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20, "logging_steps": 1}}
+
+
+def test_a_job_goes_from_post_to_done(system: System) -> None:
+    system.start()
+
+    job = system.submit(SHORT_TOY)
+    done = system.until_settled(job)
+
+    assert (done["state"], done["reason"]) == ("succeeded", "completed"), done
+    assert done["progress"]["step"] == done["progress"]["max_steps"] == 20
+    assert done["attempt"] == 1
+    events = system.events(job)
+    assert_whole(events)
+    moves = [e["data"]["state"] for e in events if e["kind"] == "state"]
+    assert moves == ["queued", "starting", "running", "succeeded"]
+    assert sorted(system.losses(job)) == list(range(1, 21))
+    assert system.final_weights(job)
+    assert system.training_pids(job) == []
+
+
+def test_a_reader_sees_the_same_history_whenever_it_joins(system: System) -> None:
+    system.start()
+    job = system.submit()
+    early: list[int] = []
+    reader = threading.Thread(
+        target=lambda: early.extend(e["no"] for f in system.watch(f"/jobs/{job}/stream") for e in f.get("events", []))
+    )
+    reader.start()
+    system.until_step(job, 20)
+
+    late = [event["no"] for frame in system.watch(f"/jobs/{job}/stream?after=0") for event in frame.get("events", [])]
+    reader.join(60)
+
+    stored = [event["no"] for event in system.events(job)]
+    assert late == early == stored == list(range(1, len(stored) + 1))
+
+
+def test_the_metrics_socket_replays_follows_and_closes(system: System) -> None:
+    system.start()
+    job = system.submit()
+    system.until_step(job, 10)
+
+    rows = [row for row in system.watch(f"/jobs/{job}/metrics") if "loss" in row]
+
+    assert [row["step"] for row in rows] == list(range(1, 121))
+    assert system.state(job) == "succeeded"
+
+
+def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(system: System) -> None:
+    system.start(slots=2)
+    quiet = system.submit()
+    job = system.submit()
+    system.until_step(job, 15)
+
+    first, again = system.do(job, "pause"), system.do(job, "pause")
+    paused = system.until_state(job, "paused")
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert paused["actions"] == ["resume", "cancel"]
+    assert system.do(job, "resume").status_code == system.do(job, "resume").status_code == 202
+    done = system.until_settled(job)
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done
+    assert system.until_settled(quiet)["state"] == "succeeded"
+    assert system.losses(job) == system.losses(quiet)
+    assert system.final_weights(job) == system.final_weights(quiet)
+    assert_whole(system.events(job))
+
+
+def test_a_killed_training_process_is_retried_and_ends_bit_equal(system: System) -> None:
+    system.start(slots=2)
+    quiet = system.submit()
+    job = system.submit()
+    system.until_checkpoint(job, 20)
+
+    system.kill_training(job)
+    done = system.until_settled(job)
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done
+    assert system.until_settled(quiet)["state"] == "succeeded"
+    assert system.losses(job) == system.losses(quiet)
+    assert system.final_weights(job) == system.final_weights(quiet)
+    first = system.get(f"/jobs/{job}/attempts")["data"][0]
+    assert first["reason"] == "crashed"
+    assert "SIGKILL" in first["error"]["message"]
+    assert_whole(system.events(job))
+
+
+@pytest.mark.parametrize("mode", ["checkpoint", "graceful", "kill"])
+def test_cancel_while_running_stops_it_in_every_mode(system: System, mode: str) -> None:
+    system.start()
+    job = system.submit()
+    system.until_step(job, 5)
+
+    assert system.do(job, "cancel", {"mode": mode}).status_code == 202
+    assert system.do(job, "cancel").status_code == 202
+    gone = system.until_settled(job)
+
+    assert gone["state"] == "cancelled", gone
+    until(lambda: system.training_pids(job) == [], within=5, what="every process of the training to be gone")
+    saved = [c["step"] for c in system.get(f"/jobs/{job}/checkpoints")["data"]]
+    if mode == "checkpoint":
+        assert saved
+        assert saved[0] == max(system.losses(job))
+
+
+def test_cancel_while_queued_is_immediate_and_no_worker_starts_it(system: System) -> None:
+    system.start_service()
+    job = system.submit()
+    assert system.job(job)["reason"] == "no_such_shape"
+
+    answer = system.do(job, "cancel")
+    system.start_node()
+    other = system.submit(SHORT_TOY)
+
+    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
+    assert system.until_settled(other)["state"] == "succeeded"
+    assert system.job(job)["attempt"] == 0
+
+
+def test_cancel_while_starting_is_immediate_and_the_late_claim_is_denied(system: System) -> None:
+    system.start()
+    system.nodes[1].freeze()
+    job = system.submit()
+    system.until_state(job, "starting")
+
+    answer = system.do(job, "cancel")
+    system.nodes[1].thaw()
+    other = system.submit(SHORT_TOY)
+
+    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
+    assert system.until_settled(other)["state"] == "succeeded"
+    assert [e["data"]["state"] for e in system.events(job) if e["kind"] == "state"][-1] == "cancelled"
+    assert system.losses(job) == {}
+
+
+def test_two_nodes_share_the_work(system: System) -> None:
+    system.start_service()
+    system.start_node(1)
+    system.start_node(2)
+
+    jobs = [system.submit(), system.submit()]
+    for job in jobs:
+        system.until_state(job, "running")
+
+    assert len({system.job(job)["nodes"][0] for job in jobs}) == 2
+    assert [system.until_settled(job)["state"] for job in jobs] == ["succeeded", "succeeded"]
+
+
+def test_everything_killed_in_the_middle_and_started_again_ends_bit_equal(system: System) -> None:
+    system.start(slots=2)
+    quiet = system.submit()
+    assert system.until_settled(quiet)["state"] == "succeeded"
+    job = system.submit()
+    system.until_checkpoint(job, 20)
+
+    system.kill_everything()
+    until(lambda: system.training_pids(job) == [], within=5, what="training to die with its worker")
+    system.redis.start()
+    system.start(slots=2)
+    done = system.until_settled(job)
+
+    assert done["state"] == "succeeded", done
+    assert system.losses(job) == system.losses(quiet)
+    assert system.final_weights(job) == system.final_weights(quiet)
+    assert_whole(system.events(job))
+
+
+def test_a_post_with_redis_down_is_accepted_and_runs_when_it_returns(system: System) -> None:
+    system.start()
+    system.redis.kill()
+
+    job = system.submit(SHORT_TOY)
+    assert system.client.get(f"/jobs/{job}").status_code == 200
+    assert "redis" in system.get("/readyz")["degraded"]
+    system.redis.start()
+
+    assert system.until_settled(job)["state"] == "succeeded"
+
+
+def test_two_jobs_get_a_gpu_each_and_a_third_waits_for_capacity(system: System) -> None:
+    system.start_service()
+    system.start_node(slots=2, FOOTPLATE_GPUS="GPU-a:simulated:8192:8.0, GPU-b:simulated:8192:8.0")
+    spec = {**LONG_TOY, "resources": {"gpus_per_node": 1}}
+
+    first, second, third = (system.submit(spec) for _ in range(3))
+    running = [system.until_state(job, "running") for job in (first, second)]
+    waiting = system.job(third)
+
+    gpus = [system.get(f"/jobs/{job['id']}/attempts")["data"][0]["nodes"][0]["gpus"] for job in running]
+    assert sorted(gpus) == [["GPU-a"], ["GPU-b"]]
+    assert (waiting["state"], waiting["reason"]) == ("queued", "capacity")
+    for job, granted in zip(running, gpus, strict=True):
+        assert "REDIS" not in Path(f"/proc/{system.training_pids(job['id'])[0]}/environ").read_text()
+        assert granted  # the mask itself is asserted where it is set, in tests/worker
+    assert system.until_settled(third)["state"] == "succeeded"

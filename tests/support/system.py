@@ -1,0 +1,216 @@
+"""The whole of Footplate as its user has it: real service, real nodes, real Redis, a real database, and a client."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from httpx2.websockets import WebSocketDisconnect
+
+from tests.support.processes import Process, Processes
+from tests.support.redis_server import RedisServer
+
+JSON = dict[str, Any]
+
+SETTLED = {"succeeded", "failed", "cancelled", "paused"}
+
+# Short enough that a lost worker is noticed within a test, long enough for a busy machine with two cores.
+SHORT = {
+    "FOOTPLATE_LEASE_SECONDS": "4",
+    "FOOTPLATE_BEAT_SECONDS": "0.5",
+    "FOOTPLATE_CLAIM_SECONDS": "20",
+    "FOOTPLATE_RETRY_BACKOFF_SECONDS": "0.1",
+    "FOOTPLATE_STOP_SECONDS": "20",
+    "FOOTPLATE_KILL_SECONDS": "3",
+    "OMP_NUM_THREADS": "1",
+}
+
+LONG_TOY: JSON = {
+    "model": {"use": "toy/mlp", "args": {"dropout": 0.1}},
+    "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.002}},
+    "training": {
+        "max_steps": 120, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "logging_steps": 1,
+        "save_strategy": "steps", "save_steps": 10, "dataloader_num_workers": 2, "seed": 7,
+    },
+}  # fmt: skip
+"""A job of several seconds with everything that makes resuming hard: dropout, accumulation, data workers."""
+
+
+class System:
+    """Starts and kills the real processes; `client` speaks to whichever service runs now."""
+
+    def __init__(self, processes: Processes, redis: RedisServer, database_url: str, **environment: str) -> None:
+        self.processes, self.redis = processes, redis
+        self.folder = processes.folder / "home"
+        self.folder.mkdir()
+        self.environment = {
+            **SHORT,
+            "FOOTPLATE_HOME": str(self.folder),
+            "FOOTPLATE_DATABASE": database_url,
+            "FOOTPLATE_REDIS": redis.url,
+            "FOOTPLATE_PORT": "0",
+            **environment,
+        }
+        self.services: dict[str, Process] = {}
+        self.nodes: dict[int, Process] = {}
+        self.url = ""
+        assert self.run("service", "migrate").wait(60) == 0
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    def run(self, *words: str, name: str = "", **environment: str) -> Process:
+        return self.processes.start("-m", *words, name=name or "-".join(words), env={**self.environment, **environment})
+
+    def start_service(self, role: str = "all", name: str = "") -> Process:
+        name = name or role
+        url_file = self.folder / f"{name}.url"
+        url_file.unlink(missing_ok=True)
+        service = self.services[name] = self.run("service", role, name=name, FOOTPLATE_URL_FILE=str(url_file))
+        if role != "control":
+            service.until(url_file.exists, within=30, what=f"the service ({role}) listens")
+            self.url = url_file.read_text().strip()
+        return service
+
+    def start_node(self, number: int = 1, *, slots: int = 1, **environment: str) -> Process:
+        node = self.nodes[number] = self.run(
+            "worker",
+            name=f"node-{number}",
+            FOOTPLATE_NODE_HOME=str(self.folder / f"node-{number}"),
+            FOOTPLATE_NODE_NAME=f"node-{number}",
+            FOOTPLATE_SLOTS=str(slots),
+            **environment,
+        )
+        node.until(lambda: self.node_is_up(number), within=60, what=f"node {number} takes work")
+        return node
+
+    def start(self, *, slots: int = 1) -> System:
+        self.start_service()
+        self.start_node(slots=slots)
+        return self
+
+    def kill_everything(self) -> None:
+        """kill -9 to every process at once, Redis included; its memory is gone with it."""
+        for process in [*self.nodes.values(), *self.services.values()]:
+            process.signal(signal.SIGKILL)
+        self.redis.kill()
+        for process in [*self.nodes.values(), *self.services.values()]:
+            process.wait(10)
+
+    def training_pids(self, job: str) -> list[int]:
+        """Every process that runs a training of this job, data workers included, by the folder it stands in."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and f"/jobs/{job}/" in os.readlink(entry / "cwd") + "/":
+                    found.append(int(entry.name))
+        return sorted(found)
+
+    def kill_training(self, job: str) -> None:
+        """kill -9 to the training process of a job: the eldest of its group."""
+        pids = self.training_pids(job)
+        assert pids, f"no process trains {job}"
+        os.kill(pids[0], signal.SIGKILL)
+
+    # -- what a user does --------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, timeout=20)
+
+    def node_is_up(self, number: int) -> bool:
+        nodes = self.get("/nodes")["data"]
+        return any(node["name"] == f"node-{number}" and node["state"] == "up" for node in nodes)
+
+    def get(self, path: str, **params: Any) -> JSON:
+        answer = self.client.get(path, params=params)
+        assert answer.status_code == 200, f"GET {path}: {answer.status_code} {answer.text}"
+        return dict(answer.json())
+
+    def submit(self, spec: JSON | None = None, **changes: Any) -> str:
+        answer = self.client.post("/jobs", json={**(spec or LONG_TOY), **changes})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def do(self, job: str, verb: str, body: JSON | None = None) -> httpx2.Response:
+        return self.client.post(f"/jobs/{job}/{verb}", json=body) if body else self.client.post(f"/jobs/{job}/{verb}")
+
+    def job(self, job: str) -> JSON:
+        return self.get(f"/jobs/{job}")
+
+    def state(self, job: str) -> str:
+        return str(self.job(job)["state"])
+
+    def until(self, predicate: Callable[[], Any], *, within: float, what: str, job: str) -> None:
+        """Waits for a moment of a job; when it is late, says how the job stands, and shows every log."""
+        try:
+            self.processes.until(predicate, within=within, what=what)
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n--- the job ---\n{json.dumps(self.job(job), indent=1)[:3000]}") from None
+
+    def until_state(self, job: str, *states: str, within: float = 60) -> JSON:
+        self.until(lambda: self.state(job) in states, within=within, what=f"the job is {' or '.join(states)}", job=job)
+        return self.job(job)
+
+    def until_settled(self, job: str, within: float = 90) -> JSON:
+        return self.until_state(job, *SETTLED, within=within)
+
+    def until_step(self, job: str, step: int, within: float = 60) -> None:
+        """Until SQL has a log of this step."""
+
+        def reached() -> bool:
+            return any((row.get("step") or 0) >= step for row in self.metrics(job))
+
+        self.until(reached, within=within, what=f"the job logs step {step}", job=job)
+
+    def until_checkpoint(self, job: str, step: int = 1, within: float = 60) -> None:
+        def committed() -> bool:
+            return any(row["step"] >= step for row in self.get(f"/jobs/{job}/checkpoints")["data"])
+
+        self.until(committed, within=within, what=f"the job has a checkpoint of step {step} or later", job=job)
+
+    def metrics(self, job: str) -> list[JSON]:
+        return list(self.get(f"/jobs/{job}/metrics", limit=10_000)["data"])
+
+    def events(self, job: str) -> list[JSON]:
+        """Its whole history, page by page."""
+        found: list[JSON] = []
+        while page := self.get(f"/jobs/{job}/events", after=found[-1]["no"] if found else 0, limit=1000)["data"]:
+            found += page
+        return found
+
+    def watch(self, path: str) -> Iterator[JSON]:
+        """Frames of a websocket until the server closes it."""
+        with self.client.websocket(path, max_message_size_bytes=16 << 20) as socket:
+            try:
+                while True:
+                    yield json.loads(socket.receive_text(timeout=60))
+            except WebSocketDisconnect as closed:
+                if closed.code != 1000:
+                    raise AssertionError(f"{path} closed with {closed.code} {closed.reason}") from closed
+
+    def final_weights(self, job: str) -> bytes:
+        listing = self.get(f"/jobs/{job}/outputs")["data"]
+        path = next(entry["path"] for entry in listing if re.search(r"model\.safetensors$", entry["path"]))
+        return bytes(self.client.get(f"/jobs/{job}/outputs/{path}").content)
+
+    def losses(self, job: str) -> dict[int, float]:
+        """Loss by step; where a step ran twice, the run that counted last."""
+        return {row["step"]: row["loss"] for row in self.metrics(job) if "loss" in row}
+
+
+def assert_whole(events: list[JSON]) -> None:
+    """A history without a gap or a duplicate: `no` dense, and each source's seq 1..last once each."""
+    assert [event["no"] for event in events] == list(range(1, len(events) + 1))
+    sources: dict[tuple[int, int], list[int]] = {}
+    for event in events:
+        if event["source"] >= 0:
+            sources.setdefault((event["attempt"], event["source"]), []).append(event["seq"])
+    for seqs in sources.values():
+        assert seqs == list(range(1, len(seqs) + 1))
