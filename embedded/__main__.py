@@ -1,0 +1,65 @@
+"""`footplate up`, as `python -m embedded`: what may be said on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from embedded.home import Busy
+from embedded.processes import Failed
+from embedded.up import Options, up
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="footplate up",
+        description="Start everything on this machine: Redis, service, nodes. State stays in FOOTPLATE_HOME.",
+        epilog="The FOOTPLATE_ settings of the README apply; what is said here wins over them.",
+    )
+    parser.add_argument("--nodes", type=_count, default=1, metavar="N", help="how many nodes to start (default 1)")
+    parser.add_argument(
+        "--port", type=_port, help="where to listen; 0 is any free port (default 8080, or any when taken)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON line once it is ready, and nothing else")
+    parser.add_argument("--no-first-job", action="store_true", help="do not submit the toy job on the first start")
+    said = parser.parse_args()
+    options = Options(
+        home=Path(os.environ.get("FOOTPLATE_HOME") or ".footplate").absolute(),
+        port=said.port if said.port is not None else _port_from(os.environ),
+        nodes=said.nodes,
+        as_json=said.json,
+        first_job=not said.no_first_job,
+    )
+    try:
+        return up(options)
+    except (Busy, Failed) as error:
+        print(f"footplate: {error}", file=sys.stderr)
+        return 1
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes; 1 to 64 would work")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; 0 to 65535 would work, 0 being any free one")
+    return int(text)
+
+
+def _port_from(environment: os._Environ[str]) -> int | None:
+    """The port that the operator asked for, or None: only an unasked default may give way to another."""
+    if not (text := environment.get("FOOTPLATE_PORT")):
+        return None
+    try:
+        return _port(text)
+    except argparse.ArgumentTypeError as error:
+        raise SystemExit(f"footplate: FOOTPLATE_PORT: {error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
