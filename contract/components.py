@@ -1,0 +1,108 @@
+"""Components: what a spec may name, listed without importing any of it.
+
+Built-ins and plugins register alike, as entry points of a group such as `footplate.models`. A node describes what it has
+(`Described`, made there, where the targets can be imported), announces it as a `Catalogue`, and the service checks specs
+against that: names, and arguments by their JSON Schema.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel
+
+from contract.errors import Problem, UnknownComponent
+from contract.json_schema import violations
+from contract.parts import Component
+from contract.short_forms import components, long_form
+from contract.spec import JobSpec
+
+GROUPS: dict[str, str] = {
+    "models": "model", "processors": "processor", "data": "dataset", "maps": "map", "collators": "collator",
+    "losses": "loss", "metrics": "metric", "callbacks": "callback", "optimizers": "optimizer", "schedules": "schedule",
+}  # fmt: skip
+"""Each group of components, and what one of it is called."""
+
+
+def entry_point_group(group: str) -> str:
+    """Where plugins register: `footplate.models`."""
+    return f"footplate.{group}"
+
+
+def names(group: str) -> list[str]:
+    """What is registered in a group, sorted. Nothing of it is imported."""
+    return sorted({found.name for found in entry_points(group=entry_point_group(group))})
+
+
+class Described(BaseModel):
+    """One component, as its node tells about it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    group: str
+    summary: str = ""
+    """One line: what it is."""
+    args: dict[str, JsonValue] = Field(default_factory=lambda: {"type": "object", "additionalProperties": False})
+    """JSON Schema of its arguments."""
+
+
+class Catalogue(RootModel[dict[str, dict[str, Described]]]):
+    """What a node has: {group: {name: Described}}. Travels as JSON, is kept by its hash."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def of(cls, described: Iterable[Described]) -> Self:
+        groups: dict[str, dict[str, Described]] = {group: {} for group in GROUPS}
+        for one in described:
+            groups[one.group][one.name] = one
+        return cls(groups)
+
+    def get(self, group: str, name: str) -> Described | None:
+        return self.root.get(group, {}).get(name)
+
+    def known(self, group: str) -> list[str]:
+        return sorted(self.root.get(group, {}))
+
+    def as_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 of its contents: equal wherever the same components are installed, in whatever order."""
+        text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Problem]:
+    """Everything a spec names that the catalogue does not have, and every argument that does not fit.
+
+    With the user's own `body` at hand, problems point into that instead of into the long form.
+    """
+    problems: list[Problem] = []
+    for pointer, group, component in components(spec.as_json()):
+        # Code of the user's own is described by nobody; it is looked at in its training process alone.
+        if ":" not in component["use"] and group in GROUPS:
+            problems += check_component(component, group, catalogue, pointer)
+    if problems and isinstance(body, dict):
+        long = long_form(body)
+        return [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems]
+    return problems
+
+
+def check_component(
+    component: Component | Mapping[str, Any], group: str, catalogue: Catalogue, pointer: str
+) -> list[Problem]:
+    """One component against the catalogue."""
+    given = component.model_dump() if isinstance(component, Component) else component
+    found = catalogue.get(group, given["use"])
+    if found is None:
+        unknown = UnknownComponent(GROUPS[group], given["use"], catalogue.known(group))
+        return [Problem(f"{pointer}/use", unknown.code, unknown.message, unknown.hint)]
+    return violations(found.args, given.get("args", {}), f"{pointer}/args")

@@ -1,0 +1,93 @@
+"""What pydantic says about a spec, said to a person: a pointer, a sentence, the nearest name that would work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from contract.body import pointer_to
+from contract.errors import Problem, did_you_mean
+from contract.fields import PATTERNS
+
+Path = tuple[str | int, ...]
+
+NEEDED = {
+    "string": "a string", "int": "a whole number", "float": "a number", "finite_number": "a finite number",
+    "bool": "true or false", "dict": "an object", "tuple": "a list", "list": "a list", "model": "an object",
+    "dataclass": "an object", "enum": "a string",
+}  # fmt: skip
+BOUNDS = {
+    "greater_than": "more than",
+    "greater_than_equal": "at least",
+    "less_than": "less than",
+    "less_than_equal": "at most",
+}
+
+
+def kind_of(value: object) -> str:
+    """What JSON calls it. Never the value itself: it may be a secret in the wrong place."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    for types, name in ((str, "a string"), ((int, float), "a number"), ((list, tuple), "a list"), (dict, "an object")):
+        if isinstance(value, types):
+            return name
+    return f"a {type(value).__name__}"
+
+
+def explain(
+    error: ValidationError,
+    *,
+    path: Callable[[Path], Path],
+    model_at: Callable[[Path], type[BaseModel]],
+    elsewhere: Mapping[str, str],
+) -> Iterator[Problem]:
+    """A Problem per error. `path` takes union tags out of pydantic's, `model_at` knows whose fields stand at one, and
+    `elsewhere` where a field belongs that was written in another place."""
+    for one in error.errors(include_url=False):
+        pointer = pointer_to(*path(one["loc"]))
+        if one["type"] == "extra_forbidden":
+            name, known = str(one["loc"][-1]), list(model_at(one["loc"][:-1]).model_fields)
+            hint = f"it belongs at {elsewhere[name]}" if name in elsewhere else did_you_mean(name, known)
+            yield Problem(
+                pointer, "unknown_field", f"no field is named {name[:80]!r}; there is: {', '.join(known)}", hint
+            )
+        else:
+            yield problem(pointer, one["type"], one.get("ctx", {}), one["input"], one["msg"])
+
+
+def problem(pointer: str, kind: str, context: dict[str, Any], given: object, message: str) -> Problem:
+    """One of pydantic's errors in a sentence."""
+    if kind == "missing":
+        return Problem(pointer, "missing", "this field is required")
+    if kind in BOUNDS:
+        return Problem(pointer, "out_of_range", f"must be {BOUNDS[kind]} {next(iter(context.values())):g}")
+    if kind in ("string_too_long", "too_long"):
+        things = "characters" if kind == "string_too_long" else "entries"
+        return Problem(pointer, "too_long", f"must have at most {context['max_length']} {things}")
+    if kind == "string_pattern_mismatch":
+        return Problem(pointer, "not_well_formed", PATTERNS[context["pattern"]])
+    if kind in ("literal_error", "enum", "union_tag_invalid"):
+        return _no_choice(pointer, str(context.get("expected") or context["expected_tags"]), context, given)
+    if kind == "union_tag_not_found":
+        return Problem(pointer, "missing", f"needs a {context['discriminator'].strip(chr(39))!r} that says which it is")
+    needed = NEEDED.get(kind.removesuffix("_type").removesuffix("_attributes"))
+    if needed:
+        return Problem(pointer, "wrong_type", f"is {kind_of(given)}, {needed} is needed")
+    return Problem(pointer, kind, message)
+
+
+def _no_choice(pointer: str, expected: str, context: dict[str, Any], given: object) -> Problem:
+    choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
+    name = context.get("tag", given)
+    if not isinstance(name, str):
+        return Problem(pointer, "wrong_type", f"is {kind_of(given)}, one of these is needed: {', '.join(choices)}")
+    return Problem(pointer, "unknown_choice", f"must be one of {', '.join(choices)}", did_you_mean(name, choices))
+
+
+def unique(problems: Iterable[Problem]) -> list[Problem]:
+    """One problem per place and code, in the order found: two readers may have met the same one."""
+    return list({(one.pointer, one.code): one for one in reversed(list(problems))}.values())[::-1]

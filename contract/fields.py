@@ -1,0 +1,67 @@
+"""What the spec's fields are made of: a strict frozen group, whole numbers, durations, names."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+T = TypeVar("T")
+
+
+class Group(BaseModel):
+    """Fields that belong together. Strict: what is not exactly right is a problem, never a guess."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def _whole(value: object) -> object:
+    """5e8 is written like a float and means an integer."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+
+
+def seconds(value: object) -> object:
+    """`"1h30m"` in seconds; a number is seconds already. Anything else passes, for the type to refuse."""
+    if not isinstance(value, str):
+        return value
+    if len(value) > 32 or not _DURATION.fullmatch(value):
+        raise PydanticCustomError("duration", 'a duration looks like "4h", "10m", "90s" or "1h30m", or is seconds')
+    return sum(float(amount) * UNIT_SECONDS[unit] for amount, unit in _PART.findall(value))
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""An integer, also when written 5e8. `true` is none."""
+
+DURATION = BeforeValidator(seconds, json_schema_input_type=float | str)
+"""Makes a float field take durations as well: it is seconds afterwards, however they were written."""
+
+Many = Annotated[tuple[T, ...], Field(strict=False)]
+"""A JSON list, kept as a tuple."""
+
+PATTERNS: dict[str, str] = {}
+"""What each pattern asks for, in words: an error quotes these, nobody has to read a regular expression."""
+
+
+def pattern(regex: str, words: str, longest: int) -> Any:
+    """A pattern that knows how to say what it wants."""
+    PATTERNS[regex] = words
+    return Field(pattern=regex, max_length=longest)
+
+
+Text = Annotated[str, pattern(r"^[^\x00-\x1f\x7f]+$", "must be one line of text, not empty", 128)]
+"""One line for people."""
+
+Slug = Annotated[
+    str,
+    pattern(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "must be letters, digits, '_', '.' or '-', a letter or digit first", 64),
+]
+"""A name for machines and people: of a project, a pool, an evaluation set."""

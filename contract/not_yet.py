@@ -1,0 +1,67 @@
+"""What the spec can say and nothing here can do yet. Refused with that reason, never ignored.
+
+This table only shrinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from contract.errors import Problem
+
+
+class Rule(NamedTuple):
+    """Where, when a value there asks for too much, and what to do instead."""
+
+    pointer: str
+    asks: Callable[[Any], bool]
+    sentence: str
+    hint: str | None = None
+
+
+def _given(value: Any) -> bool:
+    return value not in (None, [], {}, "", False)
+
+
+def _more_than_one(value: Any) -> bool:
+    return isinstance(value, int | float) and value > 1
+
+
+def _not_single(value: Any) -> bool:
+    return isinstance(value, str) and value in ("ddp", "fsdp", "deepspeed", "accelerate")
+
+
+REGISTERED = "name registered components; GET /components lists them"
+ONE = "one process on one slot or GPU"
+
+NOT_YET = (
+    Rule("/code", _given, "code bundles cannot be used yet", REGISTERED),
+    Rule("/loop", _given, "a loop of your own cannot run yet", "leave it out: the built-in Trainer runs the job"),
+    Rule("/trainer", _given, "a Trainer subclass cannot run yet", "leave it out: the built-in Trainer runs the job"),
+    Rule("/optimizers", _given, "several optimizers cannot run yet", "name one in training: optim"),
+    Rule("/loss", _given, "a loss cannot be named yet", "leave it out: the model's own loss is used"),
+    Rule("/compute_metrics", _given, "compute_metrics cannot be named yet", "list names under metrics"),
+    Rule("/data/test", _given, "nothing is predicted at the end yet", "use it as data.eval"),
+    Rule("/data/map", _given, "data cannot be mapped yet", "store it in the form that the model takes"),
+    Rule("/report_to", _given, "no tracker is fed yet", "leave it out: read the job's events and metrics"),
+    Rule("/env", _given, "no environment variable can be set yet", "leave it out"),
+    Rule("/secrets", _given, "secrets cannot be used yet", "leave them out"),
+    Rule("/resume_from", _given, "no job starts from another's checkpoint yet", "resume continues the job itself"),
+    Rule("/resources/nodes", _more_than_one, "a job runs on one node yet", ONE),
+    Rule("/resources/gpus_per_node", _more_than_one, "a job uses one GPU at most yet", ONE),
+    Rule("/resources/processes_per_node", _more_than_one, "a job runs as one process yet", ONE),
+    Rule("/resources/strategy/type", _not_single, "this strategy cannot run yet", 'write {"type": "single"}'),
+)  # fmt: skip
+
+_STEPS = [(rule, rule.pointer.split("/")[1:]) for rule in NOT_YET]
+
+
+def not_available(document: dict[str, Any]) -> Iterator[Problem]:
+    """Over the long form, and before the types are checked: a spec with other mistakes is told these as well."""
+    for rule, steps in _STEPS:
+        here: Any = document
+        for step in steps:
+            here = here.get(step) if isinstance(here, dict) else None
+        if rule.asks(here):
+            yield Problem(rule.pointer, "not_available_yet", rule.sentence, rule.hint)

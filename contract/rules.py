@@ -1,0 +1,81 @@
+"""What must hold between the fields of a spec, each a sentence. Over the long form, before its types are known good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from contract.arguments import TrainingArguments
+from contract.body import pointer_to
+from contract.errors import Problem
+from contract.short_forms import Json, Named, components
+
+ROOTS = ("data://", "models://")
+"""What the path of a component may begin with; whoever reads it resolves it there and nowhere else."""
+
+
+def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
+    """`training` is None where it was refused already."""
+    has_code = bool(document.get("code"))
+    for named in components(document):
+        if ":" in named.component["use"] and not has_code:
+            yield _needs_bundle(named)
+        yield from _paths(named.component.get("args"), (*_parts(named.pointer), "args"))
+    if isinstance(document.get("trainer"), str) and not has_code:
+        yield Problem("/trainer", "needs_bundle", "is code of your own, and the spec brings none", "add code.bundle")
+    if not document.get("loop"):
+        yield from _what_is_trained(document)
+    if training and training.eval_strategy != "no" and not _has(document.get("data"), "eval"):
+        detail = f"eval_strategy is {training.eval_strategy}, and there is nothing to evaluate on"
+        yield Problem("/training/eval_strategy", "disagreement", detail, "add data.eval, or leave eval_strategy out")
+    yield from _ids_once(document.get("optimizers"))
+
+
+def _needs_bundle(named: Named) -> Problem:
+    detail = f"{named.component['use'][:80]!r} is code of your own, and the spec brings none"
+    return Problem(named.pointer + "/use", "needs_bundle", detail, "name a registered component, or add code.bundle")
+
+
+def _what_is_trained(document: Json) -> Iterator[Problem]:
+    if document.get("model") is None:
+        yield Problem("/model", "missing", "this field is required", 'for example "toy/mlp"; GET /components lists all')
+    data = document.get("data")
+    if data is None or (isinstance(data, dict) and not any(_has(data, part) for part in ("train", "eval", "test"))):
+        yield Problem(
+            "/data", "missing", "a job needs data", 'for example "toy/regression", or {"train": …, "eval": …}'
+        )
+
+
+def _has(data: Any, part: str) -> bool:
+    """Whatever is misshapen counts as there: its shape is told elsewhere."""
+    return bool(data.get(part)) if isinstance(data, dict) else data is not None
+
+
+def _paths(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    """Paths are names under roots: none climbs out."""
+    if isinstance(value, str):
+        if value.startswith("hub://"):
+            yield Problem(
+                pointer_to(*path), "not_available_yet", "nothing is fetched from a hub yet", "use data:// or models://"
+            )
+        elif value.startswith(ROOTS) and {"..", "."} & set(value.split("://", 1)[1].split("/")):
+            yield Problem(pointer_to(*path), "path_outside_root", "a path under a root has no '.' or '..' in it")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _paths(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _paths(item, (*path, index))
+
+
+def _parts(pointer: str) -> tuple[str, ...]:
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+
+
+def _ids_once(optimizers: Any) -> Iterator[Problem]:
+    seen: set[Any] = set()
+    for index, one in enumerate(optimizers if isinstance(optimizers, list) else []):
+        name = one.get("id") if isinstance(one, dict) else None
+        if isinstance(name, str) and name in seen:
+            yield Problem(f"/optimizers/{index}/id", "duplicate_id", "another optimizer has this id")
+        seen.add(name if isinstance(name, str) else None)

@@ -1,0 +1,175 @@
+"""JobSpec: what a user asks for. Parsed here once, trusted from here on.
+
+    read_spec(raw)          bytes of a body -> JobSpec
+    JobSpec.parse(value)    the same from JSON already read
+    spec.as_json()          the effective spec: long form, every default; parses back to an equal one
+    job_schema()            JSON Schema of all of it, short forms included
+
+What is wrong is raised as one InvalidSpec with every problem, each at the place where the user wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, InstanceOf, JsonValue, ValidationError, field_serializer
+from pydantic_core import PydanticCustomError
+
+from contract.arguments import TrainingArguments, changed, read_arguments
+from contract.body import read_json
+from contract.errors import InvalidSpec, Problem
+from contract.explain import Path, explain, kind_of, unique
+from contract.fields import Group, Many, Slug, Text, Whole
+from contract.not_yet import not_available
+from contract.parts import Bundle, Code, Component, Data, Loop, Optimizer, ResumeFrom, Schedule, Script
+from contract.resources import STRATEGIES, Resources, Retry
+from contract.rules import broken_rules
+from contract.schema import with_short_forms
+from contract.short_forms import long_form
+
+MAX_METADATA_BYTES = 16 * 1024
+
+
+def _small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if value and len(json.dumps(value)) > MAX_METADATA_BYTES:
+        raise PydanticCustomError("too_large", f"must be at most {MAX_METADATA_BYTES // 1024} KiB as JSON")
+    return value
+
+
+class JobSpec(Group):
+    """One training job. `{"model": "toy/mlp", "data": "toy/regression"}` is a whole one."""
+
+    name: Text | None = None
+    """For people; need not be unique. At most 128 characters."""
+    project: Slug = "default"
+    """Whose it is."""
+    tags: Annotated[Many[Text], Field(max_length=32)] = ()
+    """To find it by. At most 32."""
+    metadata: Annotated[dict[str, JsonValue], AfterValidator(_small)] = Field(default_factory=dict)
+    """Anything; kept and returned, never read. At most 16 KiB as JSON."""
+    priority: Annotated[Whole, Field(ge=-100, le=100)] = 5
+    """Higher goes first, then the older job. -100 to 100."""
+    model: Component | None = None
+    """What is trained. Required unless `loop` brings its own."""
+    processor: Component | None = None
+    """Tokenizer and the like; null follows the model."""
+    data: Data = Data()
+    """A component or path alone is the training set. Required unless `loop` brings its own."""
+    collator: Component | None = None
+    """How samples become a batch; null follows the processor and the model."""
+    loss: Component | None = None
+    """null is the model's own."""
+    metrics: Annotated[Many[Component], Field(max_length=64)] = ()
+    """What an evaluation computes besides the loss. At most 64."""
+    compute_metrics: Component | None = None
+    """A function of all predictions, in the manner of Hugging Face's; null keeps memory flat."""
+    training: InstanceOf[TrainingArguments] = Field(default_factory=lambda: read_arguments({}))
+    """Hugging Face's TrainingArguments, by their names."""
+    optimizers: Annotated[Many[Optimizer], Field(max_length=32)] | None = None
+    """Several optimizers instead of training's one. At most 32."""
+    callbacks: Annotated[Many[Component], Field(max_length=64)] = ()
+    """Called as training goes. At most 64."""
+    trainer: Code | None = None
+    """A Trainer subclass from the bundle, `module:Class`."""
+    loop: Loop | None = None
+    """A loop of your own from the bundle: `module:function`, or a script."""
+    report_to: Annotated[Many[Text], Field(max_length=32)] = ()
+    """Trackers that Accelerate can feed, for example "tensorboard"."""
+    code: Bundle | None = None
+    """Your own code, that this spec names things in."""
+    env: Annotated[dict[Slug, Annotated[str, Field(max_length=4096)]], Field(max_length=100)] = Field(
+        default_factory=dict
+    )
+    """Environment variables of the training process; the operator lists which may be set."""
+    secrets: Annotated[Many[Slug], Field(max_length=32)] = ()
+    """Names of secrets; their values live on the nodes."""
+    resources: Resources = Resources()
+    """The shape of the job."""
+    retry: Retry = Retry()
+    """When it is tried again."""
+    resume_from: ResumeFrom | None = None
+    """Another job's checkpoint to start from."""
+
+    @field_serializer("training")
+    def _only_what_was_changed(self, training: TrainingArguments) -> dict[str, Any]:
+        return changed(training)
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """A spec from JSON, short or long; InvalidSpec with every problem."""
+        if not isinstance(value, dict):
+            hint = 'for example {"model": "toy/mlp", "data": "toy/regression"}'
+            raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)])
+        long = long_form(value)
+        document = long.document
+        problems = long.problems
+        training = _training(document.get("training", {}), problems)
+        found = [*not_available(document), *broken_rules(document, training)]
+        try:
+            spec = cls.model_validate({**document, "training": training or TrainingArguments()})
+        except ValidationError as error:
+            found += explain(error, path=_without_tags, model_at=_model_at, elsewhere=_ELSEWHERE)
+        if found or problems:
+            located = [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in found]
+            raise InvalidSpec(unique(problems + located))
+        return spec
+
+    def as_json(self) -> dict[str, Any]:
+        """The effective spec: long form and every default, `training` by what differs from its defaults."""
+        return self.model_dump(mode="json")
+
+
+def read_spec(raw: bytes) -> JobSpec:
+    """A spec from a request's body."""
+    return JobSpec.parse(read_json(raw))
+
+
+def _training(values: object, problems: list[Problem]) -> TrainingArguments | None:
+    if not isinstance(values, dict):
+        problems.append(Problem("/training", "wrong_type", f"is {kind_of(values)}, an object is needed"))
+        return None
+    try:
+        return read_arguments(values, pointer="/training")
+    except InvalidSpec as invalid:
+        problems += invalid.problems
+        return None
+
+
+def job_schema() -> dict[str, Any]:
+    """JSON Schema of a job, with every field's meaning, the short forms, and training's fields."""
+    return with_short_forms(JobSpec.model_json_schema())
+
+
+_TAGGED = {("data", "eval"): 2, ("resources", "strategy"): 2, ("loop",): 1}
+
+
+def _without_tags(path: Path) -> Path:
+    """pydantic puts the name of a union's branch into the path; the user never wrote it."""
+    for place, length in _TAGGED.items():
+        if path[:length] == place and len(path) > length:
+            return (*place, *path[length + 1 :])
+    return path
+
+
+_GROUPS: dict[Path, type[Group]] = {
+    (): JobSpec, ("data",): Data, ("resources",): Resources, ("retry",): Retry, ("resume_from",): ResumeFrom,
+    ("code",): Bundle, ("loop", "script"): Script,
+    **{("resources", "strategy", name): strategy for name, strategy in STRATEGIES.items()},
+}  # fmt: skip
+
+
+def _model_at(path: Path) -> type[Group]:
+    """Whose fields stand at a path of pydantic's."""
+    if path[:1] == ("optimizers",):
+        return Optimizer if len(path) == 2 else Schedule
+    return _GROUPS.get(path, Component)
+
+
+_ELSEWHERE = {
+    **{field.name: f"/training/{field.name}" for field in fields(TrainingArguments)},
+    **{name: f"/resources/{name}" for name in Resources.model_fields},
+    **{name: f"/retry/{name}" for name in Retry.model_fields},
+    **{name: f"/data/{name}" for name in Data.model_fields},
+}
