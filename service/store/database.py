@@ -1,0 +1,246 @@
+"""The connection to SQL: many readers, few writers, and no statement on the event loop.
+
+Writes queue up for a writer thread, which takes what is there into one transaction (group commit): under load one fsync
+serves many requests, and at rest nothing waits. One failing write does not hurt its neighbours.
+
+    SQLite       one writer thread, BEGIN IMMEDIATE, a savepoint per write
+    PostgreSQL   several; a batch that hits any error is rolled back and redone, each write in a transaction of its own
+
+So a write may run more than once before it counts: it must have no effect but on its connection. When SQL is away, locked,
+full or broken, the answer is `Unavailable`, and nothing is half stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from contract.errors import Unavailable
+from service.store.engines import Engines, is_away, is_rivalry
+
+T = TypeVar("T")
+Write = Callable[[Connection], T]
+
+BATCH_LIMIT = 256
+"""Writes in one transaction: enough to share an fsync, few enough that nobody waits long for it."""
+RIVALRY_TRIES = 5
+
+
+class Database:
+    def __init__(self, url: str, readers: int = 4, writers: int = 4) -> None:
+        self._engines = Engines(url, readers=readers, writers=writers)
+        self.dialect = self._engines.writer.dialect.name
+        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="sql-read")
+        count = 1 if self.dialect == "sqlite" else writers
+        self._writers = [threading.Thread(target=self._serve, name=f"sql-write-{n}", daemon=True) for n in range(count)]
+        self._closed = False
+        for writer in self._writers:
+            writer.start()
+
+    async def write(self, fn: Write[T]) -> T:
+        """What `fn` returned, once it is committed."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._put(_Item(fn, loop, future))
+        return await future
+
+    async def read(self, fn: Write[T]) -> T:
+        """What `fn` saw at one moment."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
+
+    def write_now(self, fn: Write[T]) -> T:
+        """As `write`, for scripts, tests and threads."""
+        future: Future[T] = Future()
+        self._put(_Item(fn, None, future))
+        return future.result()
+
+    def read_now(self, fn: Write[T]) -> T:
+        with _foreign_errors(), self._engines.reader.connect() as connection:
+            return fn(connection)
+
+    def close(self) -> None:
+        """Finishes the writes that are queued, then lets go of every connection."""
+        if self._closed:
+            return
+        self._closed = True
+        for _ in self._writers:
+            self._queue.put(None)
+        for writer in self._writers:
+            writer.join()
+        self._readers.shutdown()
+        self._engines.dispose()
+
+    def _put(self, item: _Item) -> None:
+        if self._closed:
+            raise Unavailable("the service is stopping and takes no more writes", hint="try again in a moment")
+        self._queue.put(item)
+
+    def _serve(self) -> None:
+        session = _Session(self._engines.writer)
+        write_all = _with_savepoints if self.dialect == "sqlite" else _optimistically
+        stopping = False
+        while not stopping:
+            batch, stopping = self._take()
+            if batch:
+                _deliver(batch, write_all(session, batch))
+        session.close()
+
+    def _take(self) -> tuple[list[_Item], bool]:
+        first = self._queue.get()
+        batch: list[_Item] = []
+        item = first
+        while item is not None:
+            batch.append(item)
+            if len(batch) == BATCH_LIMIT:
+                return batch, False
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return batch, False
+        return batch, True
+
+
+class _Item:
+    __slots__ = ("fn", "future", "loop")
+
+    def __init__(self, fn: Write[Any], loop: asyncio.AbstractEventLoop | None, future: Any) -> None:
+        self.fn, self.loop, self.future = fn, loop, future
+
+
+class _Outcome:
+    __slots__ = ("error", "value")
+
+    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
+        self.value, self.error = value, error
+
+
+class _Session:
+    """A writer's connection, kept between transactions and made anew when it is found broken."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        with _foreign_errors():
+            if self._connection is None:
+                self._connection = self._engine.connect()
+            try:
+                with self._connection.begin():
+                    yield self._connection
+            except BaseException as error:
+                if not isinstance(error, DBAPIError) or is_away(error):
+                    self.close()
+                raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # It may be beyond closing politely; the pool throws it away then.
+            with _ignored(SQLAlchemyError):
+                connection.close()
+
+
+def _with_savepoints(session: _Session, batch: list[_Item]) -> list[_Outcome]:
+    try:
+        with session.transaction() as connection:
+            return [_in_savepoint(connection, item) for item in batch]
+    except Exception as error:
+        return [_Outcome(error=error) for _ in batch]
+
+
+def _in_savepoint(connection: Connection, item: _Item) -> _Outcome:
+    # By hand on the driver: SQLAlchemy's begin_nested() costs more than the statements between.
+    driver: Any = connection.connection.driver_connection
+    driver.execute("SAVEPOINT item")
+    try:
+        outcome = _Outcome(item.fn(connection))
+    except Exception as error:
+        if is_away(error):
+            raise
+        driver.execute("ROLLBACK TO item")
+        outcome = _Outcome(error=error)
+    driver.execute("RELEASE item")
+    return outcome
+
+
+def _optimistically(session: _Session, batch: list[_Item]) -> list[_Outcome]:
+    if len(batch) > 1:
+        try:
+            with session.transaction() as connection:
+                return [_Outcome(item.fn(connection)) for item in batch]
+        except Exception:
+            # Whose fault it was is found out below, one by one.
+            pass
+    return [_alone(session, item) for item in batch]
+
+
+def _alone(session: _Session, item: _Item) -> _Outcome:
+    for tries_left in reversed(range(RIVALRY_TRIES)):
+        try:
+            with session.transaction() as connection:
+                value = item.fn(connection)
+            return _Outcome(value)
+        except Exception as error:
+            if not (tries_left and is_rivalry(error)):
+                return _Outcome(error=error)
+    raise AssertionError("unreachable")
+
+
+def _deliver(batch: list[_Item], outcomes: list[_Outcome]) -> None:
+    """One wake-up per event loop and commit, however many writes it carried."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, _Outcome]]] = {}
+    for item, outcome in zip(batch, outcomes, strict=True):
+        if item.loop is None:
+            _settle([(item.future, outcome)])
+        else:
+            by_loop.setdefault(item.loop, []).append((item.future, outcome))
+    for loop, settled in by_loop.items():
+        # A loop that is gone has nobody left to tell.
+        with _ignored(RuntimeError):
+            loop.call_soon_threadsafe(_settle, settled)
+
+
+def _settle(settled: list[tuple[Any, _Outcome]]) -> None:
+    for future, outcome in settled:
+        if future.done():
+            continue
+        if outcome.error is None:
+            future.set_result(outcome.value)
+        else:
+            future.set_exception(outcome.error)
+
+
+@contextmanager
+def _foreign_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if is_away(error):
+            raise Unavailable(
+                f"the database cannot serve this right now: {_first_line(error)}", hint="try again in a moment"
+            ) from error
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    """What the driver said, without the statement and its values."""
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+
+
+@contextmanager
+def _ignored(*kinds: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kinds:
+        pass

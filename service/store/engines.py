@@ -1,0 +1,101 @@
+"""Two engines on one database, one that writes and one that only reads; and what a driver's errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from contract.errors import SettingsError, Unavailable
+
+BUSY_SECONDS = 5.0
+"""How long SQLite waits for another process's write, and PostgreSQL for a lock."""
+
+
+class Engines:
+    def __init__(self, url: str, *, readers: int, writers: int) -> None:
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "sqlite":
+            self.writer, self.reader = _sqlite(url, begin="BEGIN IMMEDIATE"), _sqlite(url, readers, begin="BEGIN")
+        elif parsed.drivername == "postgresql+psycopg":
+            self.writer = _postgres(url, writers)
+            self.reader = _postgres(url, readers).execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+        else:
+            raise SettingsError(
+                f"FOOTPLATE_DATABASE names {parsed.drivername!r}. Known: sqlite:///path, postgresql+psycopg://user:password@host/name."
+            )
+
+    def dispose(self) -> None:
+        self.writer.dispose()
+        self.reader.dispose()
+
+
+def _sqlite(url: str, size: int = 1, *, begin: str) -> Engine:
+    path = make_url(url).database
+    if not path or path == ":memory:":
+        raise SettingsError("FOOTPLATE_DATABASE must name a file: a SQLite in memory dies with its connection")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, pool_size=size, max_overflow=2, pool_timeout=BUSY_SECONDS)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
+        # Ours, not the driver's: it would begin late, and never IMMEDIATE.
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        # A job that was acknowledged survives a power cut. Group commit pays for the fsync.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -32000")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        if begin == "BEGIN":
+            connection.execute("PRAGMA query_only = ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _postgres(url: str, size: int) -> Engine:
+    return create_engine(
+        url,
+        pool_size=size,
+        max_overflow=0,
+        pool_timeout=BUSY_SECONDS,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": 5,
+            "options": f"-c lock_timeout={int(BUSY_SECONDS * 1000)} -c statement_timeout=30000 "
+            "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC",
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        },
+    )
+
+
+_OUR_MISTAKE = (IntegrityError, DataError, ProgrammingError, NotSupportedError)
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether SQL, rather than what we asked of it, is the trouble: gone, locked, full, corrupt, exhausted."""
+    if isinstance(error, PoolTimeout | Unavailable | sqlite3.OperationalError | psycopg.OperationalError):
+        return True
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or not isinstance(error, _OUR_MISTAKE)
+    return False
+
+
+def is_rivalry(error: BaseException) -> bool:
+    """A deadlock or a serialization failure: the other one won, and the same again will do."""
+    cause = error.__cause__ if isinstance(error, Unavailable) else error
+    original = getattr(cause, "orig", None)
+    return isinstance(original, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure)

@@ -1,0 +1,218 @@
+"""What statements return: frozen rows. JSON stays the text that SQL holds until somebody needs its inside.
+
+Times are integer milliseconds since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
+from contract.lifecycle import Desired, JobState, Reason, StopMode
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    id: JobId
+    project: str
+    name: str | None
+    tags: str
+    """JSON list."""
+    job_metadata: str
+    """JSON object."""
+    priority: int
+    state: JobState
+    reason: Reason
+    message: str | None
+    """The reason in a sentence, where there is more to say."""
+    desired: Desired
+    version: int
+    """The ETag: moves with PATCH and state, not with progress."""
+    attempt: int
+    """The newest attempt's number; 0 before the first."""
+    fence: Fence
+    stop_mode: StopMode | None
+    stop_deadline: int | None
+    """When a stopping attempt is killed."""
+    not_before: int | None
+    """When a retry may start."""
+    spent: int
+    """Failures and losses since submit or resume."""
+    stuck: int
+    """Failures and losses in a row without a new checkpoint."""
+    running_ms: int
+    """Running time over all closed attempts."""
+    time_limit_ms: int | None
+    needs: str
+    """JSON of place.Needs."""
+    last_no: int
+    """The newest event's number."""
+    created_at: int
+    updated_at: int
+    queued_at: int
+    started_at: int | None
+    """When it first ran."""
+    finished_at: int | None
+    progress: str | None
+    """JSON: step, max_steps, epoch, eta_s."""
+    metrics: str | None
+    """JSON: the latest value by name."""
+    result: str | None
+    """JSON: final and best."""
+    error: str | None
+    """JSON: code, message, hint, rank, traceback."""
+    outputs: str | None
+    """Path of the kept outputs, relative to the artifact store."""
+    spec: str
+    """JSON: the effective spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    job_id: JobId
+    attempt: int
+    fence: Fence
+    placed_at: int
+    claimed_at: int | None
+    running_at: int | None
+    ended_at: int | None
+    """None: open."""
+    ending: str | None
+    """finished, stopped, failed, lost, or withdrawn before it started."""
+    reason: str | None
+    error: str | None
+    result: str | None
+    running_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """One node's part in an attempt: its claim, its GPUs, and how far its journal has come."""
+
+    job_id: JobId
+    attempt: int
+    source: int
+    node: NodeId
+    boot: str
+    slots: int
+    gpus: str
+    """JSON list of UUIDs."""
+    claim: ClaimId | None
+    rung_at: int | None
+    claimed_at: int | None
+    running_at: int | None
+    watermark: int
+    """The highest seq that is stored; everything below it is, too."""
+    ended_at: int | None
+    done: str | None
+    """JSON of its DoneData."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    job_id: JobId
+    no: int
+    attempt: int
+    source: int
+    seq: int
+    rank: int
+    kind: str
+    at: str
+    step: int | None
+    epoch: float | None
+    data: str
+    """JSON object."""
+
+    def as_json(self) -> str:
+        """The envelope, by formatting: a reader with 100,000 events parses none of them."""
+        step = "null" if self.step is None else self.step
+        epoch = "null" if self.epoch is None else repr(self.epoch)
+        return (
+            f'{{"v":1,"job":"{self.job_id}","no":{self.no},"attempt":{self.attempt},"source":{self.source},'
+            f'"seq":{self.seq},"rank":{self.rank},"kind":"{self.kind}","at":"{self.at}","step":{step},'
+            f'"epoch":{epoch},"data":{self.data}}}'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    id: CheckpointId
+    job_id: JobId
+    attempt: int
+    step: int
+    no: int
+    """The event that announced it."""
+    path: str
+    status: str
+    """committed, corrupt or deleted."""
+    bytes: int
+    files: int
+    manifest_sha256: str
+    metrics: str
+    is_best: bool
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    id: NodeId
+    name: str
+    boot: str
+    previous_boot: str | None
+    pool: str
+    slots: int
+    gpus: str
+    """JSON list of messages.Gpu."""
+    lost: bool
+    """Silent for longer than a lease."""
+    draining: bool
+    """It says that it is going away."""
+    drain_requested: bool
+    """An operator said so."""
+    consuming: bool
+    store_ok: bool
+    refused: str | None
+    """Why it gets no work."""
+    protocol: int
+    catalogue_hash: str | None
+    versions: str
+    first_seen_at: int
+    seen_at: int
+
+    @property
+    def takes_work(self) -> bool:
+        away = self.lost or self.draining or self.drain_requested
+        return not away and self.consuming and self.store_ok and self.refused is None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadEventRow:
+    id: int
+    at: int
+    reason: str
+    raw: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyRow:
+    project: str
+    key: str
+    body_sha256: str
+    job_id: JobId
+    response: str | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    rows: list[JobRow]
+    next_cursor: str | None
+    """None: this was the last page."""
+    total_estimate: int
+
+
+def loads(text: str | None) -> Any:
+    """The inside of a JSON column; None stays None."""
+    return None if text is None else json.loads(text)

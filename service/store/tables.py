@@ -1,0 +1,198 @@
+"""The schema. `migrations/` builds it; a test holds the two together.
+
+JSON is text that was serialized once, so that no driver parses it again. Times are integer milliseconds, UTC.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text, text
+
+metadata = MetaData(
+    naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("project", String, nullable=False),
+    Column("name", String),
+    Column("tags", Text, nullable=False),
+    Column("job_metadata", Text, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("state", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("message", Text),
+    Column("desired", String, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("fence", Integer, nullable=False),
+    Column("stop_mode", String),
+    Column("stop_deadline", BigInteger),
+    Column("not_before", BigInteger),
+    Column("spent", Integer, nullable=False),
+    Column("stuck", Integer, nullable=False),
+    Column("running_ms", BigInteger, nullable=False),
+    Column("time_limit_ms", BigInteger),
+    Column("needs", Text, nullable=False),
+    Column("last_no", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("queued_at", BigInteger, nullable=False),
+    Column("started_at", BigInteger),
+    Column("finished_at", BigInteger),
+    Column("progress", Text),
+    Column("metrics", Text),
+    Column("result", Text),
+    Column("error", Text),
+    Column("outputs", Text),
+    Column("spec", Text, nullable=False),
+)
+# An id is a UUIDv7, so its order is the order of creation: every list is keyset by (…, id).
+Index("ix_jobs_project", jobs.c.project, jobs.c.id)
+Index("ix_jobs_project_state", jobs.c.project, jobs.c.state, jobs.c.id)
+Index("ix_jobs_project_name", jobs.c.project, jobs.c.name, jobs.c.id)
+Index("ix_jobs_project_priority", jobs.c.project, jobs.c.priority, jobs.c.id)
+_WAITING = text("state = 'queued'")
+_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
+Index("ix_jobs_waiting", jobs.c.priority.desc(), jobs.c.id, sqlite_where=_WAITING, postgresql_where=_WAITING)
+Index("ix_jobs_active", jobs.c.id, sqlite_where=_ACTIVE, postgresql_where=_ACTIVE)
+
+job_tags = Table(
+    "job_tags",
+    metadata,
+    Column("project", String, primary_key=True),
+    Column("tag", String, primary_key=True),
+    Column("job_id", String, primary_key=True),
+    sqlite_with_rowid=False,
+)
+Index("ix_job_tags_job", job_tags.c.job_id)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("fence", Integer, nullable=False),
+    Column("placed_at", BigInteger, nullable=False),
+    Column("claimed_at", BigInteger),
+    Column("running_at", BigInteger),
+    Column("ended_at", BigInteger),
+    Column("ending", String),
+    Column("reason", String),
+    Column("error", Text),
+    Column("result", Text),
+    Column("running_ms", BigInteger, nullable=False),
+)
+
+sources = Table(
+    "sources",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("source", Integer, primary_key=True, autoincrement=False),
+    Column("node", String, nullable=False),
+    Column("boot", String, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("gpus", Text, nullable=False),
+    Column("claim", String),
+    Column("rung_at", BigInteger),
+    Column("claimed_at", BigInteger),
+    Column("running_at", BigInteger),
+    Column("watermark", Integer, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("done", Text),
+)
+_OPEN = text("ended_at IS NULL")
+Index("ix_sources_open", sources.c.node, sqlite_where=_OPEN, postgresql_where=_OPEN)
+
+# The primary key is the reader's cursor. (job, attempt, source, seq) needs no index of its own: the source's watermark,
+# read and written under the job's lock, already admits each seq once.
+events = Table(
+    "events",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("no", Integer, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, nullable=False),
+    Column("source", Integer, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("at", String, nullable=False),
+    Column("step", BigInteger),
+    Column("epoch", Float),
+    Column("data", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+dead_events = Table(
+    "dead_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("raw", Text, nullable=False),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("job_id", String, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("no", Integer, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("status", String, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("manifest_sha256", String, nullable=False),
+    Column("metrics", Text, nullable=False),
+    Column("is_best", Boolean, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+Index("ix_checkpoints_job", checkpoints.c.job_id, checkpoints.c.no)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("name", String, nullable=False),
+    Column("boot", String, nullable=False),
+    Column("previous_boot", String),
+    Column("pool", String, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("gpus", Text, nullable=False),
+    Column("lost", Boolean, nullable=False),
+    Column("draining", Boolean, nullable=False),
+    Column("drain_requested", Boolean, nullable=False),
+    Column("consuming", Boolean, nullable=False),
+    Column("store_ok", Boolean, nullable=False),
+    Column("refused", Text),
+    Column("protocol", Integer, nullable=False),
+    Column("catalogue_hash", String),
+    Column("versions", Text, nullable=False),
+    Column("first_seen_at", BigInteger, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
+)
+
+catalogues = Table(
+    "catalogues",
+    metadata,
+    Column("hash", String, primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("project", String, primary_key=True),
+    Column("key", String, primary_key=True),
+    Column("body_sha256", String, nullable=False),
+    Column("job_id", String, nullable=False),
+    Column("response", Text),
+    Column("created_at", BigInteger, nullable=False),
+)
+Index("ix_idempotency_job", idempotency.c.job_id)
+Index("ix_idempotency_created", idempotency.c.created_at)
