@@ -15,8 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx2
+
 T = TypeVar("T")
 POLL_SECONDS = 0.01
+NOT_THERE_YET = (OSError, httpx2.TransportError)
+"""What a predicate may raise while the thing it asks is still coming up."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -28,7 +32,7 @@ def until(
     within: float = 10.0,
     what: str,
     logs: Iterable[Path] = (),
-    despite: tuple[type[Exception], ...] = (OSError,),
+    despite: tuple[type[Exception], ...] = NOT_THERE_YET,
 ) -> T:
     """The first true answer of `predicate`; past the deadline, an AssertionError with the sentence and the logs' tails.
 
@@ -54,7 +58,7 @@ async def until_async(
     within: float = 10.0,
     what: str,
     logs: Iterable[Path] = (),
-    despite: tuple[type[Exception], ...] = (OSError,),
+    despite: tuple[type[Exception], ...] = NOT_THERE_YET,
 ) -> T:
     """The same, for a predicate that may be a coroutine function, without blocking the loop."""
     deadline = time.monotonic() + within
