@@ -1,0 +1,83 @@
+"""Models and data that need no file and train in seconds: for first steps, for tests and for demonstrations.
+
+Importing this imports no torch, so that a catalogue of components is cheap; building one does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def mlp(
+    *,
+    in_features: Annotated[int, "Numbers per sample"] = 8,
+    hidden: Annotated[int, "Width of the hidden layers"] = 64,
+    depth: Annotated[int, "How many hidden layers"] = 2,
+    out_features: Annotated[int, "Numbers, or classes, that come out"] = 4,
+    dropout: Annotated[float, "Share of hidden units left out in training"] = 0.0,
+) -> nn.Module:
+    """A small multi-layer perceptron. Whole-number labels are classified, others regressed."""
+    from worker.components.toy_models import Mlp
+
+    return Mlp(in_features, hidden, depth, out_features, dropout)
+
+
+def gpt(
+    *,
+    vocab_size: Annotated[int, "Characters it knows; toy/text has 32"] = 32,
+    layers: Annotated[int, "Transformer blocks"] = 2,
+    heads: Annotated[int, "Attention heads"] = 2,
+    width: Annotated[int, "Numbers per token; a multiple of heads"] = 64,
+    context: Annotated[int, "Longest sequence"] = 128,
+    dropout: Annotated[float, "Share of activations left out in training"] = 0.0,
+) -> nn.Module:
+    """A tiny GPT over characters, its output tied to its embedding."""
+    from worker.components.toy_models import Gpt
+
+    return Gpt(vocab_size, layers, heads, width, context, dropout)
+
+
+def regression(
+    *,
+    n: Annotated[int, "Samples"] = 512,
+    in_features: Annotated[int, "Numbers per sample"] = 8,
+    out_features: Annotated[int, "Numbers to predict"] = 4,
+    noise: Annotated[float, "Standard deviation of what cannot be learned"] = 0.1,
+    seed: Annotated[int, "Which data"] = 0,
+    seconds_per_item: Annotated[float, "For demonstrations: makes each item take this long"] = 0.0,
+) -> Any:
+    """Samples of a smooth function that an MLP can learn."""
+    from worker.components.toy_data import Regression
+
+    return Regression(n, in_features, out_features, noise, seed, seconds_per_item)
+
+
+def classification(
+    *,
+    n: Annotated[int, "Samples"] = 512,
+    in_features: Annotated[int, "Numbers per sample"] = 8,
+    classes: Annotated[int, "Clouds of points, one per class"] = 4,
+    noise: Annotated[float, "How far the clouds spread"] = 1.0,
+    seed: Annotated[int, "Which data"] = 0,
+    seconds_per_item: Annotated[float, "For demonstrations: makes each item take this long"] = 0.0,
+) -> Any:
+    """Points around one centre per class."""
+    from worker.components.toy_data import Classification
+
+    return Classification(n, in_features, classes, noise, seed, seconds_per_item)
+
+
+def text(
+    *,
+    n: Annotated[int, "Samples"] = 512,
+    length: Annotated[int, "Characters per sample"] = 64,
+    seed: Annotated[int, "Which text"] = 0,
+    seconds_per_item: Annotated[float, "For demonstrations: makes each item take this long"] = 0.0,
+) -> Any:
+    """Sentences of a small grammar, cut into samples of characters, for a language model."""
+    from worker.components.toy_data import Text
+
+    return Text(n, length, seed, seconds_per_item)

@@ -1,0 +1,97 @@
+"""What toy/regression, toy/classification and toy/text build: small datasets, the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+ALPHABET = " .,abcdefghijklmnopqrstuvwxyz\n!?"
+"""What toy/text is written in: 32 characters."""
+
+
+class _Slow(Dataset[dict[str, Tensor]]):
+    """Takes its time where a demonstration asks for it."""
+
+    def __init__(self, n: int, seconds_per_item: float) -> None:
+        self.n, self.seconds_per_item = n, seconds_per_item
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if self.seconds_per_item:
+            time.sleep(self.seconds_per_item)
+        return self.item(index)
+
+    def item(self, index: int) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+
+class Regression(_Slow):
+    def __init__(
+        self, n: int, in_features: int, out_features: int, noise: float, seed: int, seconds_per_item: float
+    ) -> None:
+        super().__init__(n, seconds_per_item)
+        generator = torch.Generator().manual_seed(seed)
+        # The function to learn is the same for every seed, so that an evaluation set may have another one.
+        function = torch.Generator().manual_seed(1234)
+        weights = torch.randn(in_features, out_features, generator=function)
+        self.x = torch.randn(n, in_features, generator=generator)
+        self.y = torch.sin(self.x @ weights / in_features**0.5)
+        self.y += noise * torch.randn(n, out_features, generator=generator)
+
+    def item(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.x[index], "labels": self.y[index]}
+
+
+class Classification(_Slow):
+    def __init__(
+        self, n: int, in_features: int, classes: int, noise: float, seed: int, seconds_per_item: float
+    ) -> None:
+        super().__init__(n, seconds_per_item)
+        generator = torch.Generator().manual_seed(seed)
+        centres = 2.0 * torch.randn(classes, in_features, generator=torch.Generator().manual_seed(1234))
+        self.y = torch.randint(classes, (n,), generator=generator)
+        self.x = centres[self.y] + noise * torch.randn(n, in_features, generator=generator)
+
+    def item(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.x[index], "labels": self.y[index]}
+
+
+class Text(_Slow):
+    def __init__(self, n: int, length: int, seed: int, seconds_per_item: float) -> None:
+        super().__init__(n, seconds_per_item)
+        self.length = length
+        dice, characters = random.Random(seed), ""
+        while len(characters) < n * length:
+            characters += _sentence(dice)
+        self.tokens = torch.tensor([ALPHABET.index(each) for each in characters])
+
+    def item(self, index: int) -> dict[str, Tensor]:
+        tokens = self.tokens[index * self.length : (index + 1) * self.length]
+        return {"input_ids": tokens, "labels": tokens.clone()}
+
+
+_THINGS = (
+    "the driver",
+    "a fireman",
+    "the signal",
+    "an engine",
+    "the night train",
+    "a wagon",
+    "the station",
+    "a bridge",
+)
+_DEEDS = ("sees", "passes", "follows", "waits for", "calls", "leaves", "draws", "warns")
+_MANNERS = ("slowly", "at dawn", "in the rain", "with steam", "again", "without a sound")
+
+
+def _sentence(dice: random.Random) -> str:
+    words = [dice.choice(_THINGS), dice.choice(_DEEDS), dice.choice(_THINGS)]
+    if dice.random() < 0.5:
+        words.append(dice.choice(_MANNERS))
+    return " ".join(words) + dice.choice((". ", ".\n", "! ", "? ", ", and "))

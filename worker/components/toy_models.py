@@ -1,0 +1,85 @@
+"""What toy/mlp and toy/gpt build."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Mlp(nn.Module):
+    """Linear layers with ReLU between them."""
+
+    def __init__(self, in_features: int, hidden: int, depth: int, out_features: int, dropout: float) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        width = in_features
+        for _ in range(depth):
+            layers += [nn.Linear(width, hidden), nn.ReLU()]
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+            width = hidden
+        self.layers = nn.Sequential(*layers, nn.Linear(width, out_features))
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits: Tensor = self.layers(x)
+        if labels is None:
+            return {"logits": logits}
+        if labels.is_floating_point():
+            return {"loss": functional.mse_loss(logits, labels), "logits": logits}
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Block(nn.Module):
+    """Attention to what came before, then a feed-forward layer, each added to what it got."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norm_attention, self.norm_feed = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.merge(self._attend(self.norm_attention(x)))
+        return x + self.feed(self.norm_feed(x))
+
+    def _attend(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        query, key, value = self.query_key_value(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        return mixed.transpose(1, 2).reshape(batch, length, width)
+
+
+class Gpt(nn.Module):
+    """Predicts the next token; the loss is the mean over all but the last of each sample."""
+
+    def __init__(self, vocab_size: int, layers: int, heads: int, width: int, context: int, dropout: float) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"toy/gpt: width {width} is not a multiple of heads {heads}")
+        self.context = context
+        self.tokens, self.places = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocab_size, bias=False)
+        self.apply(_small)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        length = input_ids.shape[1]
+        if length > self.context:
+            raise ValueError(f"toy/gpt: a sample has {length} tokens, and context is {self.context}")
+        x = self.tokens(input_ids) + self.places(torch.arange(length, device=input_ids.device))
+        logits: Tensor = self.head(self.norm(self.blocks(x)))
+        if labels is None:
+            return {"logits": logits}
+        loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return {"loss": loss, "logits": logits}
+
+
+def _small(module: nn.Module) -> None:
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)

@@ -1,0 +1,299 @@
+"""Checkpoints that are whole or are not there: written aside, synced, sealed by a manifest, then renamed into place.
+
+A folder named `checkpoint-<step>` is therefore complete, unless a disk has lost or changed something since: `verify`
+reads every byte again and says what. Nothing here knows the Trainer; it hands in a function that writes the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import random
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from contract.errors import CheckpointCorrupt
+
+log = logging.getLogger("footplate.trainer")
+
+MANIFEST = "manifest.json"
+MODEL, OPTIMIZER, SCHEDULER = "model.safetensors", "optimizer.pt", "scheduler.pt"
+RNG, STATE, ARGUMENTS = "rng_state.pth", "trainer_state.json", "training_args.json"
+_NAME = re.compile(r"^checkpoint-(\d+)$")
+_ASIDE = re.compile(r"^\.old-(checkpoint-\d+)-[0-9a-f]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A committed checkpoint: what `on_save` gets."""
+
+    path: Path
+    step: int
+    bytes: int
+    manifest_sha256: str
+
+
+class CannotSave(OSError):
+    """The disk is full, or will not take the files for another reason. Nothing was committed; the older ones stand."""
+
+
+# Writing
+
+
+def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[str, Any]) -> Checkpoint:
+    """Writes `checkpoint-<step>` below parent: all of it, or nothing that anyone would take for one."""
+    scratch = parent / f".tmp-checkpoint-{step}-{uuid.uuid4().hex[:8]}"
+    try:
+        scratch.mkdir(parents=True)
+        write(scratch)
+        sealed = _seal(scratch, step, stamp)
+        final = parent / f"checkpoint-{step}"
+        _move_into_place(scratch, final)
+    except BaseException as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if _is_about_files(error):
+            raise CannotSave(f"checkpoint-{step} could not be written: {error}") from error
+        raise
+    return Checkpoint(final, step, sealed.bytes, sealed.sha256)
+
+
+def _is_about_files(error: BaseException) -> bool:
+    """safetensors and torch have errors of their own for a disk that takes no more."""
+    writer_failed = isinstance(error, RuntimeError) and "PytorchStreamWriter" in str(error)
+    return isinstance(error, (OSError, SafetensorError)) or writer_failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Seal:
+    bytes: int
+    sha256: str
+
+
+def _seal(folder: Path, step: int, stamp: dict[str, Any]) -> _Seal:
+    files = {str(path.relative_to(folder)): _synced(path) for path in _files(folder)}
+    manifest = {"format": 1, "step": step, "stamp": stamp, "versions": _versions(), "files": files}
+    text = json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n"
+    path = folder / MANIFEST
+    path.write_bytes(text)
+    _synced(path)
+    for directory in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+        _sync_directory(directory)
+    return _Seal(sum(each["bytes"] for each in files.values()) + len(text), hashlib.sha256(text).hexdigest())
+
+
+def _move_into_place(scratch: Path, final: Path) -> None:
+    """A folder of that name may be there, from an earlier run in the same place: it goes only once ours stands."""
+    aside = None
+    if final.exists():
+        aside = final.parent / f".old-{final.name}-{uuid.uuid4().hex[:8]}"
+        final.rename(aside)
+    scratch.rename(final)
+    _sync_directory(final.parent)
+    if aside is not None:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep(parent: Path) -> None:
+    """Removes what a save that died has left behind, and puts back what it had moved aside."""
+    if not parent.is_dir():
+        return
+    for path in list(parent.iterdir()):
+        aside = _ASIDE.match(path.name)
+        if aside and not (parent / aside[1]).exists():
+            path.rename(parent / aside[1])
+        elif aside or path.name.startswith(".tmp-checkpoint-"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
+    """Deletes the oldest beyond the limit. Called after a commit; what is protected stays, even beyond the limit."""
+    if limit is None:
+        return
+    kept = [path for _, path in _numbered(parent)]
+    spare = {path.resolve() for path in protect}
+    for path in list(kept):
+        if len(kept) <= limit:
+            return
+        if path.resolve() not in spare:
+            shutil.rmtree(path, ignore_errors=True)
+            kept.remove(path)
+
+
+def _synced(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import version
+
+    names = ("footplate", "torch", "accelerate", "safetensors")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+# Finding and checking
+
+
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """The newest complete one, or None. What does not verify is passed over, and said."""
+    for _, path in reversed(_numbered(Path(folder))):
+        try:
+            verify(path)
+        except CheckpointCorrupt as error:
+            log.warning("passed over: %s", error)
+        else:
+            return path
+    return None
+
+
+def verify(folder: str | Path) -> dict[str, Any]:
+    """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and what is wrong with it."""
+    folder = Path(folder)
+    manifest = _read_manifest(folder)
+    for name, expected in manifest["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointCorrupt(f"{folder.name}: {name} is missing")
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise CheckpointCorrupt(f"{folder.name}: {name} has {size} bytes, and was written with {expected['bytes']}")
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+                raise CheckpointCorrupt(f"{folder.name}: {name} has changed since it was written (its sha256 differs)")
+    return manifest
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is missing, so it was never completed") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} cannot be read ({error})") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is not a manifest")
+    return manifest
+
+
+def _numbered(parent: Path) -> list[tuple[int, Path]]:
+    if not parent.is_dir():
+        return []
+    found = ((_NAME.match(path.name), path) for path in parent.iterdir() if path.is_dir())
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST)
+
+
+# What is in one
+
+
+def save_weights(model: nn.Module, path: Path, state_dict: dict[str, Tensor] | None = None) -> None:
+    """One safetensors file. Tied weights are stored once, and the file says under which names they go."""
+    tensors: dict[str, Tensor] = {}
+    tied: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in (model.state_dict() if state_dict is None else state_dict).items():
+        if not isinstance(tensor, Tensor):
+            continue
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in first:
+            tied[name] = first[place]
+        else:
+            first[place] = name
+            tensors[name] = tensor.detach()
+    save_file(_apart(tensors), path, metadata={"format": "pt", **tied})
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Views into one storage (slices of a fused weight) are copied: safetensors refuses overlapping memory."""
+    owners: set[tuple[torch.device, int]] = set()
+    apart: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        storage = (tensor.device, tensor.untyped_storage().data_ptr())
+        shares = storage in owners or tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
+        apart[name] = tensor.clone(memory_format=torch.contiguous_format) if shares else tensor.contiguous()
+        owners.add(storage)
+    return apart
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Loads the weights in place. Names that are tied to a loaded one need not be there; others must."""
+    path = folder / MODEL
+    if not path.is_file():
+        raise CheckpointCorrupt(f"{folder.name}: {MODEL} is missing")
+    result = model.load_state_dict(load_file(path), strict=False)
+    own = model.state_dict()
+    loaded = {tensor.data_ptr() for name, tensor in own.items() if name not in result.missing_keys}
+    missing = [name for name in result.missing_keys if own[name].numel() and own[name].data_ptr() not in loaded]
+    if missing or result.unexpected_keys:
+        raise ValueError(
+            f"{folder.name} is of another model: it lacks {missing[:5] or 'nothing'} and has "
+            f"{result.unexpected_keys[:5] or 'nothing'} beside"
+        )
+
+
+def load_tensors(folder: Path, name: str) -> Any:
+    """A `.pt` file of tensors, numbers and containers only. Nothing in it can run code."""
+    path = folder / name
+    if not path.is_file():
+        raise CheckpointCorrupt(f"{folder.name}: {name} is missing")
+    with torch.serialization.safe_globals(_numpy_constructors()):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+@cache
+def _numpy_constructors() -> list[Any]:
+    core = numpy._core.multiarray
+    return [core._reconstruct, numpy.ndarray, numpy.dtype, numpy.dtypes.UInt32DType]
+
+
+def rng_state() -> dict[str, Any]:
+    """Every generator that training may draw from."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state(),
+        "cpu": torch.get_rng_state(),
+    }
+    if torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    numpy.random.set_state(state["numpy"])
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        devices = state["cuda"] if isinstance(state["cuda"], list) else [state["cuda"]]
+        if len(devices) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(devices)
+        else:
+            torch.cuda.set_rng_state(devices[0])

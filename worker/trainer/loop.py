@@ -1,0 +1,106 @@
+"""Epochs and steps. What one step does is in step.py; what an event may ask for is in callbacks.py."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from worker.trainer.data import draw_and_discard, epoch_batches, has_length
+from worker.trainer.step import Step
+
+if TYPE_CHECKING:
+    from contract.arguments import TrainingArguments
+    from worker.trainer.trainer import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much there is to do, counted before the first step."""
+
+    epochs: int
+    steps_per_epoch: int
+    """Optimizer steps; the last one of an epoch may have fewer micro-batches."""
+    batches_per_epoch: int
+    max_steps: int
+    samples: float
+    """Over the whole run, for the speed that is logged at its end."""
+
+    @classmethod
+    def of(cls, args: TrainingArguments, loader: Any, total_batch_size: int, examples: int) -> Plan:
+        accumulate = args.gradient_accumulation_steps
+        if not has_length(loader):
+            if args.max_steps < 0:
+                raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
+            batches = args.max_steps * accumulate
+            return cls(sys.maxsize, args.max_steps, batches, args.max_steps, args.max_steps * total_batch_size)
+        batches = len(loader)
+        if batches == 0:
+            raise ValueError("the training data has no batch: it is empty, or smaller than one batch and dropped")
+        steps = math.ceil(batches / accumulate)
+        if args.max_steps > 0:
+            epochs = math.ceil(args.max_steps / steps)
+            return cls(epochs, steps, batches, args.max_steps, args.max_steps * total_batch_size)
+        max_steps = math.ceil(args.num_train_epochs * steps)
+        return cls(math.ceil(args.num_train_epochs), steps, batches, max_steps, examples * args.num_train_epochs)
+
+    def micro_batches(self, step: int, accumulate: int) -> int:
+        """In optimizer step number `step` of an epoch."""
+        if step < self.steps_per_epoch - 1:
+            return accumulate
+        return self.batches_per_epoch - (self.steps_per_epoch - 1) * accumulate
+
+
+def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, restore_rng: Any) -> None:
+    """From where the state stands to the plan's end, or to where a callback stops it.
+
+    `restore_rng` sets the generators back to where the checkpoint was made. It comes last, since everything before it
+    may draw: in mid-epoch after the data has been opened, at an epoch's start before.
+    """
+    first, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
+    if trainer.args.ignore_data_skip:
+        done = 0
+    for epoch in range(first, plan.epochs):
+        if trainer.state.global_step >= plan.max_steps:
+            break
+        trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
+        batches = _open_epoch(trainer, loader, epoch, done, restore_rng)
+        _run_epoch(trainer, plan, step, epoch, done, batches)
+        trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
+        trainer.log_evaluate_save()
+        done, restore_rng = 0, None
+        if trainer.control.should_training_stop:
+            break
+
+
+def _open_epoch(trainer: Trainer, loader: Any, epoch: int, done: int, restore_rng: Any) -> Iterator[Any]:
+    skip = done * trainer.args.gradient_accumulation_steps
+    if restore_rng is not None and not skip:
+        restore_rng()
+    draw_and_discard()
+    batches = epoch_batches(loader, seed=trainer.data_seed, epoch=epoch, skip=skip)
+    if restore_rng is not None and skip:
+        restore_rng()
+    return batches
+
+
+def _run_epoch(trainer: Trainer, plan: Plan, step: Step, epoch: int, done: int, batches: Iterator[Any]) -> None:
+    args, state, events = trainer.args, trainer.state, trainer.callback_handler
+    accumulate = args.gradient_accumulation_steps
+    batch = done * accumulate
+    for number in range(done, plan.steps_per_epoch):
+        window, items = trainer.get_batch_samples(batches, plan.micro_batches(number, accumulate), args.device)
+        if not window:
+            trainer.control.should_training_stop |= batch == 0
+            break
+        trainer.control = events.on_step_begin(args, state, trainer.control)
+        step.run(window, items)
+        batch += len(window)
+        state.global_step += 1
+        state.epoch = epoch + batch / plan.batches_per_epoch
+        trainer.control = events.on_step_end(args, state, trainer.control)
+        trainer.log_evaluate_save()
+        if trainer.control.should_training_stop or trainer.control.should_epoch_stop:
+            break

@@ -1,0 +1,115 @@
+"""One contract for losses: a sum and what it is a sum over.
+
+A mean cannot be averaged: micro-batches and ranks differ in size. A loss that says (sum, count) is exact however the
+batch is cut. A model that returns a mean of its own is taken at its word, as the reference does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+IGNORE = -100
+"""A label that does not count."""
+
+
+class Loss(NamedTuple):
+    total: Tensor
+    count: Tensor | int
+
+
+def items(labels: Tensor) -> Tensor:
+    """How many labels count."""
+    return labels.ne(IGNORE).sum()
+
+
+def regression(logits: Tensor, labels: Tensor) -> Loss:
+    """Squared errors. A last dimension of one is dropped: (8, 1) against (8,) would silently compare all with all."""
+    if logits.shape != labels.shape:
+        logits = logits.squeeze(-1)
+    return Loss(functional.mse_loss(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
+
+
+def classification(logits: Tensor, labels: Tensor) -> Loss:
+    """Cross entropy over the last dimension of the logits: of samples, or of tokens."""
+    total = functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1), ignore_index=IGNORE, reduction="sum"
+    )
+    return Loss(total, items(labels))
+
+
+def from_logits(logits: Tensor, labels: Tensor) -> Loss:
+    """The loss that fits the labels: numbers are regressed, classes are classified."""
+    if labels.is_floating_point() or logits.shape == labels.shape or logits.shape == (*labels.shape, 1):
+        return regression(logits, labels)
+    if logits.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"no loss fits logits of shape {tuple(logits.shape)} and labels of shape {tuple(labels.shape)}: return a "
+            "loss from forward, or hand in compute_loss_func"
+        )
+    return classification(logits, labels)
+
+
+def own_loss(outputs: Any) -> Tensor | None:
+    """The loss that the model computed itself, if it did: under the key `loss`, or first in a tuple."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("loss")
+    if isinstance(outputs, tuple):
+        return outputs[0]
+    return getattr(outputs, "loss", None) if not isinstance(outputs, Tensor) else None
+
+
+def predictions(outputs: Any, ignore_keys: list[str], has_loss: bool) -> Any:
+    """What is left of the outputs without the loss; a single one comes by itself."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    if isinstance(outputs, Mapping):
+        rest = tuple(value for key, value in outputs.items() if key not in ("loss", *ignore_keys))
+    elif isinstance(outputs, tuple):
+        rest = outputs[1:] if has_loss else outputs
+    else:
+        rest = (outputs.logits,)
+    return rest[0] if len(rest) == 1 else rest
+
+
+def loss_and_how(outputs: Any, labels: Tensor | None, num_items: Tensor | int | None) -> tuple[Tensor, bool]:
+    """The loss, and whether it is already scaled for the whole window of micro-batches."""
+    loss = own_loss(outputs)
+    if loss is not None and loss.dim() == 0:
+        return loss, False
+    if loss is not None:
+        return _shared(Loss(loss.sum(), _elements(loss, labels)), num_items)
+    logits = outputs if isinstance(outputs, Tensor) else _logits(outputs)
+    if labels is None:
+        raise ValueError("the model returned no loss, and the batch has no labels to make one from")
+    return _shared(from_logits(logits, labels), num_items)
+
+
+def _shared(loss: Loss, num_items: Tensor | int | None) -> tuple[Tensor, bool]:
+    return loss.total / (loss.count if num_items is None else num_items), num_items is not None
+
+
+def _elements(loss: Tensor, labels: Tensor | None) -> Tensor | int:
+    same = labels is not None and labels.shape == loss.shape and not labels.is_floating_point()
+    return items(labels) if same and labels is not None else loss.numel()
+
+
+def _logits(outputs: Any) -> Tensor:
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if logits is None:
+        keys = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise ValueError(f"the model returned neither loss nor logits, only: {keys}")
+    return torch.as_tensor(logits)
+
+
+def forward_takes(model: nn.Module) -> tuple[list[str], bool]:
+    """The names that `forward` takes, and whether it takes any others too."""
+    import inspect
+
+    parameters = inspect.signature(model.forward).parameters.values()
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    return [each.name for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)], open_ended

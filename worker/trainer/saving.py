@@ -1,0 +1,180 @@
+"""What of a Trainer goes into a checkpoint, and how it comes back: arguments win, the checkpoint carries progress."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from worker.trainer import checkpoint as files
+from worker.trainer.state import TrainerState
+
+if TYPE_CHECKING:
+    from worker.trainer.trainer import Trainer
+
+log = logging.getLogger("footplate.trainer")
+
+FAILURES_BORNE = 3
+"""Saves in a row that may fail before training gives up: by then it works for nothing."""
+
+FIXED = (
+    "optim",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "seed",
+    "data_seed",
+    "dataloader_drop_last",
+    "train_sampling_strategy",
+)
+"""Arguments that say where in the data a step is, or what the optimizer's state means: a resume cannot change them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """What `trainer.on_save_failed` gets: training goes on, the older checkpoint stands."""
+
+    step: int
+    error: str
+    failures_in_a_row: int
+    will_go_on: bool
+
+
+def save(trainer: Trainer) -> files.Checkpoint:
+    """Commits a checkpoint of where the trainer stands, then lets go of the oldest."""
+    state, parent = trainer.state, Path(trainer.args.output_dir or ".")
+    best = parent / f"checkpoint-{state.best_global_step}"
+    if state.best_global_step and (best.exists() or state.best_global_step == state.global_step):
+        state.best_model_checkpoint = str(best)
+    saved = files.commit(parent, state.global_step, lambda folder: _write(trainer, folder), trainer.checkpoint_stamp)
+    protect = {saved.path}
+    if state.best_model_checkpoint is not None:
+        protect.add(Path(state.best_model_checkpoint))
+    files.rotate(parent, trainer.args.save_total_limit, protect)
+    return saved
+
+
+def _write(trainer: Trainer, folder: Path) -> None:
+    trainer.save_model(str(folder), _internal_call=True)
+    torch.save(trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(), folder / files.OPTIMIZER)
+    torch.save(trainer.lr_scheduler.state_dict(), folder / files.SCHEDULER)
+    torch.save(files.rng_state(), folder / files.RNG)
+    trainer.state.stateful_callbacks = _callback_states(trainer)
+    trainer.state.save_to_json(folder / files.STATE)
+    (folder / files.ARGUMENTS).write_text(trainer.args.to_json_string() + "\n", encoding="utf-8")
+
+
+def _callback_states(trainer: Trainer) -> dict[str, Any]:
+    """By class name; a list where a class is there more than once, as the reference has it."""
+    states: dict[str, Any] = {}
+    for each in (*trainer.callback_handler.callbacks, trainer.control):
+        if not hasattr(each, "state"):
+            continue
+        name = type(each).__name__
+        if name not in states:
+            states[name] = each.state()
+        elif isinstance(states[name], list):
+            states[name].append(each.state())
+        else:
+            states[name] = [states[name], each.state()]
+    return states
+
+
+def find(trainer: Trainer, asked: str | Path | bool | None) -> Path | None:
+    """The folder to continue from, verified, with True meaning the newest complete one in output_dir."""
+    if asked is None or asked is False:
+        return None
+    if asked is True:
+        newest = files.latest_checkpoint(trainer.args.output_dir or ".")
+        if newest is None:
+            raise ValueError(f"no complete checkpoint in {trainer.args.output_dir} to resume from")
+        return newest
+    folder = Path(asked)
+    if not folder.is_dir():
+        raise ValueError(f"no checkpoint to resume from: {folder} is not a folder")
+    if (folder / files.MANIFEST).exists() or not (folder / files.STATE).exists():
+        files.verify(folder)
+    else:
+        log.warning("%s has no manifest, so it was not made by us: it is loaded unverified", folder)
+    return folder
+
+
+def load_state(trainer: Trainer, folder: Path) -> TrainerState:
+    """Progress from the checkpoint; every interval and limit from the arguments."""
+    path = folder / files.STATE
+    if not path.is_file():
+        raise files.CheckpointCorrupt(f"{folder.name}: {files.STATE} is missing")
+    _compare_arguments(trainer, folder)
+    state = TrainerState.load_from_json(path)
+    if state.best_model_checkpoint and not Path(state.best_model_checkpoint).is_dir():
+        log.warning("the best checkpoint %s is gone, and forgotten", state.best_model_checkpoint)
+        state.best_model_checkpoint = None
+    stored = {name: list(_as_list(value)) for name, value in state.stateful_callbacks.items()}
+    for callback in trainer.callback_handler.callbacks:
+        mine = stored.get(type(callback).__name__)
+        if mine and hasattr(callback, "state"):
+            vars(callback).update(mine.pop(0)["attributes"])
+    return state
+
+
+def load_optimizer(trainer: Trainer, folder: Path) -> None:
+    """Moments and steps come back; rates and decays stay what the arguments say."""
+    optimizer = trainer.strategy.plain_optimizer(trainer.optimizer)
+    stored = files.load_tensors(folder, files.OPTIMIZER)
+    schedule = files.load_tensors(folder, files.SCHEDULER)
+    scheduler = trainer.lr_scheduler
+    if not (trainer.made_schedule and isinstance(scheduler, LambdaLR)):
+        optimizer.load_state_dict(stored)
+        scheduler.load_state_dict(schedule)
+        return
+    optimizer.load_state_dict({"state": stored["state"], "param_groups": _options_of(optimizer, stored)})
+    scheduler.last_epoch = schedule["last_epoch"]
+    scheduler._step_count = schedule["_step_count"]
+    rates = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    scheduler._last_lr = [base * shape(scheduler.last_epoch) for base, shape in rates]
+    for group, rate in zip(optimizer.param_groups, scheduler._last_lr, strict=True):
+        group["lr"] = rate
+
+
+def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, Any]]:
+    """This optimizer's options over the stored groups' parameters, which are numbers."""
+    if len(stored["param_groups"]) != len(optimizer.param_groups):
+        raise ValueError("the checkpoint's optimizer has other groups of parameters: it is of another model")
+    return [
+        {**mine, "params": theirs["params"]}
+        for mine, theirs in zip(optimizer.param_groups, stored["param_groups"], strict=True)
+    ]
+
+
+def rng_restorer(folder: Path) -> Callable[[], None]:
+    """Reads now, so that a missing or broken file is told before training starts; sets the generators when called."""
+    state = files.load_tensors(folder, files.RNG)
+    return lambda: files.set_rng_state(state)
+
+
+def _compare_arguments(trainer: Trainer, folder: Path) -> None:
+    path = folder / files.ARGUMENTS
+    if not path.is_file():
+        return
+    then, now = json.loads(path.read_text(encoding="utf-8")), trainer.args.to_dict()
+    changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
+    changes.pop("output_dir", None)
+    fixed = [name for name in FIXED if name in changes and (name == "optim" or not trainer.args.ignore_data_skip)]
+    if fixed:
+        said = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in fixed)
+        raise ValueError(
+            f"{folder.name} cannot be continued with other values: {said}. Give the old ones, or start from its "
+            "weights alone; ignore_data_skip=True accepts another order of the data"
+        )
+    for name, (old, new) in changes.items():
+        log.warning("resuming with another %s: %s instead of %s", name, new, old)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

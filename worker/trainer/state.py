@@ -1,0 +1,102 @@
+"""What the loop knows about itself (TrainerState), what it is asked to do next (TrainerControl), what it hands back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from contract.arguments import TrainingArguments
+
+
+@dataclass
+class TrainerState:
+    """The reference's fields, in JSON beside every checkpoint, so that each side can continue the other's."""
+
+    epoch: float | None = None
+    global_step: int = 0
+    """Optimizer steps done."""
+    max_steps: int = 0
+    logging_steps: int = 500
+    eval_steps: int = 500
+    save_steps: int = 500
+    train_batch_size: int | None = None
+    num_train_epochs: int = 0
+    num_input_tokens_seen: int = 0
+    total_flos: float = 0
+    log_history: list[dict[str, Any]] = field(default_factory=list)
+    best_metric: float | None = None
+    best_global_step: int | None = None
+    best_model_checkpoint: str | None = None
+    is_local_process_zero: bool = True
+    is_world_process_zero: bool = True
+    is_hyper_param_search: bool = False
+    trial_name: str | None = None
+    trial_params: dict[str, Any] | None = None
+    stateful_callbacks: dict[str, Any] = field(default_factory=dict)
+
+    def compute_steps(self, args: TrainingArguments, max_steps: int) -> None:
+        """Intervals in steps: a share of all steps where the argument is below 1."""
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            every = getattr(args, name) or 0
+            setattr(self, name, max(1, math.ceil(max_steps * every)) if 0 < every < 1 else int(every))
+
+    def save_to_json(self, json_path: str | Path) -> None:
+        Path(json_path).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load_from_json(cls, json_path: str | Path) -> TrainerState:
+        stored = json.loads(Path(json_path).read_text(encoding="utf-8"))
+        known = {item.name for item in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in known})
+
+
+@dataclass
+class TrainerControl:
+    """What a callback may ask of the loop. The loop acts on it at the next place where that is possible."""
+
+    should_training_stop: bool = False
+    should_epoch_stop: bool = False
+    should_save: bool = False
+    should_evaluate: bool = False
+    should_log: bool = False
+
+    def state(self) -> dict[str, Any]:
+        return {"args": dataclasses.asdict(self), "attributes": {}}
+
+
+class TrainOutput(NamedTuple):
+    global_step: int
+    training_loss: float
+    metrics: dict[str, float]
+
+
+class EvalPrediction:
+    """What a `compute_metrics` gets: all predictions and labels as arrays; unpacks into (predictions, label_ids)."""
+
+    def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
+        self.predictions, self.label_ids, self.inputs, self.losses = predictions, label_ids, inputs, losses
+        self.elements = tuple(each for each in (predictions, label_ids, inputs, losses) if each is not None)
+
+    def __iter__(self) -> Any:
+        return iter(self.elements)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.elements[index]
+
+
+class EvalLoopOutput(NamedTuple):
+    predictions: Any
+    label_ids: Any
+    metrics: dict[str, float]
+    num_samples: int
+
+
+class PredictionOutput(NamedTuple):
+    predictions: Any
+    label_ids: Any
+    metrics: dict[str, float]

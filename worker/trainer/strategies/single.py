@@ -1,0 +1,83 @@
+"""One process, one device. Accelerate places and prepares; the hot step then calls what its wrappers wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from contract.arguments import TrainingArguments
+
+
+class Single:
+    """What the loop needs of a strategy. Others have the same methods; the loop never asks which one it has."""
+
+    def __init__(self, args: TrainingArguments) -> None:
+        precision = "bf16" if args.bf16 else "no"
+        _forget_other_settings(precision, use_cpu=args.use_cpu)
+        self.accelerator = Accelerator(mixed_precision=precision, cpu=args.use_cpu)
+        self.device: torch.device = self.accelerator.device
+        self._moves = self.device.type != "cpu"
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Autocast is put around `forward` here. Preparing the same model again would put it around twice."""
+        if model in self.accelerator._models:
+            return model, self.accelerator.prepare(optimizer)
+        model, optimizer = self.accelerator.prepare(model, optimizer)
+        return model, optimizer
+
+    def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
+        known = model in self.accelerator._models
+        return model if known else self.accelerator.prepare_model(model, evaluation_mode=True)
+
+    def prepare_schedule(self, scheduler: LRScheduler) -> None:
+        self.accelerator.prepare(scheduler)
+
+    def plain_optimizer(self, optimizer: Any) -> Optimizer:
+        """Accelerate's wrapper asks for scaler and accumulation at every step; one device in full or bf16 has neither."""
+        return getattr(optimizer, "optimizer", optimizer)
+
+    def plain_loader(self, loader: Any) -> Any:
+        """Its loader reads one batch ahead and synchronises ranks; one device needs neither."""
+        return getattr(loader, "base_dataloader", loader)
+
+    def to_device(self, value: Any) -> Any:
+        return _moved(value, self.device) if self._moves else value
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def forget(self) -> None:
+        """Lets go of what was prepared, so that a second `train()` starts clean. The model stays prepared."""
+        self.accelerator._optimizers.clear()
+        self.accelerator._schedulers.clear()
+        self.accelerator._dataloaders.clear()
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {name: _moved(each, device) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved(each, device) for each in value)
+    return value
+
+
+def _forget_other_settings(precision: str, *, use_cpu: bool) -> None:
+    """Accelerate keeps its settings per process, and refuses a second Trainer that wants others."""
+    state, shared = AcceleratorState._shared_state, PartialState._shared_state
+    other_device = bool(shared) and shared.get("_cpu") != use_cpu
+    if state and (state.get("_mixed_precision") != precision or other_device):
+        AcceleratorState._reset_state(reset_partial_state=other_device)
+    elif other_device:
+        PartialState._reset_state()
