@@ -1,7 +1,15 @@
+"""Change what is said about a job, and how urgent it is. Never what it trains."""
+
 from __future__ import annotations
+
+import json
 from typing import Any, TypedDict
+
 from sqlalchemy import Connection
+
+from contract.errors import PreconditionFailed
 from contract.ids import JobId
+from service.store import jobs
 from service.store.rows import JobRow
 
 
@@ -14,5 +22,31 @@ class Amendments(TypedDict, total=False):
     priority: int
 
 
-def amend(conn: Connection, project: str, job_id: JobId, changes: Amendments, now: int, *, if_version: int | None = None) -> JobRow:
-    raise NotImplementedError
+def amend(
+    conn: Connection, project: str, job_id: JobId, changes: Amendments, now: int, *, if_version: int | None = None
+) -> JobRow:
+    """The job as it is then. Raises NotFound; PreconditionFailed when it is no longer at `if_version`."""
+    job = jobs.lock_for_user(conn, project, job_id)
+    if if_version is not None and job.version != if_version:
+        raise PreconditionFailed(
+            f"job {job_id} is at version {job.version}, not {if_version}", hint="read it again, then send your change"
+        )
+    columns = _columns(changes)
+    if columns:
+        jobs.change(conn, job_id, now=now, **columns)
+    if "tags" in columns:
+        jobs.replace_tags(conn, project, job_id, columns["tags"])
+    return jobs.get(conn, project, job_id)
+
+
+def _columns(changes: Amendments) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    if "name" in changes:
+        columns["name"] = changes["name"] or ""
+    if "tags" in changes:
+        columns["tags"] = json.dumps(changes["tags"])
+    if "metadata" in changes:
+        columns["job_metadata"] = json.dumps(changes["metadata"])
+    if "priority" in changes:
+        columns["priority"] = changes["priority"]
+    return columns

@@ -1,9 +1,35 @@
+"""End a job because its user said so. Wins over a pause, a drain and a retry."""
+
 from __future__ import annotations
+
 from sqlalchemy import Connection
+
 from contract.ids import JobId
-from contract.lifecycle import StopMode
+from contract.lifecycle import Action, Desired, JobState, Reason, StopMode
+from service.jobs.stopping import is_claimed, refuse, settle, tell
+from service.store import jobs
 from service.store.rows import JobRow
 
+_HARDNESS = [StopMode.CHECKPOINT, StopMode.GRACEFUL, StopMode.KILL]
 
-def cancel(conn: Connection, project: str, job_id: JobId, mode: StopMode, now: int, *, stop_seconds: float = 60.0) -> JobRow:
-    raise NotImplementedError
+
+def cancel(
+    conn: Connection, project: str, job_id: JobId, mode: StopMode, now: int, *, stop_seconds: float = 60.0
+) -> JobRow:
+    """The job as it is then. Raises NotFound; Conflict for one that ended otherwise. A harder mode may follow a softer."""
+    job = jobs.lock_for_user(conn, project, job_id)
+    if job.state is JobState.CANCELLED or _is_under_way(job, mode):
+        return job
+    if job.state.is_terminal:
+        refuse(job, Action.CANCEL)
+    if job.state.holds_slots and is_claimed(conn, job):
+        tell(conn, job, desired=Desired.CANCEL, reason=Reason.CANCEL, mode=mode, stop_seconds=stop_seconds, now=now)
+    else:
+        settle(conn, job, to=JobState.CANCELLED, desired=Desired.CANCEL, reason=Reason.CANCEL, now=now)
+    return jobs.get(conn, project, job_id)
+
+
+def _is_under_way(job: JobRow, mode: StopMode) -> bool:
+    if job.state is not JobState.STOPPING or job.desired is not Desired.CANCEL:
+        return False
+    return job.stop_mode is not None and _HARDNESS.index(mode) <= _HARDNESS.index(job.stop_mode)

@@ -1,8 +1,20 @@
+"""Forget a job that has ended: its rows, its history, and the Idempotency-Key that made it."""
+
 from __future__ import annotations
+
 from sqlalchemy import Connection
+
 from contract.ids import JobId
+from contract.layout import job_folder
+from contract.lifecycle import Action
+from service.jobs.stopping import refuse
+from service.store import jobs
 
 
-def delete(conn: Connection, project: str, job_id: JobId, now: int) -> list[str]:
-    """The artifact folders to remove, relative to the store."""
-    raise NotImplementedError
+def delete(conn: Connection, project: str, job_id: JobId) -> list[str]:
+    """The artifact folders to remove once this is committed, relative to the store. Raises NotFound; Conflict."""
+    job = jobs.lock_for_user(conn, project, job_id)
+    if not job.state.is_terminal:
+        refuse(job, Action.DELETE, hint="cancel it first")
+    jobs.erase(conn, job_id)
+    return [str(job_folder(job_id))]

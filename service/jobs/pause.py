@@ -1,8 +1,26 @@
+"""Let a job rest: it checkpoints, gives its slots back, and continues when it is resumed."""
+
 from __future__ import annotations
+
 from sqlalchemy import Connection
+
 from contract.ids import JobId
+from contract.lifecycle import Action, Desired, JobState, Reason, StopMode
+from service.jobs.stopping import is_claimed, refuse, settle, tell
+from service.store import jobs
 from service.store.rows import JobRow
 
 
 def pause(conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float = 60.0) -> JobRow:
-    raise NotImplementedError
+    """The job as it is then. Raises NotFound; Conflict when it has ended or is being cancelled."""
+    job = jobs.lock_for_user(conn, project, job_id)
+    if job.desired is Desired.PAUSE and not job.state.is_terminal:
+        return job
+    if job.state.is_terminal or job.desired is Desired.CANCEL:
+        refuse(job, Action.PAUSE)
+    if job.state.holds_slots and is_claimed(conn, job):
+        mode = StopMode.CHECKPOINT
+        tell(conn, job, desired=Desired.PAUSE, reason=Reason.PAUSE, mode=mode, stop_seconds=stop_seconds, now=now)
+    else:
+        settle(conn, job, to=JobState.PAUSED, desired=Desired.PAUSE, reason=Reason.PAUSE, now=now)
+    return jobs.get(conn, project, job_id)

@@ -1,9 +1,22 @@
+"""Queue a resting job again. It continues from its newest verified checkpoint, with what the user changed."""
+
 from __future__ import annotations
+
+import json
 from dataclasses import dataclass
 from typing import Any
+
 from sqlalchemy import Connection
+
 from contract.ids import JobId
+from contract.lifecycle import Action, Desired, JobState, Reason
+from contract.spec import JobSpec
+from service.jobs.needs import Needs
+from service.jobs.stopping import refuse
+from service.store import jobs
 from service.store.rows import JobRow
+
+_RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +26,55 @@ class ResumeChanges:
     priority: int | None = None
     pool: str | None = None
     resources: dict[str, Any] | None = None
-    """Fields of spec.resources to replace; time_limit and gpus_per_node may be None in it."""
+    """Fields of spec.resources to replace; here None is a value."""
     max_steps: int | None = None
     num_train_epochs: float | None = None
     time_limit: float | str | None = None
 
 
+NO_CHANGES = ResumeChanges()
+
+
 def resume(conn: Connection, project: str, job_id: JobId, changes: ResumeChanges, now: int) -> JobRow:
-    raise NotImplementedError
+    """The job as it is then. Raises NotFound; Conflict; InvalidSpec when it would not be valid with the changes."""
+    job = jobs.lock_for_user(conn, project, job_id)
+    if job.state not in _RESTING:
+        if job.desired is Desired.RUN and not job.state.is_terminal:
+            return job
+        is_done = job.state is JobState.SUCCEEDED
+        refuse(job, Action.RESUME, hint=f"POST /jobs/{job.id}/fork starts a new job from its checkpoints" if is_done else None)
+    columns = _changed(job, changes)
+    limit_ms = columns.get("time_limit_ms", job.time_limit_ms)
+    if limit_ms is not None and job.running_ms >= limit_ms:
+        refuse(job, Action.RESUME, hint=f"it ran for {job.running_ms / 1000:g} s of {limit_ms / 1000:g} s: raise time_limit")
+    jobs.move(
+        conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, now=now, desired=Desired.RUN,
+        queued_at=now, finished_at=None, not_before=None, spent=0, stuck=0, error=None, **columns,
+    )  # fmt: skip
+    return jobs.get(conn, project, job_id)
+
+
+def _changed(job: JobRow, changes: ResumeChanges) -> dict[str, Any]:
+    """The columns that follow from the changes; none when there are none."""
+    if changes == NO_CHANGES:
+        return {}
+    document = json.loads(job.spec)
+    _set(document, "priority", changes.priority)
+    document["resources"].update(changes.resources or {})
+    _set(document["resources"], "pool", changes.pool)
+    _set(document["resources"], "time_limit", changes.time_limit)
+    _set(document["training"], "max_steps", changes.max_steps)
+    _set(document["training"], "num_train_epochs", changes.num_train_epochs)
+    spec = JobSpec.parse(document)
+    limit = spec.resources.time_limit
+    return {
+        "spec": json.dumps(spec.as_json()),
+        "needs": Needs.of(spec).to_json(),
+        "priority": job.priority if changes.priority is None else spec.priority,
+        "time_limit_ms": None if limit is None else round(limit * 1000),
+    }
+
+
+def _set(group: dict[str, Any], name: str, value: Any) -> None:
+    if value is not None:
+        group[name] = value

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlalchemy import Connection
 
-from contract.ids import JobId
+from contract.errors import IdempotencyMismatch
+from contract.events import Kind
+from contract.ids import Fence, JobId
+from contract.lifecycle import Desired, JobState, Reason
 from contract.spec import JobSpec
-from service.store.rows import JobRow
+from service.jobs.needs import Needs
+from service.store import events, jobs
+from service.store import idempotency as keys
+from service.store.rows import IdempotencyRow, JobRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +46,69 @@ def submit(
     job_id: JobId,
     idempotency: IdempotencyUse | None = None,
 ) -> Submitted:
-    raise NotImplementedError
+    """Raises IdempotencyMismatch when the key was used with another body."""
+    job = _new_job(project, spec, spec_json, now, job_id)
+    response = None
+    if idempotency is not None:
+        response = idempotency.respond(job) if idempotency.respond else None
+        if (replay := _replay(conn, idempotency, job, response)) is not None:
+            return replay
+    jobs.insert_job(conn, job)
+    events.insert_own(conn, job_id, 1, 0, Kind.STATE, {"state": job.state, "reason": job.reason, "message": None}, now)
+    return Submitted(job, replayed=False, response=response)
+
+
+def _replay(conn: Connection, use: IdempotencyUse, job: JobRow, response: str | None) -> Submitted | None:
+    holder = keys.take(
+        conn, IdempotencyRow(job.project, use.key, use.body_sha256, job.id, response, job.created_at)
+    )
+    if holder.job_id == job.id:
+        return None
+    if holder.body_sha256 != use.body_sha256:
+        raise IdempotencyMismatch(
+            f"the Idempotency-Key {use.key!r} was used with another body, for job {holder.job_id}",
+            hint="use a new key for a new job, or send the first body again",
+        )
+    return Submitted(jobs.get(conn, job.project, holder.job_id), replayed=True, response=holder.response)
+
+
+def _new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobId) -> JobRow:
+    limit = spec.resources.time_limit
+    return JobRow(
+        id=job_id,
+        project=project,
+        name=spec.name,
+        tags=json.dumps(list(spec.tags)) if spec.tags else "[]",
+        job_metadata=json.dumps(spec.metadata) if spec.metadata else "{}",
+        priority=spec.priority,
+        state=JobState.QUEUED,
+        reason=Reason.SUBMITTED,
+        message=None,
+        desired=Desired.RUN,
+        version=1,
+        attempt=0,
+        fence=Fence(0),
+        stop_mode=None,
+        stop_deadline=None,
+        not_before=None,
+        spent=0,
+        stuck=0,
+        running_ms=0,
+        time_limit_ms=None if limit is None else round(limit * 1000),
+        needs=_needs_json(Needs.of(spec)),
+        last_no=1,
+        created_at=now,
+        updated_at=now,
+        queued_at=now,
+        started_at=None,
+        finished_at=None,
+        progress=None,
+        metrics=None,
+        result=None,
+        error=None,
+        outputs=None,
+        spec=spec_json,
+    )
+
+
+_needs_json = lru_cache(maxsize=1024)(Needs.to_json)

@@ -1,17 +1,132 @@
+"""Statements about attempts and their sources: the nodes' parts in them."""
+
 from __future__ import annotations
-from sqlalchemy import Connection
-from contract.ids import JobId
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select, update
+
+from contract.ids import ClaimId, JobId, NodeId
+from contract.lifecycle import JobState
+from service.store.mapping import columns_of, values_of
 from service.store.rows import AttemptRow, SourceRow
+from service.store.tables import attempts, jobs, nodes, sources
+
+_COLUMNS = columns_of(attempts, AttemptRow)
+_SOURCE_COLUMNS = columns_of(sources, SourceRow)
+_THIS = (attempts.c.job_id == bindparam("job_id")) & (attempts.c.attempt == bindparam("attempt"))
+_SOURCES = (sources.c.job_id == bindparam("job_id")) & (sources.c.attempt == bindparam("attempt"))
+_GET = select(*_COLUMNS).where(_THIS)
+_GET_SOURCES = select(*_SOURCE_COLUMNS).where(_SOURCES).order_by(sources.c.source)
+_OF_JOB = select(*_COLUMNS).where(attempts.c.job_id == bindparam("job_id")).order_by(attempts.c.attempt)
+_SOURCES_OF_JOB = (
+    select(*_SOURCE_COLUMNS)
+    .where(sources.c.job_id == bindparam("job_id"))
+    .order_by(sources.c.attempt, sources.c.source)
+)
+
+
+def insert_attempt(conn: Connection, attempt: AttemptRow, parts: Sequence[SourceRow]) -> None:
+    conn.execute(insert(attempts), values_of(attempt))
+    conn.execute(insert(sources), [values_of(part) for part in parts])
+
+
+def get(conn: Connection, job_id: JobId, attempt: int) -> AttemptRow | None:
+    row = conn.execute(_GET, {"job_id": job_id, "attempt": attempt}).one_or_none()
+    return AttemptRow(*row) if row else None
+
+
+def sources_of(conn: Connection, job_id: JobId, attempt: int) -> list[SourceRow]:
+    return [SourceRow(*row) for row in conn.execute(_GET_SOURCES, {"job_id": job_id, "attempt": attempt})]
 
 
 def of_job(conn: Connection, job_id: JobId) -> list[AttemptRow]:
-    raise NotImplementedError
+    """Oldest first."""
+    return [AttemptRow(*row) for row in conn.execute(_OF_JOB, {"job_id": job_id})]
 
 
 def sources_of_job(conn: Connection, job_id: JobId) -> list[SourceRow]:
-    raise NotImplementedError
+    return [SourceRow(*row) for row in conn.execute(_SOURCES_OF_JOB, {"job_id": job_id})]
 
 
-def nodes_of(conn: Connection, job_ids: list[JobId]) -> dict[JobId, list[str]]:
-    """Names of the nodes that hold each job's open attempt."""
-    raise NotImplementedError
+def sources_of_many(conn: Connection, job_ids: Collection[JobId]) -> dict[tuple[str, int, int], SourceRow]:
+    wanted = select(*_SOURCE_COLUMNS).where(sources.c.job_id.in_(sorted(job_ids)))
+    return {(row.job_id, row.attempt, row.source): SourceRow(*row) for row in conn.execute(wanted)}
+
+
+def nodes_of(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[str]]:
+    """Names of the nodes that hold each job's open attempt, in the order of their sources."""
+    held = (
+        select(sources.c.job_id, nodes.c.name)
+        .join(nodes, nodes.c.id == sources.c.node)
+        .where(sources.c.job_id.in_(list(job_ids)), sources.c.ended_at.is_(None))
+        .order_by(sources.c.job_id, sources.c.source)
+    )
+    names: dict[JobId, list[str]] = {}
+    for job_id, name in conn.execute(held):
+        names.setdefault(job_id, []).append(name)
+    return names
+
+
+def open_sources(conn: Connection) -> list[SourceRow]:
+    """What every node's slots are taken by."""
+    wanted = select(*_SOURCE_COLUMNS).where(sources.c.ended_at.is_(None))
+    return [SourceRow(*row) for row in conn.execute(wanted)]
+
+
+def claim(
+    conn: Connection, job_id: JobId, attempt: int, fence: int, node: NodeId, boot: str, claim: ClaimId, now: int
+) -> SourceRow | None:
+    """The arbiter: one asker gets it, the same asker gets it again, everyone else gets nothing.
+
+    Starting is the only state in which a new claim is granted; one that holds it already may ask until it ends.
+    """
+    unclaimed = sources.c.claim.is_(None) & _job_is(job_id, attempt, fence, [JobState.STARTING])
+    mine = (sources.c.claim == claim) & _job_is(
+        job_id, attempt, fence, [JobState.STARTING, JobState.RUNNING, JobState.STOPPING]
+    )
+    statement = (
+        update(sources)
+        .where(
+            sources.c.job_id == job_id,
+            sources.c.attempt == attempt,
+            sources.c.node == node,
+            sources.c.ended_at.is_(None),
+            or_(unclaimed, mine),
+        )
+        .values(claim=claim, boot=boot, claimed_at=func.coalesce(sources.c.claimed_at, now))
+        .returning(*_SOURCE_COLUMNS)
+    )
+    row = conn.execute(statement).one_or_none()
+    return SourceRow(*row) if row else None
+
+
+def _job_is(job_id: JobId, attempt: int, fence: int, states: list[JobState]) -> Any:
+    return exists().where(
+        jobs.c.id == job_id,
+        jobs.c.attempt == attempt,
+        jobs.c.fence == fence,
+        jobs.c.state.in_([state.value for state in states]),
+    )
+
+
+def change(conn: Connection, job_id: JobId, attempt: int, **columns: Any) -> None:
+    this = (attempts.c.job_id == job_id) & (attempts.c.attempt == attempt)
+    conn.execute(update(attempts).where(this).values(**columns))
+
+
+def change_source(conn: Connection, job_id: JobId, attempt: int, source: int, **columns: Any) -> None:
+    this = (sources.c.job_id == job_id) & (sources.c.attempt == attempt) & (sources.c.source == source)
+    conn.execute(update(sources).where(this).values(**columns))
+
+
+def end_sources(conn: Connection, job_id: JobId, attempt: int, now: int) -> None:
+    """Frees what the attempt held."""
+    this = (sources.c.job_id == job_id) & (sources.c.attempt == attempt) & sources.c.ended_at.is_(None)
+    conn.execute(update(sources).where(this).values(ended_at=now))
+
+
+def mark_rung(conn: Connection, rung: Collection[tuple[JobId, int, int]], now: int) -> None:
+    for job_id, attempt, source in rung:
+        change_source(conn, job_id, attempt, source, rung_at=now)

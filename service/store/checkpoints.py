@@ -1,9 +1,48 @@
+"""Statements about checkpoints. Only a row makes one resumable."""
+
 from __future__ import annotations
-from sqlalchemy import Connection
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+
 from contract.ids import JobId
+from service.store.mapping import columns_of, values_of
 from service.store.rows import CheckpointRow
+from service.store.tables import checkpoints
+
+COMMITTED, CORRUPT, DELETED = "committed", "corrupt", "deleted"
+_OF_JOB = (
+    select(*columns_of(checkpoints, CheckpointRow))
+    .where(checkpoints.c.job_id == bindparam("job_id"))
+    .order_by(checkpoints.c.no.desc())
+)
+_OFFERS = _OF_JOB.where(checkpoints.c.status == COMMITTED)
 
 
 def of_job(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
     """Newest first, whatever their status."""
-    raise NotImplementedError
+    return _rows(conn, _OF_JOB, job_id)
+
+
+def offers(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
+    """What an attempt may continue from, newest first."""
+    return _rows(conn, _OFFERS, job_id)
+
+
+def insert_checkpoint(conn: Connection, row: CheckpointRow) -> None:
+    if row.is_best:
+        best = (checkpoints.c.job_id == row.job_id) & checkpoints.c.is_best
+        conn.execute(update(checkpoints).where(best).values(is_best=False))
+    conn.execute(insert(checkpoints), values_of(row))
+
+
+def mark(conn: Connection, job_id: JobId, paths: Collection[str], status: str) -> None:
+    if paths:
+        named = (checkpoints.c.job_id == job_id) & checkpoints.c.path.in_(sorted(paths))
+        conn.execute(update(checkpoints).where(named).values(status=status))
+
+
+def _rows(conn: Connection, statement: Any, job_id: JobId) -> list[CheckpointRow]:
+    return [CheckpointRow(*row) for row in conn.execute(statement, {"job_id": job_id})]

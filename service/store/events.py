@@ -1,9 +1,92 @@
+"""Statements about events. Whoever adds one holds the job's lock, so `no` is dense and in commit order."""
+
 from __future__ import annotations
-from collections.abc import Collection
-from sqlalchemy import Connection
+
+import json
+from collections.abc import Collection, Sequence
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from contract.events import SERVICE_SOURCE, Kind
 from contract.ids import JobId
-from service.store.rows import EventRow
+from service.store.mapping import columns_of
+from service.store.rows import DeadEventRow, EventRow
+from service.store.tables import dead_events, events, jobs
+from service.store.times import text_of
+
+_COLUMNS = columns_of(events, EventRow)
+_NAMES = [column.name for column in _COLUMNS]
+_values = attrgetter(*_NAMES)
+_INSERT = insert(events)
+_AFTER = (
+    select(*_COLUMNS)
+    .where(events.c.job_id == bindparam("job_id"), events.c.no > bindparam("after_no"))
+    .order_by(events.c.no)
+    .limit(bindparam("limit"))
+)
+_NEXT_NO = (
+    update(jobs)
+    .where(jobs.c.id == bindparam("id_"))
+    .values(last_no=jobs.c.last_no + 1)
+    .returning(jobs.c.last_no, jobs.c.attempt)
+)
 
 
-def after(conn: Connection, job_id: JobId, after_no: int, limit: int, kinds: Collection[str] | None = None) -> list[EventRow]:
-    raise NotImplementedError
+def after(
+    conn: Connection, job_id: JobId, after_no: int, limit: int, kinds: Collection[str] | None = None
+) -> list[EventRow]:
+    """The next events behind `after_no`, in order; of some kinds, or of all."""
+    wanted = _AFTER if kinds is None else _AFTER.where(events.c.kind.in_([str(kind) for kind in sorted(kinds)]))
+    rows = conn.execute(wanted, {"job_id": job_id, "after_no": after_no, "limit": limit})
+    return [EventRow(*row) for row in rows]
+
+
+def append(conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], now: int) -> int | None:
+    """An event of the service's own, under the next number. None: no such job."""
+    row = conn.execute(_NEXT_NO, {"id_": job_id}).one_or_none()
+    if row is None:
+        return None
+    insert_own(conn, job_id, row.last_no, row.attempt, kind, data, now)
+    return int(row.last_no)
+
+
+def insert_own(
+    conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int
+) -> None:
+    """An event of the service's own under a number that the caller has just taken."""
+    values = {
+        "job_id": job_id, "no": no, "attempt": attempt, "source": SERVICE_SOURCE, "seq": no, "rank": 0,
+        "kind": kind.value, "at": text_of(now), "step": None, "epoch": None, "data": json.dumps(data),
+    }  # fmt: skip
+    conn.execute(_INSERT, values)
+
+
+def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:
+    """The hot path: past SQLAlchemy, straight to what each driver does best."""
+    if not rows:
+        return
+    driver: Any = conn.connection.driver_connection
+    values = map(_values, rows)
+    if conn.dialect.name == "sqlite":
+        driver.executemany(f"INSERT INTO events ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})", values)
+        return
+    with driver.cursor() as cursor, cursor.copy(f"COPY events ({', '.join(_NAMES)}) FROM STDIN") as copy:
+        for one in values:
+            copy.write_row(one)
+
+
+def bury(conn: Connection, reason: str, raw: str, now: int) -> None:
+    """Keeps what could not be understood, so that somebody can look."""
+    conn.execute(insert(dead_events), {"at": now, "reason": reason, "raw": raw[:100_000].replace("\0", "\ufffd")})
+
+
+def dead(conn: Connection, limit: int = 100) -> list[DeadEventRow]:
+    """Newest first."""
+    rows = conn.execute(select(*columns_of(dead_events, DeadEventRow)).order_by(dead_events.c.id.desc()).limit(limit))
+    return [DeadEventRow(*row) for row in rows]
+
+
+def prune_dead(conn: Connection, before: int) -> int:
+    return conn.execute(delete(dead_events).where(dead_events.c.at < before)).rowcount

@@ -1,40 +1,174 @@
+"""Statements about jobs. `move` is the only one that changes a state."""
+
 from __future__ import annotations
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
-from sqlalchemy import Connection
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+
+from contract.errors import NotFound
+from contract.events import Kind
 from contract.ids import JobId
-from contract.lifecycle import JobState
-from service.store.rows import JobPage, JobRow
+from contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Reason, StopMode, may_move
+from service.store import events
+from service.store.mapping import columns_of, plain, plain_list, values_of
+from service.store.rows import JobRow
+from service.store.tables import (
+    attempts,
+    checkpoints,
+    idempotency,
+    job_tags,
+    jobs,
+    sources,
+)
+from service.store.tables import events as event_table
 
-Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
+COLUMNS = columns_of(jobs, JobRow)
+_INSERT = insert(jobs)
+_INSERT_TAGS = insert(job_tags)
+_BY_ID = select(*COLUMNS).where(jobs.c.id == bindparam("job_id"))
+_LOCKED = _BY_ID.with_for_update()
+_FIND = _BY_ID.where(jobs.c.project == bindparam("project"))
 
 
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    project: str
-    states: Sequence[JobState] = ()
-    tag: str | None = None
-    name: str | None = None
-    created_after: int | None = None
-    """Milliseconds, inclusive."""
-    created_before: int | None = None
-    """Milliseconds, exclusive."""
+def to_row(row: Row[Any]) -> JobRow:
+    values = dict(row._mapping)
+    values["name"] = values["name"] or None
+    values["state"] = JobState(values["state"])
+    values["reason"] = Reason(values["reason"])
+    values["desired"] = Desired(values["desired"])
+    values["stop_mode"] = StopMode(values["stop_mode"]) if values["stop_mode"] else None
+    return JobRow(**values)
+
+
+def insert_job(conn: Connection, job: JobRow) -> None:
+    values = values_of(job)
+    values["name"] = job.name or ""
+    conn.execute(_INSERT, values)
+    _insert_tags(conn, job.project, job.id, job.tags)
 
 
 def find(conn: Connection, project: str, job_id: JobId) -> JobRow | None:
-    raise NotImplementedError
+    row = conn.execute(_FIND, {"project": project, "job_id": job_id}).one_or_none()
+    return to_row(row) if row else None
 
 
 def get(conn: Connection, project: str, job_id: JobId) -> JobRow:
-    """Raises contract.errors.NotFound."""
-    raise NotImplementedError
+    """Raises NotFound; another project's job is not there either."""
+    if (job := find(conn, project, job_id)) is None:
+        raise _not_found(job_id)
+    return job
 
 
-def page(conn: Connection, filter: JobFilter, sort: Sort = "-created", cursor: str | None = None, limit: int = 50) -> JobPage:
-    """Raises InvalidSpec (pointer /cursor) for a cursor that is not one of ours."""
-    raise NotImplementedError
+def lock(conn: Connection, job_id: JobId, *, project: str | None = None) -> JobRow | None:
+    """The job, held until the transaction ends: its events are numbered one writer at a time."""
+    row = conn.execute(_LOCKED, {"job_id": job_id}).one_or_none()
+    return to_row(row) if row and project in (None, row.project) else None
+
+
+def lock_for_user(conn: Connection, project: str, job_id: JobId) -> JobRow:
+    if (job := lock(conn, job_id, project=project)) is None:
+        raise _not_found(job_id)
+    return job
+
+
+def lock_many(conn: Connection, job_ids: Collection[JobId]) -> dict[JobId, JobRow]:
+    """In the order of their ids, so that two who want the same ones never wait for each other in a ring."""
+    wanted = select(*COLUMNS).where(jobs.c.id.in_(sorted(job_ids))).order_by(jobs.c.id).with_for_update()
+    return {row.id: to_row(row) for row in conn.execute(wanted)}
+
+
+def move(
+    conn: Connection,
+    job_id: JobId,
+    *,
+    to: JobState,
+    expect: Collection[JobState],
+    reason: Reason,
+    now: int,
+    attempt: int | None = None,
+    fence: int | None = None,
+    message: str | None = None,
+    with_event: bool = True,
+    **columns: Any,
+) -> bool:
+    """Moves a job by the table, and writes its event, in one guarded statement. False: you were late.
+
+    `with_event=False` is for the one who has just written the event that says it.
+    """
+    allowed = [state for state in expect if may_move(state, to)]
+    if len(allowed) != len(expect):
+        raise ValueError(f"no move to {to} from {sorted(set(expect) - set(allowed))}: see contract.lifecycle.MOVES")
+    guard = [jobs.c.id == job_id, jobs.c.state.in_(plain_list(allowed))]
+    if attempt is not None:
+        guard.append(jobs.c.attempt == attempt)
+    if fence is not None:
+        guard.append(jobs.c.fence == fence)
+    values: dict[str, Any] = {"state": to, "reason": reason, "message": message, "updated_at": now}
+    if to in TERMINAL:
+        values["finished_at"] = now
+    if to not in ACTIVE:
+        values |= {"stop_mode": None, "stop_deadline": None}
+    statement = (
+        update(jobs)
+        .where(*guard)
+        .values(version=jobs.c.version + 1, last_no=jobs.c.last_no + int(with_event), **plain(values | columns))
+        .returning(jobs.c.last_no, jobs.c.attempt)
+    )
+    moved = conn.execute(statement).one_or_none()
+    if moved is None:
+        return False
+    if with_event:
+        data = {"state": to.value, "reason": reason.value, "message": message}
+        events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, data, now)
+    return True
+
+
+def change(conn: Connection, job_id: JobId, *, now: int, **columns: Any) -> None:
+    """Changes what is not the state, and the version with it: for who holds the job's lock."""
+    conn.execute(
+        update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1, updated_at=now, **plain(columns))
+    )
+
+
+def record(conn: Connection, job_id: JobId, **columns: Any) -> None:
+    """As `change`, without a new version: progress, metrics, and why it waits."""
+    conn.execute(update(jobs).where(jobs.c.id == job_id).values(**plain(columns)))
+
+
+def replace_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> None:
+    conn.execute(delete(job_tags).where(job_tags.c.job_id == job_id))
+    _insert_tags(conn, project, job_id, tags)
+
+
+def erase(conn: Connection, job_id: JobId) -> None:
+    """The job and everything that hangs on it."""
+    for table in (event_table, checkpoints, sources, attempts, job_tags, idempotency):
+        conn.execute(delete(table).where(table.c.job_id == job_id))
+    conn.execute(delete(jobs).where(jobs.c.id == job_id))
+
+
+def active(conn: Connection) -> list[JobRow]:
+    """Starting, running and stopping jobs of every project: what control watches over."""
+    return [to_row(row) for row in conn.execute(select(*COLUMNS).where(jobs.c.state.in_(sorted(plain_list(ACTIVE)))))]
 
 
 def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]:
-    raise NotImplementedError
+    counted = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+    if project is not None:
+        counted = counted.where(jobs.c.project == project)
+    return {state: count for state, count in conn.execute(counted)}
+
+
+def _insert_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> None:
+    if tags != "[]":
+        rows: Sequence[dict[str, str]] = [
+            {"project": project, "tag": tag, "job_id": job_id} for tag in sorted(set(json.loads(tags)))
+        ]
+        conn.execute(_INSERT_TAGS, rows)
+
+
+def _not_found(job_id: JobId) -> NotFound:
+    return NotFound(f"there is no job {job_id!r} in this project", hint="GET /jobs lists them")

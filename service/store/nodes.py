@@ -1,28 +1,87 @@
+"""Statements about nodes and their catalogues."""
+
 from __future__ import annotations
+
+import json
 from typing import Any
-from sqlalchemy import Connection
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from contract.errors import NotFound
 from contract.ids import NodeId
+from service.store.mapping import columns_of, values_of
 from service.store.rows import NodeRow, SourceRow
+from service.store.tables import catalogues as catalogue_table
+from service.store.tables import nodes, sources
+
+_COLUMNS = columns_of(nodes, NodeRow)
+_GET = select(*_COLUMNS).where(nodes.c.id == bindparam("node_id"))
+_INSERT = insert(nodes)
 
 
 def everyone(conn: Connection) -> list[NodeRow]:
-    raise NotImplementedError
+    return [NodeRow(*row) for row in conn.execute(select(*_COLUMNS).order_by(nodes.c.name, nodes.c.id))]
+
+
+def find(conn: Connection, node_id: NodeId) -> NodeRow | None:
+    row = conn.execute(_GET, {"node_id": node_id}).one_or_none()
+    return NodeRow(*row) if row else None
 
 
 def get(conn: Connection, node_id: NodeId) -> NodeRow:
     """Raises NotFound."""
-    raise NotImplementedError
+    if (node := find(conn, node_id)) is None:
+        raise NotFound(f"there is no node {node_id!r}", hint="GET /nodes lists them")
+    return node
+
+
+def insert_node(conn: Connection, row: NodeRow) -> None:
+    conn.execute(_INSERT, values_of(row))
+
+
+def change(conn: Connection, node_id: NodeId, **columns: Any) -> None:
+    conn.execute(update(nodes).where(nodes.c.id == node_id).values(**columns))
 
 
 def request_drain(conn: Connection, node_id: NodeId, *, drain: bool) -> NodeRow:
-    raise NotImplementedError
+    """Wants the node empty, or wants it back. It hears so with the answer to its next beat."""
+    get(conn, node_id)
+    change(conn, node_id, drain_requested=drain)
+    return get(conn, node_id)
 
 
-def occupied(conn: Connection) -> list[SourceRow]:
-    """What every node's slots are taken by: the open sources of all jobs."""
-    raise NotImplementedError
+def open_on(conn: Connection, node_id: NodeId) -> list[SourceRow]:
+    """What runs, or is about to, on one node."""
+    wanted = select(*columns_of(sources, SourceRow)).where(sources.c.node == node_id, sources.c.ended_at.is_(None))
+    return [SourceRow(*row) for row in conn.execute(wanted)]
+
+
+def knows_catalogue(conn: Connection, digest: str) -> bool:
+    found = select(catalogue_table.c.hash).where(catalogue_table.c.hash == digest)
+    return conn.execute(found).one_or_none() is not None
+
+
+def keep_catalogue(conn: Connection, digest: str, body: dict[str, Any], now: int) -> None:
+    if not knows_catalogue(conn, digest):
+        conn.execute(insert(catalogue_table), {"hash": digest, "body": json.dumps(body), "created_at": now})
 
 
 def catalogues(conn: Connection) -> list[dict[str, Any]]:
     """The catalogue of every node that is not lost, each once."""
-    raise NotImplementedError
+    wanted = (
+        select(catalogue_table.c.body)
+        .where(catalogue_table.c.hash.in_(select(nodes.c.catalogue_hash).where(nodes.c.lost.is_(False))))
+        .order_by(catalogue_table.c.hash)
+    )
+    return [json.loads(body) for body in conn.execute(wanted).scalars()]
+
+
+def prune(conn: Connection, before: int) -> int:
+    """Forgets nodes that have been lost for long, and catalogues that nobody has."""
+    holding = select(sources.c.node).where(sources.c.ended_at.is_(None))
+    gone = conn.execute(
+        delete(nodes).where(nodes.c.lost.is_(True), nodes.c.seen_at < before, nodes.c.id.not_in(holding))
+    ).rowcount
+    used = select(nodes.c.catalogue_hash).where(nodes.c.catalogue_hash.is_not(None))
+    conn.execute(delete(catalogue_table).where(catalogue_table.c.hash.not_in(used)))
+    return gone

@@ -1,33 +1,77 @@
-"""Is the database at the version that this code was written for, and make it so."""
+"""Whether the database is at the version that this code was written for, and how it gets there."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, inspect, text
 
 import service
+from contract.errors import SettingsError
+from service.store.engines import Engines
 
 MIGRATIONS = Path(service.__file__).parent.parent / "migrations"
 
 
 def migrate(url: str, revision: str = "head") -> None:
     """Brings the schema to `revision`, up or down; running it twice is harmless."""
+    # Here, not above: a service that only checks its schema starts faster without Alembic's half.
+    from alembic import command
+
     config = _config(url)
-    if _is_below(config, url, revision):
-        command.upgrade(config, revision)
-    else:
+    current, wanted = _current(url), _scripts().get_revision(revision)
+    older = {script.revision for script in _scripts().iterate_revisions(current, "base")} if current else set()
+    if revision == "base" or (wanted is not None and wanted.revision in older and wanted.revision != current):
         command.downgrade(config, revision)
+    else:
+        command.upgrade(config, revision)
 
 
 def schema_is_current(conn: Connection) -> bool:
-    return MigrationContext.configure(conn).get_current_revision() == _newest()
+    return _revision(conn) == newest()
 
 
-def is_reachable(conn: Connection) -> bool:
-    conn.exec_driver_sql("SELECT 1")
-    return True
+def require_current(conn: Connection) -> None:
+    """Raises SettingsError with what to do: a service on the wrong schema would break in the middle of a request."""
+    found = _revision(conn)
+    if found != newest():
+        what = f"is at version {found}" if found else "has no tables of ours"
+        raise SettingsError(f"the database {what}, this service needs {newest()}: run `python -m service migrate`")
+
+
+@lru_cache
+def newest() -> str:
+    return str(_scripts().get_current_head())
+
+
+def _revision(conn: Connection) -> str | None:
+    if not inspect(conn).has_table("alembic_version"):
+        return None
+    return conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def _current(url: str) -> str | None:
+    engines = Engines(url, readers=1, writers=1)
+    try:
+        with engines.writer.connect() as conn:
+            return _revision(conn)
+    finally:
+        engines.dispose()
+
+
+@lru_cache
+def _scripts() -> Any:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory(str(MIGRATIONS))
+
+
+def _config(url: str) -> Any:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["url"] = url
+    return config

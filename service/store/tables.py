@@ -16,7 +16,8 @@ jobs = Table(
     metadata,
     Column("id", String, primary_key=True),
     Column("project", String, nullable=False),
-    Column("name", String),
+    # Empty means none: an index orders it, and a keyset can stand on it.
+    Column("name", String, nullable=False),
     Column("tags", Text, nullable=False),
     Column("job_metadata", Text, nullable=False),
     Column("priority", Integer, nullable=False),

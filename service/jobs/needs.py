@@ -1,0 +1,66 @@
+"""What a job asks of nodes: the little of its spec that placement reads, kept beside it so that no spec is parsed again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from contract.spec import JobSpec
+
+VOLTA, AMPERE, ANY = (7, 0), (8, 0), (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The shape of a job. Equal ones fit the same nodes."""
+
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    """None: one slot of whatever the node has. 0: CPU. n: n GPUs."""
+    processes_per_node: int | None = None
+    pool: str = "default"
+    gpu: str | None = None
+    """Part of the GPU's name."""
+    capability: tuple[int, int] = ANY
+    """The least that the precision can do with, on a GPU."""
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Needs:
+        asked = spec.resources
+        return cls(
+            nodes=asked.nodes,
+            gpus_per_node=asked.gpus_per_node,
+            processes_per_node=asked.processes_per_node,
+            pool=asked.pool,
+            gpu=asked.gpu,
+            capability=_capability(spec),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Needs:
+        given = json.loads(text)
+        return cls(**{**given, "capability": tuple(given["capability"])})
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def __str__(self) -> str:
+        count, processes = self.gpus_per_node, self.processes_per_node or 1
+        kind = f"{self.gpu} GPU" if self.gpu else "GPU"
+        what = _some(processes, "CPU slot") if count == 0 else _some(count or 1, kind)
+        if count is None and self.gpu is None:
+            what = _some(processes, "slot")
+        if self.capability != ANY and count != 0:
+            what += f" (compute capability {'.'.join(map(str, self.capability))} or higher where it is a GPU)"
+        where = f"in pool {self.pool!r}"
+        return f"{what} {where}" if self.nodes == 1 else f"{self.nodes} nodes with {what} each {where}"
+
+
+def _capability(spec: JobSpec) -> tuple[int, int]:
+    if getattr(spec.training, "bf16", False):
+        return AMPERE
+    return VOLTA if getattr(spec.training, "fp16", False) else ANY
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}" + ("s" if count > 1 else "")

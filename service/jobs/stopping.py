@@ -1,0 +1,60 @@
+"""What cancel and pause share: end at once what nobody runs, and tell to stop what somebody does."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from sqlalchemy import Connection
+
+from contract.errors import Conflict
+from contract.events import Kind
+from contract.lifecycle import ACTIVE, Action, Desired, JobState, Reason, StopMode, actions
+from service.store import attempts, events, jobs
+from service.store.rows import JobRow
+
+
+def is_claimed(conn: Connection, job: JobRow) -> bool:
+    """Whether some worker holds a grant of the current attempt."""
+    return any(part.claim is not None for part in attempts.sources_of(conn, job.id, job.attempt))
+
+
+def withdraw(conn: Connection, job: JobRow, now: int) -> None:
+    """Ends an attempt before anyone claimed it. A late claim finds its fence gone."""
+    attempts.change(conn, job.id, job.attempt, ended_at=now, ending="withdrawn")
+    attempts.end_sources(conn, job.id, job.attempt, now)
+
+
+def settle(
+    conn: Connection, job: JobRow, *, to: JobState, desired: Desired, reason: Reason, now: int
+) -> None:
+    """Straight to its resting state, for a job that no worker holds."""
+    if job.state is JobState.STARTING:
+        withdraw(conn, job, now)
+    jobs.move(conn, job.id, to=to, expect=[job.state], reason=reason, now=now, desired=desired, not_before=None)
+
+
+def tell(
+    conn: Connection, job: JobRow, *, desired: Desired, reason: Reason, mode: StopMode, stop_seconds: float, now: int
+) -> None:
+    """STOPPING, with a deadline. Told again, it keeps the earlier deadline and the harder mode."""
+    deadline = now if mode is StopMode.KILL else now + round(stop_seconds * 1000)
+    columns = {"desired": desired, "stop_mode": mode, "stop_deadline": deadline}
+    if job.state is not JobState.STOPPING:
+        jobs.move(conn, job.id, to=JobState.STOPPING, expect=[job.state], reason=reason, now=now, **columns)
+        return
+    columns["stop_deadline"] = min(deadline, job.stop_deadline or deadline)
+    jobs.change(conn, job.id, now=now, reason=reason, **columns)
+    events.append(conn, job.id, Kind.STATE, {"state": job.state, "reason": reason, "message": None}, now)
+
+
+def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:
+    allowed = actions(job.state, job.desired)
+    words = ", ".join(allowed) or "nothing, until it has stopped"
+    doing = f"{job.state}, on its way to {'cancelled' if job.desired is Desired.CANCEL else 'paused'}"
+    state = doing if job.state in ACTIVE and job.desired is not Desired.RUN else job.state
+    raise Conflict(
+        f"job {job.id} is {state} and cannot serve {verb}; allowed now: {words}",
+        hint=hint,
+        state=job.state,
+        allowed=allowed,
+    )

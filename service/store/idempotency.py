@@ -1,0 +1,30 @@
+"""Statements about Idempotency-Keys. A key is written in the transaction of its effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from service.store.mapping import columns_of, values_of
+from service.store.rows import IdempotencyRow
+from service.store.tables import idempotency
+
+_COLUMNS = columns_of(idempotency, IdempotencyRow)
+_TAKE: dict[str, Any] = {
+    "sqlite": sqlite.insert(idempotency).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(idempotency).on_conflict_do_nothing(),
+}
+
+
+def take(conn: Connection, row: IdempotencyRow) -> IdempotencyRow:
+    """The row that holds this key now: ours, or the one that was first. A rival in mid-transaction is waited for."""
+    if conn.execute(_TAKE[conn.dialect.name], values_of(row)).rowcount == 1:
+        return row
+    key = (idempotency.c.project == row.project) & (idempotency.c.key == row.key)
+    return IdempotencyRow(*conn.execute(select(*_COLUMNS).where(key)).one())
+
+
+def prune(conn: Connection, before: int) -> int:
+    return conn.execute(delete(idempotency).where(idempotency.c.created_at < before)).rowcount

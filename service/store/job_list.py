@@ -1,0 +1,140 @@
+"""The list of jobs, page by page: keyset, so that any page of a million costs what the first one does."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Literal, get_args
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, text
+
+from contract.errors import InvalidSpec, Problem
+from contract.lifecycle import JobState
+from service.store.jobs import COLUMNS, to_row
+from service.store.rows import JobPage, JobRow
+from service.store.tables import job_tags, jobs
+
+Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
+SORTS: tuple[str, ...] = get_args(Sort)
+COUNTED_TO = 10_000
+"""Exact up to here; beyond, an estimate is quicker than anyone's interest in the last digit."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    project: str
+    states: Sequence[JobState] = ()
+    tag: str | None = None
+    name: str | None = None
+    created_after: int | None = None
+    """Milliseconds, inclusive."""
+    created_before: int | None = None
+    """Milliseconds, exclusive."""
+
+
+def page(
+    conn: Connection, filter: JobFilter, sort: Sort = "-created", cursor: str | None = None, limit: int = 50
+) -> JobPage:
+    """Raises InvalidSpec, with the pointer /cursor, for a cursor that is not one of ours."""
+    order = _Order(sort)
+    place = order.read(cursor) if cursor else None
+    rows = _rows(conn, filter, order, place, limit + 1)
+    following = order.write(rows[limit - 1]) if len(rows) > limit else None
+    return JobPage(rows[:limit], following, _total(conn, filter))
+
+
+class _Order:
+    """A sort as columns: what is asked for, then the id, which makes every place unique."""
+
+    def __init__(self, sort: str) -> None:
+        self.sort, self.descending = sort, sort.startswith("-")
+        self.field = {"created": None, "priority": "priority", "name": "name"}[sort.lstrip("-")]
+
+    @property
+    def columns(self) -> list[ColumnElement[Any]]:
+        named = [jobs.c[self.field]] if self.field else []
+        return [column.desc() if self.descending else column.asc() for column in (*named, jobs.c.id)]
+
+    def beyond(self, place: tuple[Any, str]) -> ColumnElement[bool]:
+        value, job_id = place
+        by_id = jobs.c.id < job_id if self.descending else jobs.c.id > job_id
+        if self.field is None:
+            return by_id
+        column = jobs.c[self.field]
+        further, not_before = (column < value, column <= value) if self.descending else (column > value, column >= value)
+        # The first half is redundant, and what lets an index seek.
+        return and_(not_before, or_(further, by_id))
+
+    def key(self, row: JobRow) -> tuple[Any, str]:
+        return (getattr(row, self.field) or ("" if self.field == "name" else 0) if self.field else 0, row.id)
+
+    def write(self, row: JobRow) -> str:
+        return urlsafe_b64encode(json.dumps([self.sort, *self.key(row)]).encode()).decode().rstrip("=")
+
+    def read(self, cursor: str) -> tuple[Any, str]:
+        try:
+            sort, value, job_id = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+            expected = str if self.field == "name" else int
+            if sort != self.sort or type(value) is not expected or type(job_id) is not str:
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
+            raise InvalidSpec(
+                [Problem("/cursor", "bad_cursor", "is not a cursor of this list", "start again without a cursor")]
+            ) from None
+        return value, job_id
+
+
+def _rows(
+    conn: Connection, filter: JobFilter, order: _Order, place: tuple[Any, str] | None, limit: int
+) -> list[JobRow]:
+    """One indexed walk for each state that is asked for, merged: an IN would sort them all."""
+    walks: list[list[JobRow]] = []
+    for state in sorted(set(filter.states)) or [None]:
+        found = _matching(select(*COLUMNS), filter, state).order_by(*order.columns).limit(limit)
+        if place is not None:
+            found = found.where(order.beyond(place))
+        walks.append([to_row(row) for row in conn.execute(found)])
+    return list(islice(merge(*walks, key=order.key, reverse=order.descending), limit))
+
+
+def _matching(found: Select[Any], filter: JobFilter, state: JobState | None) -> Select[Any]:
+    found = found.where(jobs.c.project == filter.project)
+    if state is not None:
+        found = found.where(jobs.c.state == state.value)
+    if filter.name is not None:
+        found = found.where(jobs.c.name == filter.name)
+    # An id begins with its time of creation.
+    if filter.created_after is not None:
+        found = found.where(jobs.c.id >= _id_at(filter.created_after))
+    if filter.created_before is not None:
+        found = found.where(jobs.c.id < _id_at(filter.created_before))
+    if filter.tag is not None:
+        tagged = and_(job_tags.c.job_id == jobs.c.id, job_tags.c.project == filter.project)
+        found = found.join(job_tags, tagged).where(job_tags.c.tag == filter.tag)
+    return found
+
+
+def _id_at(moment_ms: int) -> str:
+    return f"job_{max(0, min(moment_ms, (1 << 48) - 1)):012x}"
+
+
+def _total(conn: Connection, filter: JobFilter) -> int:
+    total = 0
+    for state in sorted(set(filter.states)) or [None]:
+        some = _matching(select(jobs.c.id), filter, state).limit(COUNTED_TO + 1).subquery()
+        total += conn.execute(select(func.count()).select_from(some)).scalar_one()
+    unfiltered = filter == JobFilter(filter.project)
+    return max(total, _table_size(conn)) if total > COUNTED_TO and unfiltered else total
+
+
+def _table_size(conn: Connection) -> int:
+    if conn.dialect.name == "sqlite":
+        size = conn.execute(text("SELECT max(rowid) - min(rowid) + 1 FROM jobs")).scalar()
+    else:
+        size = conn.execute(text("SELECT reltuples::bigint FROM pg_class WHERE oid = 'jobs'::regclass")).scalar()
+    return int(size or 0)

@@ -1,0 +1,28 @@
+"""From a table to a frozen row of the same field names, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Column, Table
+
+
+def columns_of(table: Table, row_class: type) -> list[Column[Any]]:
+    """The table's columns in the order of the dataclass's fields."""
+    return [table.c[field.name] for field in fields(row_class)]
+
+
+def values_of(row: Any) -> dict[str, Any]:
+    """Column values of a row: plain ones, because drivers disagree about enums."""
+    return plain({field.name: getattr(row, field.name) for field in fields(row)})
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+
+
+def plain_list(values: Iterable[Any]) -> list[Any]:
+    return [value.value if isinstance(value, Enum) else value for value in values]

@@ -1,0 +1,17 @@
+"""Milliseconds and their text."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from contract.events import to_text
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def text_of(moment_ms: int) -> str:
+    """RFC 3339, UTC, milliseconds."""
+    return to_text(datetime.fromtimestamp(moment_ms / 1000, UTC))
