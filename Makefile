@@ -21,9 +21,10 @@ check: $(VENV)/.ready ## format, lint, types and import rules
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-fix: $(VENV)/.ready ## format, and fix what the linter can
+fix: $(VENV)/.ready ## format, fix what the linter can, and write the pages that are made from code
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+	PYTHONPATH=. $(VENV)/bin/python docs/generate.py
 
 bench: $(VENV)/.ready ## our figures beside our peers', in one run
 	@$(VENV)/bin/python -m bench $(ARGS)

@@ -19,6 +19,8 @@ QUICK_SECONDS = 10.0
 """A child that lives shorter than this died quickly."""
 QUICK_DEATHS = 5
 """So many in a row, and we give up."""
+FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 10.0
+"""Before a dead child is started again; doubles with each quick death."""
 LOG_BYTES = 16 * 2**20
 """A log that is longer when its program starts is put aside as `.1`."""
 
@@ -39,8 +41,10 @@ class Stop:
     Only Ctrl-C escalates: `make` passes a SIGTERM on that the process group may have got already.
     """
 
-    def __init__(self) -> None:
-        self.asked = self.now = False
+    asked = False
+    now = False
+
+    def listen(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._hear)
 
@@ -159,7 +163,7 @@ class Family:
         if child.quick_deaths >= QUICK_DEATHS:
             log = child.program.log
             raise Failed(f"{child.program.name} died {QUICK_DEATHS} times in a row; giving up.{last_words(log)}")
-        delay = min(10.0, 0.5 * 2**child.quick_deaths)
+        delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**child.quick_deaths)
         child.start_again_at = time.monotonic() + delay
         self._say(f"{ended(child)} after {lived:.0f} s; starting it again in {delay:g} s (log: {child.program.log})")
 

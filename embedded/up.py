@@ -38,6 +38,7 @@ def up(options: Options) -> int:
     """Runs until it is asked to stop. Whatever happens, nothing that it started is left behind."""
     with hold(options.home) as home:
         stop = Stop()
+        stop.listen()
         launcher = Launcher(home, options, Family(stop, say))
         try:
             launcher.start()

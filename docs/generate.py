@@ -1,0 +1,121 @@
+"""Writes the pages that are made from the code: settings.md, lifecycle.md, events.md. `make fix` runs it.
+
+A field's meaning stands under the field, a state's life under the state; here they become pages, and a test holds the
+pages to the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic_core import PydanticUndefined
+
+from contract import events, lifecycle
+from contract.settings import Settings, variable
+from service.settings import ServiceSettings
+from worker.settings import WorkerSettings
+
+FOLDER = Path(__file__).parent
+MADE = "<!-- Made by docs/generate.py; edit the code that it is made from. -->\n"
+
+
+def pages() -> dict[str, str]:
+    return {"settings.md": settings_page(), "lifecycle.md": lifecycle_page(), "events.md": events_page()}
+
+
+def settings_page() -> str:
+    return "\n".join(
+        [
+            "# Every setting",
+            MADE,
+            "Read from the environment once, at the start; empty means unset. A value that cannot be used ends the",
+            "start with a sentence. `make up` passes its environment to every process that it starts.",
+            "\n## The service: `python -m service api | control | all | migrate`\n",
+            *table(ServiceSettings),
+            "\n## A node: `python -m worker`\n",
+            *table(WorkerSettings),
+            "",
+        ]
+    )
+
+
+def table(settings: type[Settings]) -> list[str]:
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, field in settings.model_fields.items():
+        default = field.default if field.default_factory is None else "this host's name"
+        shown = (
+            ""
+            if default in (None, "", PydanticUndefined)
+            else f"`{default}`"
+            if field.default_factory is None
+            else default
+        )
+        rows.append(f"| `{variable(name)}` | {shown} | {one_line(field.description)} |")
+    return rows
+
+
+def lifecycle_page() -> str:
+    moves = [f"| {old} | {', '.join(sorted(new)) or 'nothing: it is final'} |" for old, new in lifecycle.MOVES.items()]
+    return "\n".join(
+        [
+            "# The life of a job",
+            MADE,
+            "Eight states, one table of moves, and a reason beside each state. A guarded statement in SQL makes each",
+            "move: who comes late moves nothing, and that is an answer.",
+            "\n## States\n",
+            *members(lifecycle.JobState),
+            "\n## Moves\n",
+            "| from | to |",
+            "|---|---|",
+            *moves,
+            "\n## Reasons\n",
+            *members(lifecycle.Reason),
+            "\n## How hard a cancel pulls\n",
+            *members(lifecycle.StopMode),
+            "",
+        ]
+    )
+
+
+def events_page() -> str:
+    envelope = [f"`{name}`" for name in events.Event.model_fields]
+    return "\n".join(
+        [
+            "# Events",
+            MADE,
+            "An event is one immutable fact about a job. Every event has the same envelope: "
+            + ", ".join(envelope)
+            + ".",
+            "`no` is dense per job and is a reader's cursor; (`attempt`, `source`, `seq`) is the worker's own count.",
+            'NaN and infinities travel as the strings `"NaN"`, `"Infinity"`, `"-Infinity"`. Readers ignore kinds that',
+            "they do not know.",
+            "\n## Kinds\n",
+            *members(events.Kind),
+            "",
+        ]
+    )
+
+
+def members(of: type[StrEnum]) -> list[str]:
+    """`- **name**: its docstring`, in the order of the code."""
+    body = ast.parse(inspect.getsource(of)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    lines = []
+    for statement, after in zip(body.body, [*body.body[1:], ast.Pass()], strict=True):
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            meaning = one_line(str(said))
+            lines.append(f"- **{of[statement.targets[0].id].value}**" + (f": {meaning}" if meaning else ""))
+    return lines
+
+
+def one_line(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)

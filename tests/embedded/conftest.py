@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.processes import Process, Processes, until
+
+
+class Up:
+    """`footplate up` as a person starts it, in a home of its own."""
+
+    def __init__(self, processes: Processes, home: Path) -> None:
+        self.processes, self.home = processes, home
+        self.ready: dict[str, Any] = {}
+
+    def launch(self, *words: str, **environment: str) -> Process:
+        """Started, and perhaps never ready."""
+        env = {"FOOTPLATE_HOME": str(self.home), "FOOTPLATE_BEAT_SECONDS": "0.5", "FOOTPLATE_LEASE_SECONDS": "4"}
+        return self.processes.start(
+            "-m", "footplate", "up", "--port", "0", "--json", *words, name="up", env=env | environment
+        )
+
+    def start(self, *words: str, **environment: str) -> Process:
+        """Started, and the page answers."""
+        launcher = self.launch(*words, **environment)
+        launcher.until(lambda: '"url"' in launcher.output, within=60, what="up says that it is ready")
+        line = next(line for line in launcher.output.splitlines() if line.startswith("{"))
+        self.ready = json.loads(line)
+        return launcher
+
+    @property
+    def client(self) -> httpx2.Client:
+        return httpx2.Client(base_url=self.ready["url"], timeout=20)
+
+    def get(self, path: str) -> dict[str, Any]:
+        return dict(self.client.get(path).raise_for_status().json())
+
+    def submit(self, spec: dict[str, Any]) -> str:
+        return str(self.client.post("/jobs", json=spec).raise_for_status().json()["id"])
+
+    def until_job(self, job: str, *states: str, within: float = 90) -> dict[str, Any]:
+        self.processes.until(
+            lambda: self.get(f"/jobs/{job}")["state"] in states, within=within, what=f"the job is {' or '.join(states)}"
+        )
+        return self.get(f"/jobs/{job}")
+
+    def pid_of(self, launcher: Process, word: str) -> int:
+        """The launcher's own child whose command line has this word."""
+        task = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+
+        def look() -> int:
+            for pid in task.read_text().split():
+                if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return int(pid)
+            return 0
+
+        return until(look, within=20, what=f"the launcher has a child with {word!r}")
+
+
+@pytest.fixture
+def up(processes: Processes, tmp_path: Path) -> Up:
+    return Up(processes, tmp_path / "home")

@@ -1,0 +1,119 @@
+"""How the launcher looks after its children, with small programs in the children's place."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from embedded import processes
+from embedded.home import Busy, hold, note_holder
+from embedded.processes import Failed, Family, Program, Stop, Stopped
+from embedded.redis import bundled_server, newest_server, redis_for, version
+
+
+def program(folder: Path, script: str, patience: float = 10.0) -> Program:
+    return Program("child", [sys.executable, "-c", script], {}, folder / "child.log", patience)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def family(said: list[str]) -> Family:
+    return Family(Stop(), said.append)
+
+
+def test_a_child_that_keeps_dying_is_given_up_with_its_last_words(
+    family: Family, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "FIRST_DELAY_SECONDS", 0.01)
+    family.start(program(tmp_path, "raise SystemExit('no room for me')"))
+
+    with pytest.raises(Failed, match=r"child died 5 times in a row; giving up[\s\S]*no room for me"):
+        family.keep_running()
+
+    assert len(said) == 4
+    assert "child exited with 1" in said[0]
+    assert str(tmp_path / "child.log") in said[0]
+
+
+def test_a_child_that_ignores_term_is_killed_after_its_deadline(
+    family: Family, said: list[str], tmp_path: Path
+) -> None:
+    script = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    )
+    child = family.start(program(tmp_path, script, patience=0.2))
+    family.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=10, what="it is deaf")
+
+    family.drain([child])
+
+    assert child.popen.returncode == -9
+    assert "did not stop in time" in said[0]
+
+
+def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
+    stop = Stop()
+    family = Family(stop, print)
+    script = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    )
+    child = family.start(program(tmp_path, script, patience=60))
+    family.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=10, what="it is deaf")
+    drain = threading.Thread(target=family.drain, args=([child],))
+    drain.start()
+
+    stop.now = True
+
+    drain.join(10)
+    assert child.popen.returncode == -9
+
+
+def test_a_stop_during_the_start_ends_the_waiting(family: Family, tmp_path: Path) -> None:
+    child = family.start(program(tmp_path, "import time; time.sleep(60)"))
+    family._stop.asked = True
+
+    with pytest.raises(Stopped):
+        family.wait_until(lambda: False, child, within=60, what="never")
+
+    family.drain([child])
+    assert not child.is_running
+
+
+def test_a_step_that_fails_ends_the_start_with_its_last_words(family: Family, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"child exited with 3[\s\S]*the disk is full"):
+        family.run(program(tmp_path, "import sys; print('the disk is full'); sys.exit(3)"))
+
+
+def test_a_held_home_names_its_holder_and_is_free_again_afterwards(tmp_path: Path) -> None:
+    with hold(tmp_path) as home:
+        note_holder(home, "http://127.0.0.1:8080")
+        with pytest.raises(Busy, match=r"in use by process \d+ at http://127\.0\.0\.1:8080"), hold(tmp_path):
+            pass
+
+    with hold(tmp_path):
+        pass
+
+
+def test_only_we_can_open_the_socket_of_redis(tmp_path: Path) -> None:
+    with hold(tmp_path) as home:
+        assert home.run.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_home_too_deep_for_a_socket_gets_a_port_on_loopback(tmp_path: Path) -> None:
+    with hold(tmp_path / ("deep" * 30)) as home:
+        redis = redis_for(home, {})
+
+    assert redis.url.startswith("redis://127.0.0.1:")
+
+
+def test_the_bundled_redis_is_there_and_says_its_version() -> None:
+    bundled = bundled_server()
+
+    assert bundled is not None
+    assert version(newest_server()) >= version(bundled) >= (6, 2)

@@ -1,0 +1,128 @@
+"""`footplate up`: one command, the whole system, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.embedded.conftest import Up
+from tests.support.processes import children, is_alive, left_behind, until
+
+STEADY = {
+    "model": "toy/mlp",
+    "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.002}},
+    "training": {"max_steps": 400, "per_device_train_batch_size": 8, "logging_steps": 5, "save_steps": 20},
+}
+"""Several seconds of work, checkpointed often."""
+
+
+def test_it_says_in_one_line_where_everything_is(up: Up) -> None:
+    launcher = up.start("--no-first-job")
+
+    (line,) = launcher.output.splitlines()
+    told = json.loads(line)
+    assert told["pid"] == launcher.pid
+    assert told["home"] == str(up.home)
+    assert all(Path(log).exists() for log in told["logs"].values())
+    assert httpx2.get(told["url"] + "/").status_code == 200
+    assert launcher.terminate(within=60) == 0
+
+
+def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None:
+    launcher = up.start()
+    until(lambda: up.get("/jobs")["data"], what="the first job is there")
+    launcher.terminate(within=60)
+
+    launcher = up.start()
+    up.processes.until(lambda: up.get("/nodes")["data"], what="the node is back")
+
+    jobs = up.get("/jobs")["data"]
+    assert [job["name"] for job in jobs] == ["first job"]
+    assert (up.home / "first-job").read_text() == jobs[0]["id"]
+
+
+def test_two_nodes_announce_themselves(up: Up) -> None:
+    up.start("--nodes", "2", "--no-first-job")
+
+    def up_nodes() -> bool:
+        return {node["name"] for node in up.get("/nodes")["data"] if node["state"] == "up"} == {"node-1", "node-2"}
+
+    up.processes.until(up_nodes, within=60, what="both nodes are up")
+
+
+def test_a_second_start_on_the_same_home_says_who_holds_it(up: Up) -> None:
+    first = up.start("--no-first-job")
+
+    second = up.launch()
+
+    assert second.wait() == 1
+    assert f"{up.home} is in use by process {first.pid} at {up.ready['url']}" in second.output
+
+
+def test_nothing_is_left_when_the_launcher_is_killed(up: Up) -> None:
+    launcher = up.start("--no-first-job")
+    up.submit(STEADY)
+    up.processes.until(lambda: up.get("/jobs")["data"][0]["state"] == "running", within=60, what="the job runs")
+    family = children(launcher.pid)
+    assert len(family) > 3
+
+    launcher.kill()
+
+    until(lambda: not any(map(is_alive, family)), within=10, what="everything that it started is gone")
+    until(lambda: not left_behind(up.home), within=3, what="nobody holds the home any more")
+
+
+@pytest.mark.parametrize("who", ["redis-server", "service", "worker"])
+def test_who_dies_is_started_again_in_the_same_place(up: Up, who: str) -> None:
+    launcher = up.start("--no-first-job")
+    dead = up.pid_of(launcher, who)
+
+    os.kill(dead, signal.SIGKILL)
+
+    until(lambda: up.pid_of(launcher, who) != dead, within=30, what=f"another {who} runs")
+    done = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 5}}
+    job = up.processes.until(lambda: up.submit(done), within=30, what="it takes a job")
+    assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_checkpoints_what_runs_and_the_next_start_continues_it(up: Up, how: signal.Signals) -> None:
+    launcher = up.start("--no-first-job")
+    job = up.submit(STEADY)
+    up.processes.until(
+        lambda: (up.get(f"/jobs/{job}")["progress"] or {}).get("step", 0) > 5, within=60, what="the job is under way"
+    )
+
+    launcher.signal(how)
+    assert launcher.wait(within=60) == 0
+    assert not left_behind(up.home)
+
+    up.start("--no-first-job")
+    done = up.until_job(job, "succeeded", "failed")
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done
+    steps = [row["step"] for row in up.get(f"/jobs/{job}/metrics?limit=10000")["data"] if "loss" in row]
+    assert steps == sorted(set(steps)), "a drained job does no step twice"
+
+
+def test_settings_that_the_service_refuses_end_the_start_with_its_sentence(up: Up) -> None:
+    launcher = up.launch(FOOTPLATE_LEASE_SECONDS="0.6")
+
+    assert launcher.wait(within=60) == 1
+    assert "FOOTPLATE_LEASE_SECONDS" in launcher.output
+    assert not left_behind(up.home)
+
+
+def test_a_taken_port_that_was_asked_for_is_an_answer_and_not_another_port(up: Up) -> None:
+    up.start("--no-first-job")
+    port = up.ready["url"].rpartition(":")[2]
+    other = Up(up.processes, up.home.with_name("other"))
+
+    launcher = other.launch("--port", port)
+
+    assert launcher.wait(within=60) == 1
+    assert port in launcher.output

@@ -1,0 +1,98 @@
+"""What can be known of Dockerfile and docker-compose.yml without a Docker engine: that all they name is there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from contract.settings import variable
+from service.settings import ServiceSettings
+from tests.support.processes import REPOSITORY, Processes
+from worker.settings import WorkerSettings
+
+COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
+DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: one for name, one in SERVICES.items() if "build" in one}
+SETTINGS_OF = {
+    "service": {variable(name) for name in ServiceSettings.model_fields},
+    "worker": {variable(name) for name in WorkerSettings.model_fields},
+}
+
+
+def test_it_is_the_shape_that_production_has() -> None:
+    assert set(SERVICES) == {"postgres", "redis", "migrate", "api", "control", "worker", "worker-gpu"}
+    assert SERVICES["api"]["deploy"]["replicas"] == 2
+    assert SERVICES["worker-gpu"]["profiles"] == ["gpu"]
+    assert SERVICES["migrate"]["restart"] == "no"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_is_an_ordinary_user_without_capabilities_on_a_read_only_disk(name: str) -> None:
+    one = SERVICES[name]
+
+    assert one["read_only"] is True
+    assert one["cap_drop"] == ["ALL"]
+    assert one["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in one
+    assert name in OURS or one["user"].split(":")[0] not in ("0", "root")
+    assert re.search(r"^USER 10001:10001$", DOCKERFILE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_image_is_a_target_and_every_setting_is_read_by_it(name: str) -> None:
+    target = OURS[name]["build"]["target"]
+
+    assert re.search(rf"^FROM \S+ AS {target}$", DOCKERFILE, re.MULTILINE)
+    assert set(OURS[name]["environment"]) <= SETTINGS_OF[target]
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if "command" in OURS[name]])
+def test_every_command_is_one_that_the_service_knows(name: str, processes: Processes) -> None:
+    known = processes.start("-m", "service", "--help", name="help")
+    known.wait()
+
+    assert OURS[name]["command"][0] in known.output
+
+
+def test_nodes_reach_neither_the_database_nor_the_world() -> None:
+    for name in ("worker", "worker-gpu"):
+        assert SERVICES[name]["networks"] == ["pipe"]
+        assert not any("DATABASE" in key or "API_KEY" in key for key in SERVICES[name]["environment"])
+    assert COMPOSE["networks"]["pipe"]["internal"] is True
+    assert "pipe" not in SERVICES["postgres"]["networks"]
+
+
+def test_no_secret_has_a_default() -> None:
+    given = re.findall(
+        r"\$\{([A-Z_]*(?:KEY|PASSWORD)[A-Z_]*)(:\?|[^}]*)", (REPOSITORY / "docker-compose.yml").read_text()
+    )
+
+    assert {name for name, _ in given} == {"FOOTPLATE_API_KEY", "POSTGRES_PASSWORD"}
+    assert all(how.startswith(":?") for _, how in given)
+
+
+def test_service_and_nodes_share_the_artifacts_and_a_node_keeps_its_journals() -> None:
+    for name in ("api", "control", "worker", "worker-gpu"):
+        assert "artifacts:/var/lib/footplate/artifacts" in SERVICES[name]["volumes"]
+    assert "node:/var/lib/footplate/node-1" in SERVICES["worker"]["volumes"]
+    assert {one.split(":")[0] for item in SERVICES.values() for one in item.get("volumes", [])} == set(
+        COMPOSE["volumes"]
+    )
+
+
+def test_what_the_images_copy_is_there_and_let_through() -> None:
+    let_through = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(.+) \./$", DOCKERFILE, re.MULTILINE)[0].split()
+
+    assert set(copied) <= let_through
+    assert all((REPOSITORY / name).exists() for name in let_through)
+
+
+def test_the_service_image_asks_for_no_torch() -> None:
+    layer = DOCKERFILE.partition("AS build-service")[2].partition("FROM build AS build-worker")[0]
+
+    assert re.findall(r"--extra (\w+)", layer) == ["service"]

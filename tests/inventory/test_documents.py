@@ -1,0 +1,69 @@
+"""What the documents say is so: every command, file, setting and link that they name is there."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from contract.settings import variable
+from service.settings import ServiceSettings
+from tests.support.processes import REPOSITORY
+from worker.settings import WorkerSettings
+
+README = (REPOSITORY / "README.md").read_text()
+DOCUMENTS = [
+    path for pattern in ("*.md", "docs/*.md", "docs/decisions/*.md") for path in sorted(REPOSITORY.glob(pattern))
+]
+SETTINGS = {variable(name) for settings in (ServiceSettings, WorkerSettings) for name in settings.model_fields}
+
+
+def test_the_pages_that_are_made_from_code_are_what_the_code_says_now() -> None:
+    made = runpy.run_path(str(REPOSITORY / "docs/generate.py"))["pages"]()
+
+    for name, text in made.items():
+        assert (REPOSITORY / "docs" / name).read_text() == text, f"docs/{name} is out of date: run `make fix`"
+
+
+def test_the_readme_lists_every_folder_of_the_tree_with_its_purpose() -> None:
+    tree = README.partition("## The tree")[2].partition("```\n")[2].partition("```")[0]
+    named = {line.split("/")[0] for line in tree.splitlines() if not line.startswith(" ")}
+    there = {path.name for path in REPOSITORY.iterdir() if path.is_dir() and has_source(path)}
+
+    assert named >= there, f"say in README.md, in one line each, what these are for: {there - named}"
+
+
+def has_source(folder: Path) -> bool:
+    return not folder.name.startswith(".") and not folder.name.endswith(".egg-info") and any(folder.rglob("*.py"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_every_setting_that_a_document_names_is_read_by_somebody(document: Path) -> None:
+    named = set(re.findall(r"FOOTPLATE_[A-Z_]+[A-Z]", document.read_text()))
+
+    assert named <= SETTINGS, f"nobody reads {sorted(named - SETTINGS)}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text())
+
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_file_that_the_journey_names_is_there() -> None:
+    named = re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)*/?(?:\.py)?)`", (REPOSITORY / "docs/journey.md").read_text())
+    paths = {name for name in named if "/" in name}
+
+    assert paths, "docs/journey.md follows the job from file to file"
+    assert sorted(name for name in paths if not (REPOSITORY / name).exists()) == []
+
+
+def test_every_make_target_that_a_document_names_exists_and_says_what_it_does() -> None:
+    targets = set(re.findall(r"^([a-z]+):.*## \w", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    named = {word for path in DOCUMENTS for word in re.findall(r"`make ([a-z]+)", path.read_text())}
+
+    assert {"up", "test", "check", "fix", "bench", "soak", "gpu", "clean"} <= targets
+    assert named <= targets

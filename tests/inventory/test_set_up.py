@@ -1,0 +1,65 @@
+"""The set-up installs what it says, the same everywhere."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.metadata import distribution
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.processes import REPOSITORY
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+PINS = dict(
+    line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
+)
+
+
+def asked() -> set[str]:
+    """Every distribution that `.[embedded]` and the group `dev` bring, at any depth."""
+    direct = PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]
+    waiting = [*direct, *(one for extra in PROJECT["project"]["optional-dependencies"].values() for one in extra)]
+    found: set[tuple[str, str]] = set()
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        name = canonicalize_name(requirement.name)
+        for extra in ["", *requirement.extras]:
+            if name == "footplate" or (name, extra) in found:
+                continue
+            found.add((name, extra))
+            waiting += [
+                one
+                for one in distribution(name).requires or []
+                if (marker := Requirement(one).marker) is None or marker.evaluate({"extra": extra})
+            ]
+    return {name for name, _ in found}
+
+
+def test_every_pin_is_one_exact_public_version() -> None:
+    for name, version in PINS.items():
+        assert re.fullmatch(r"[a-z0-9-]+", name), name
+        assert re.fullmatch(r"[0-9][0-9a-z.]*", version), f"{name}=={version}: a public version has no +local part"
+
+
+def test_everything_that_is_installed_is_pinned() -> None:
+    missing = asked() - set(PINS)
+
+    # torch's CUDA build brings packages of its own; their exact versions are part of torch's own requirements.
+    missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-", "triton"))}
+    assert missing == set(), "add these to constraints.txt, with the version that the environment has"
+
+
+def test_no_pin_is_left_over() -> None:
+    of_the_set_up_itself = {"uv", "pip", "setuptools"}
+
+    assert set(PINS) - asked() - of_the_set_up_itself == set(), "nothing asks for these any more: take them out"
+
+
+def test_what_we_ask_for_admits_what_we_pin() -> None:
+    optional = [one for extra in PROJECT["project"]["optional-dependencies"].values() for one in extra]
+    for text in PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"] + optional:
+        requirement = Requirement(text)
+        if requirement.name != "footplate":
+            assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)]), text
