@@ -1,8 +1,8 @@
 """Components: what a spec may name, listed without importing any of it.
 
-Built-ins and plugins register alike, as entry points of a group such as `footplate.models`. A node describes what it has
-(`Described`, made there, where the targets can be imported), announces it as a `Catalogue`, and the service checks specs
-against that: names, and arguments by their JSON Schema.
+Built-ins and plugins register alike, as entry points of a group such as `footplate.models`. A node describes what it
+has (`Described`, made there, where the targets can be imported), announces it as a `Catalogue`, and the service checks
+specs against that: names, and arguments by their JSON Schema.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from contract.errors import Problem, UnknownComponent
 from contract.json_schema import violations
@@ -48,7 +48,7 @@ class Described(BaseModel):
     group: str
     summary: str = ""
     """One line: what it is."""
-    args: dict[str, JsonValue] = Field(default_factory=lambda: {"type": "object", "additionalProperties": False})
+    args: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "additionalProperties": False})
     """JSON Schema of its arguments."""
 
 
@@ -71,7 +71,10 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
         return sorted(self.root.get(group, {}))
 
     def as_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
+        return {
+            group: {name: one.model_dump(mode="json") for name, one in found.items()}
+            for group, found in self.root.items()
+        }
 
     @cached_property
     def hash(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from contract.body import pointer_to
+from contract.body import MAX_PROBLEMS, pointer_to
 from contract.errors import Problem, did_you_mean
 from contract.fields import PATTERNS
 
@@ -47,11 +47,11 @@ def explain(
 ) -> Iterator[Problem]:
     """A Problem per error. `path` takes union tags out of pydantic's, `model_at` knows whose fields stand at one, and
     `elsewhere` where a field belongs that was written in another place."""
-    for one in error.errors(include_url=False):
-        pointer = pointer_to(*path(one["loc"]))
+    for one in error.errors(include_url=False)[:MAX_PROBLEMS]:
+        pointer = pointer_to(*path(one["loc"])).removesuffix("/[key]")
         if one["type"] == "extra_forbidden":
             name, known = str(one["loc"][-1]), list(model_at(one["loc"][:-1]).model_fields)
-            hint = f"it belongs at {elsewhere[name]}" if name in elsewhere else did_you_mean(name, known)
+            hint = f"it belongs at {elsewhere[name]}" if name in elsewhere else did_you_mean(name[:80], known)
             yield Problem(
                 pointer, "unknown_field", f"no field is named {name[:80]!r}; there is: {', '.join(known)}", hint
             )
@@ -68,6 +68,8 @@ def problem(pointer: str, kind: str, context: dict[str, Any], given: object, mes
     if kind in ("string_too_long", "too_long"):
         things = "characters" if kind == "string_too_long" else "entries"
         return Problem(pointer, "too_long", f"must have at most {context['max_length']} {things}")
+    if kind == "too_short":
+        return Problem(pointer, "too_short", f"must have at least {context['min_length']} entries")
     if kind == "string_pattern_mismatch":
         return Problem(pointer, "not_well_formed", PATTERNS[context["pattern"]])
     if kind in ("literal_error", "enum", "union_tag_invalid"):
@@ -85,9 +87,12 @@ def _no_choice(pointer: str, expected: str, context: dict[str, Any], given: obje
     name = context.get("tag", given)
     if not isinstance(name, str):
         return Problem(pointer, "wrong_type", f"is {kind_of(given)}, one of these is needed: {', '.join(choices)}")
-    return Problem(pointer, "unknown_choice", f"must be one of {', '.join(choices)}", did_you_mean(name, choices))
+    return Problem(pointer, "unknown_choice", f"must be one of {', '.join(choices)}", did_you_mean(name[:80], choices))
 
 
 def unique(problems: Iterable[Problem]) -> list[Problem]:
-    """One problem per place and code, in the order found: two readers may have met the same one."""
-    return list({(one.pointer, one.code): one for one in reversed(list(problems))}.values())[::-1]
+    """The first problem of each place and code: two readers may have met the same one. A hundred are enough."""
+    first: dict[tuple[str, str], Problem] = {}
+    for one in problems:
+        first.setdefault((one.pointer, one.code), one)
+    return list(first.values())[:MAX_PROBLEMS]

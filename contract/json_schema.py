@@ -1,16 +1,17 @@
 """The part of JSON Schema that components' arguments use, checked with sentences and pointers. Not a general validator.
 
 Known: type (one or several), anyOf/oneOf, enum, const, minimum, maximum, exclusiveMinimum, exclusiveMaximum, minLength,
-maxLength, items, minItems, maxItems, properties, required, additionalProperties, and $ref into $defs. Other keywords pass:
-the component's own code has the last word when it is built.
+maxLength, items, minItems, maxItems, properties, required, additionalProperties, and $ref into $defs. Other keywords
+pass: the component's own code has the last word when it is built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
-from contract.body import pointer_to
+from contract.body import MAX_PROBLEMS, pointer_to
 from contract.errors import Problem, did_you_mean
 from contract.explain import kind_of
 
@@ -24,7 +25,7 @@ NAMES = {
 
 def violations(schema: Schema, value: object, pointer: str = "") -> list[Problem]:
     """Everything about the value that the schema does not allow; empty when it fits."""
-    return list(_violations(schema, value, pointer, schema.get("$defs", {})))
+    return list(islice(_violations(schema, value, pointer, schema.get("$defs", {})), MAX_PROBLEMS))
 
 
 def _violations(schema: Schema, value: Any, pointer: str, definitions: Schema) -> Iterator[Problem]:
@@ -32,10 +33,10 @@ def _violations(schema: Schema, value: Any, pointer: str, definitions: Schema) -
         schema = {**definitions.get(schema["$ref"].rpartition("/")[2], {}), **schema}
     if branches := schema.get("anyOf") or schema.get("oneOf"):
         yield from _any_of(branches, value, pointer, definitions)
-    if types := _types(schema):
-        if not any(_is(value, name) for name in types):
-            yield _wrong_type(types, value, pointer)
-            return
+    types = _types(schema)
+    if types and not any(_is(value, name) for name in types):
+        yield _wrong_type(types, value, pointer)
+        return
     if "enum" in schema or "const" in schema:
         yield from _choice(schema.get("enum", [schema.get("const")]), value, pointer)
     if isinstance(value, dict):
@@ -92,7 +93,7 @@ def _choice(choices: list[Any], value: object, pointer: str) -> Iterator[Problem
     # 1 == True in Python, and not in JSON.
     if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices):
         texts = [str(choice) for choice in choices]
-        hint = did_you_mean(value, texts) if isinstance(value, str) else None
+        hint = did_you_mean(value[:80], texts) if isinstance(value, str) else None
         yield Problem(pointer, "unknown_choice", f"must be one of {', '.join(texts)}", hint)
 
 
@@ -130,6 +131,6 @@ def _object(schema: Schema, value: dict[str, Any], pointer: str, definitions: Sc
         elif others is False:
             known = f"; there is: {', '.join(properties)}" if properties else "; there are none"
             detail = f"no argument is named {name[:80]!r}{known}"
-            yield Problem(here, "unknown_argument", detail, did_you_mean(name, properties))
+            yield Problem(here, "unknown_argument", detail, did_you_mean(name[:80], properties))
         elif isinstance(others, dict):
             yield from _violations(others, item, here, definitions)

@@ -33,7 +33,7 @@ def _not_single(value: Any) -> bool:
 
 
 REGISTERED = "name registered components; GET /components lists them"
-ONE = "one process on one slot or GPU"
+ONE = "leave it out: a job is one process on one slot or GPU"
 
 NOT_YET = (
     Rule("/code", _given, "code bundles cannot be used yet", REGISTERED),

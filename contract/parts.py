@@ -68,7 +68,7 @@ class Schedule(Component):
 def _regex(text: str) -> str:
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise PydanticCustomError("not_a_pattern", "is no regular expression: {why}", {"why": str(error)}) from error
     return text
 
@@ -103,9 +103,13 @@ class Script(Group):
     """Its arguments."""
 
 
+def _is_script(value: Any) -> str:
+    return "script" if isinstance(value, Script) or (isinstance(value, dict) and "script" in value) else "component"
+
+
 Loop = Annotated[
     Annotated[Component, Tag("component")] | Annotated[Script, Tag("script")],
-    Discriminator(lambda value: "script" if isinstance(value, dict) and "script" in value else "component"),
+    Discriminator(_is_script),
 ]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from contract.arguments import SERVER_OWNED
+from contract.arguments import SERVER_OWNED, TrainingArguments
 from contract.resources import STRATEGIES
 
 Schema = dict[str, Any]
@@ -13,20 +13,49 @@ Schema = dict[str, Any]
 def with_short_forms(schema: Schema) -> Schema:
     """The long form's schema, taking the short forms too and leaving out what is the server's."""
     definitions: dict[str, Schema] = schema["$defs"]
-    for name in SERVER_OWNED:
-        definitions["TrainingArguments"]["properties"].pop(name, None)
-    by_name = {"type": "string", "description": "Its name alone."}
-    _also(definitions, "Component", by_name)
-    _also(definitions, "Schedule", by_name)
+    definitions["TrainingArguments"]["properties"] = _training(definitions["TrainingArguments"]["properties"])
+    alone = {"type": "string", "description": "Its name alone."}
+    _also(definitions, "Component", alone)
+    _also(definitions, "Schedule", alone)
     train = {"type": "string", "description": "The training set: a component's name, or the path of a file."}
     _also(definitions, "Data", train, {"$ref": "#/$defs/ComponentObject"})
     fields = definitions["Resources"]["properties"]
+    by_name = [
+        name for name, one in STRATEGIES.items() if "config" not in definitions[one.__name__].get("required", ())
+    ]
     fields["strategy"] = {
-        "anyOf": [{"enum": list(STRATEGIES)}, fields["strategy"]],
+        "anyOf": [{"enum": by_name}, fields["strategy"]],
         "description": fields["strategy"]["description"],
     }
     schema["anyOf"] = [{"required": ["model", "data"]}, {"required": ["loop"]}]
-    return schema
+    return cast(Schema, _standard(schema))
+
+
+def _training(properties: Schema) -> Schema:
+    """Without what is the server's; with the meanings, which pydantic reads from a dataclass's own body only."""
+    meanings = {
+        name: field.description
+        for group in reversed(TrainingArguments.__mro__)
+        for name, field in getattr(group, "__pydantic_fields__", {}).items()
+        if field.description
+    }
+    return {
+        name: {**described, "description": meanings[name]} if name in meanings else described
+        for name, described in properties.items()
+        if name not in SERVER_OWNED
+    }
+
+
+_STANDARD = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+def _standard(schema: Any) -> Any:
+    """pydantic writes a bound under its own name where a validator stands before the type."""
+    if isinstance(schema, list):
+        return [_standard(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {_STANDARD.get(name, name): _standard(value) for name, value in schema.items()}
 
 
 def _also(definitions: dict[str, Schema], name: str, *short: Schema) -> None:

@@ -30,6 +30,8 @@ from contract.schema import with_short_forms
 from contract.short_forms import long_form
 
 MAX_METADATA_BYTES = 16 * 1024
+MAX_TRAINING_FIELDS = 300
+"""More than there are names. Looking up the nearest name of each of 50,000 would be an attack."""
 
 
 def _small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -129,6 +131,9 @@ def read_spec(raw: bytes) -> JobSpec:
 def _training(values: object, problems: list[Problem]) -> TrainingArguments | None:
     if not isinstance(values, dict):
         problems.append(Problem("/training", "wrong_type", f"is {kind_of(values)}, an object is needed"))
+        return None
+    if len(values) > MAX_TRAINING_FIELDS:
+        problems.append(Problem("/training", "too_long", f"must have at most {MAX_TRAINING_FIELDS} entries"))
         return None
     try:
         return read_arguments(values, pointer="/training")

@@ -1,0 +1,137 @@
+"""Specs for the tests of the contract: problems in short, and hypothesis strategies for everything a spec can say."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+
+from contract import not_yet
+from contract.errors import InvalidSpec, Problem
+from contract.spec import JobSpec
+
+TOY = {"model": "toy/mlp", "data": "toy/regression"}
+
+
+def problems_of(body: object) -> list[Problem]:
+    try:
+        JobSpec.parse(body)
+    except InvalidSpec as invalid:
+        return invalid.problems
+    return []
+
+
+def places(body: object) -> list[tuple[str, str]]:
+    return [(one.pointer, one.code) for one in problems_of(body)]
+
+
+@contextmanager
+def everything_available() -> Iterator[None]:
+    """The spec's own rules alone, without the table of what nothing can run yet."""
+    with patch.object(not_yet, "_STEPS", []):
+        yield
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+).filter(lambda value: "hub://" not in str(value))
+ARGS = st.dictionaries(TEXT, VALUES, max_size=3)
+NAMES = st.sampled_from(["toy/mlp", "accuracy", "hf/sequence-classification", "a/b_2/C"])
+SLUGS = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,9}\Z")
+COMPONENTS = NAMES | st.fixed_dictionaries({"use": NAMES}, optional={"args": ARGS})
+SETS = st.dictionaries(SLUGS.filter(lambda name: name != "use"), COMPONENTS, min_size=1, max_size=3)
+DURATIONS = st.sampled_from(["4h", "90s", "1h30m", "1d", "1.5h", 1, 17.25])
+SHAPES = st.fixed_dictionaries(
+    {},
+    optional={
+        "nodes": st.integers(1, 9),
+        "gpus_per_node": st.none() | st.integers(0, 8),
+        "gpu": st.none() | TEXT,
+        "processes_per_node": st.none() | st.integers(1, 8),
+        "pool": SLUGS,
+        "strategy": st.sampled_from(["single", "ddp", "fsdp", {"type": "deepspeed", "config": {"stage": 3}}])
+        | st.fixed_dictionaries({"type": st.just("accelerate"), "config": ARGS}),
+        "time_limit": st.none() | DURATIONS,
+        "stall_limit": DURATIONS,
+    },
+)
+RETRIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_attempts": st.integers(1, 100),
+        "on": st.lists(st.sampled_from(["node_lost", "crashed", "stalled", "oom", "error"]), max_size=3),
+        "backoff": DURATIONS,
+    },
+)
+OPTIMIZERS = st.lists(
+    st.fixed_dictionaries(
+        {"id": SLUGS, "params": st.lists(st.sampled_from([r"\.quantiles$", ".*"]), max_size=2), "use": NAMES},
+        optional={
+            "args": ARGS,
+            "loss": st.none() | TEXT,
+            "schedule": NAMES | st.fixed_dictionaries({"use": NAMES, "per": st.sampled_from(["step", "epoch"])}),
+            "every": st.integers(1, 5),
+            "clip": st.none() | st.floats(0.1, 10),
+        },
+    ),
+    max_size=2,
+    unique_by=lambda one: one["id"],
+)
+TRAINING = st.fixed_dictionaries(
+    {},
+    optional={
+        "learning_rate": st.floats(0, 1),
+        "max_steps": st.integers(1, 10**6) | st.just(5e8),
+        "num_train_epochs": st.integers(0, 9),
+        "bf16": st.booleans(),
+        "seed": st.integers(0, 2**31),
+        "lr_scheduler_type": st.sampled_from(["linear", "cosine", "constant"]),
+    },
+)
+SPECS = st.fixed_dictionaries(
+    {
+        "model": COMPONENTS,
+        "data": COMPONENTS
+        | st.just("data://x/train.jsonl")
+        | st.fixed_dictionaries(
+            {"train": COMPONENTS},
+            optional={
+                "eval": st.none() | COMPONENTS | SETS,
+                "test": COMPONENTS,
+                "map": st.lists(COMPONENTS, max_size=2),
+            },
+        ),
+    },
+    optional={
+        "name": st.none() | TEXT,
+        "project": SLUGS,
+        "tags": st.lists(TEXT, max_size=3),
+        "metadata": ARGS,
+        "priority": st.integers(-100, 100),
+        "processor": st.none() | COMPONENTS,
+        "collator": COMPONENTS,
+        "loss": COMPONENTS,
+        "metrics": st.lists(COMPONENTS, max_size=3),
+        "compute_metrics": COMPONENTS,
+        "training": TRAINING,
+        "optimizers": st.none() | OPTIMIZERS,
+        "callbacks": st.lists(COMPONENTS, max_size=3),
+        "report_to": st.lists(TEXT, max_size=2),
+        "code": st.fixed_dictionaries({"bundle": st.just("a" * 64)}, optional={"requires": st.lists(TEXT, max_size=2)}),
+        "loop": st.fixed_dictionaries({"script": TEXT}, optional={"argv": st.lists(TEXT, max_size=2)}),
+        "env": st.dictionaries(SLUGS, TEXT, max_size=2),
+        "secrets": st.lists(SLUGS, max_size=2),
+        "resources": SHAPES,
+        "retry": RETRIES,
+        "resume_from": st.fixed_dictionaries(
+            {"job": st.just("job_" + "0" * 32)},
+            optional={
+                "checkpoint": st.sampled_from(["latest", "best", "ckpt_" + "1" * 32]),
+                "mode": st.sampled_from(["full", "weights"]),
+            },
+        ),
+    },
+)

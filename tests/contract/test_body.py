@@ -1,0 +1,116 @@
+"""The body reader: what json.loads takes without a word and we do not."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.body import MAX_DEPTH, MAX_PROBLEMS, pointer_to, read_json
+from contract.errors import InvalidSpec
+
+
+def problems_of(raw: bytes) -> list[tuple[str, str]]:
+    with pytest.raises(InvalidSpec) as caught:
+        read_json(raw)
+    return [(one.pointer, one.code) for one in caught.value.problems]
+
+
+def detail_of(raw: bytes) -> str:
+    with pytest.raises(InvalidSpec) as caught:
+        read_json(raw)
+    return caught.value.problems[0].detail
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=40,
+)
+
+
+@given(JSON, st.booleans())
+def test_good_json_is_read_as_json_reads_it(value, ascii_only):
+    assert read_json(json.dumps(value, ensure_ascii=ascii_only).encode()) == value
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(raw):
+    try:
+        read_json(raw)
+    except InvalidSpec as invalid:
+        problems = invalid.problems
+    else:
+        return
+    assert problems
+
+
+@pytest.mark.parametrize(
+    ("raw", "problems"),
+    [
+        (b'{"a": 1, "a": 1}', [("/a", "duplicate_key")]),
+        (b'{"a": [{"b/c": 1, "b/c": 2}]}', [("/a/0/b~1c", "duplicate_key")]),
+        (b'[NaN, {"x~y": -Infinity}]', [("/0", "not_finite"), ("/1/x~0y", "not_finite")]),
+        (b'{"a": 1e400, "b": -1e400}', [("/a", "number_too_large"), ("/b", "number_too_large")]),
+        (b'{"a": 9223372036854775808}', [("/a", "number_too_large")]),
+        (b'{"a": ' + b"9" * 5000 + b"}", [("/a", "number_too_large")]),
+        (rb'{"a": "x\u0000y", "b\u0000": 1}', [("/a", "nul"), ("", "nul")]),
+        (rb'{"a": ["\ud800"], "b\ud800": 1}', [("/a/0", "lone_surrogate"), ("", "lone_surrogate")]),
+        (rb'{"a": "\udc00\ud83d"}', [("/a", "lone_surrogate")]),
+        (b"[" * 33 + b"]" * 33, [("/0" * 32, "too_deep")]),
+        (b'{"a":' * 33 + b"1" + b"}" * 33, [("/a" * 32, "too_deep")]),
+        (b"[" * 200_000 + b"]" * 200_000, [("", "too_deep")]),
+        (b"[" * 200_000, [("", "too_deep")]),
+        (b"", [("", "invalid_json")]),
+        (b"\xef\xbb\xbf{}", [("", "invalid_json")]),
+        (b'{"a": "\x01"}', [("", "invalid_json")]),
+        (b"{} {}", [("", "invalid_json")]),
+    ],
+)  # fmt: skip
+def test_what_breaks_later_is_refused_with_a_pointer(raw, problems):
+    assert problems_of(raw) == problems
+
+
+def test_all_problems_come_at_once():
+    raw = rb'{"a": NaN, "b": {"c": 1, "c": 2}, "d": "\u0000", "e": 1e999, "f": ["\udfff"]}'
+    assert problems_of(raw) == [
+        ("/a", "not_finite"),
+        ("/b/c", "duplicate_key"),
+        ("/d", "nul"),
+        ("/e", "number_too_large"),
+        ("/f/0", "lone_surrogate"),
+    ]
+
+
+def test_a_body_of_nothing_but_mistakes_gets_a_bounded_answer():
+    assert len(problems_of(b"[" + b"NaN," * 5000 + b"1]")) == MAX_PROBLEMS
+
+
+def test_bad_json_is_told_with_line_and_column():
+    assert "line 3, column 8" in detail_of(b'{\n"a": 1,\n  "b": }')
+
+
+def test_bad_utf8_is_told_with_line_and_column():
+    assert detail_of('{\n "é": "'.encode() + b'\xff"}') == "not UTF-8 at line 2, column 8 (byte 10): byte 0xff"
+
+
+def test_emoji_may_be_written_raw_or_escaped():
+    assert read_json('{"😀": "😀"}'.encode()) == read_json(rb'{"\ud83d\ude00": "\uD83D\uDE00"}') == {"😀": "😀"}
+
+
+def test_numbers_at_the_edge_are_kept_exactly():
+    assert read_json(b"[9223372036854775807, -9223372036854775808, 1e308]") == [2**63 - 1, -(2**63), 1e308]
+
+
+def test_the_depth_limit_counts_nesting_and_not_brackets():
+    assert read_json(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
+    assert read_json(json.dumps(["[{" * 50] * 50 + [[]] * 100).encode())
+
+
+def test_a_pointer_escapes_tilde_and_slash():
+    assert pointer_to("a/b", 0, "c~d", "") == "/a~1b/0/c~0d/"

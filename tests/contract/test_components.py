@@ -1,0 +1,120 @@
+"""Components: listed without importing, checked against what nodes announce."""
+
+import json
+import sys
+
+from contract.components import GROUPS, Catalogue, Described, check, names
+from contract.spec import JobSpec
+
+MLP = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["hidden"],
+    "properties": {
+        "hidden": {"type": "integer", "minimum": 1},
+        "dropout": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+        "activation": {"enum": ["relu", "gelu"]},
+        "bias": {"type": "boolean"},
+        "seed": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "sizes": {"type": "array", "items": {"type": "integer"}},
+    },
+}
+CATALOGUE = Catalogue.of(
+    [
+        Described(name="toy/mlp", group="models", summary="A small perceptron.", args=MLP),
+        Described(name="toy/gpt", group="models"),
+        Described(name="toy/regression", group="data"),
+        Described(name="accuracy", group="metrics"),
+    ]
+)
+
+
+def found(body, catalogue=CATALOGUE):
+    return [(one.pointer, one.code) for one in check(JobSpec.parse(body), catalogue, body)]
+
+
+def model(**args):
+    return {"model": {"use": "toy/mlp", "args": {"hidden": 4, **args}}, "data": "toy/regression"}
+
+
+def test_built_in_components_are_listed_without_importing_them():
+    loaded = set(sys.modules)
+    assert "toy/mlp" in names("models")
+    assert "files/jsonl" in names("data")
+    assert not any(name.startswith("worker.") for name in set(sys.modules) - loaded)
+
+
+def test_a_spec_of_known_components_has_no_problems():
+    assert found({**model(dropout=0, sizes=[1, 2.0], seed=None, activation="relu"), "metrics": ["accuracy"]}) == []
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
+    spec = JobSpec.parse({"model": "toy/mpl", "data": "toy/regression"})
+    (problem,) = check(spec, CATALOGUE)
+    assert (problem.pointer, problem.code) == ("/model/use", "unknown_component")
+    assert problem.detail == "no model named 'toy/mpl'. Known: toy/gpt, toy/mlp."
+    assert problem.hint == "did you mean 'toy/mlp'?"
+
+
+def test_every_unknown_name_is_told_where_it_was_written():
+    data = {"train": "a", "eval": {"x": "b", "y": {"use": "c"}}}
+    others = {"callbacks": ["early"], "collator": "padding", "processor": "tokens"}
+    body = {"model": "bert", "data": data, "metrics": ["accuracy", "f2"], **others}
+    assert sorted(found(body)) == [
+        ("/callbacks/0", "unknown_component"),
+        ("/collator", "unknown_component"),
+        ("/data/eval/x", "unknown_component"),
+        ("/data/eval/y/use", "unknown_component"),
+        ("/data/train", "unknown_component"),
+        ("/metrics/1", "unknown_component"),
+        ("/model", "unknown_component"),
+        ("/processor", "unknown_component"),
+    ]
+
+
+def test_a_missing_argument_of_a_bare_name_points_at_the_name():
+    assert found({"model": "toy/mlp", "data": "toy/regression"}) == [("/model", "missing")]
+
+
+def test_arguments_are_checked_all_at_once():
+    body = model(hiden=3, dropout=1, activation="relo", bias=1, seed="5", sizes=[1, True], hidden=0)
+    assert found(body) == [
+        ("/model/args/hidden", "out_of_range"),
+        ("/model/args/hiden", "unknown_argument"),
+        ("/model/args/dropout", "out_of_range"),
+        ("/model/args/activation", "unknown_choice"),
+        ("/model/args/bias", "wrong_type"),
+        ("/model/args/seed", "wrong_type"),
+        ("/model/args/sizes/1", "wrong_type"),
+    ]
+
+
+def test_a_component_without_arguments_takes_none():
+    assert found({"model": {"use": "toy/gpt", "args": {"x": 1}}, "data": "toy/regression"}) == [
+        ("/model/args/x", "unknown_argument")
+    ]
+
+
+def test_a_catalogue_travels_as_json_and_keeps_its_hash():
+    again = Catalogue.model_validate(json.loads(json.dumps(CATALOGUE.as_json())))
+    assert again == CATALOGUE
+    assert again.hash == CATALOGUE.hash
+
+
+def test_the_hash_follows_the_contents_and_not_their_order():
+    one, two = Described(name="a", group="models"), Described(name="b", group="models")
+    assert Catalogue.of([one, two]).hash == Catalogue.of([two, one]).hash
+    assert Catalogue.of([one]).hash != Catalogue.of([one, two]).hash
+    assert Catalogue.of([one]).hash != Catalogue.of([one.model_copy(update={"summary": "other"})]).hash
+
+
+def test_a_catalogue_of_a_newer_node_may_have_groups_and_fields_that_we_do_not_know():
+    catalogue = Catalogue.model_validate({"loops": {"x": {"name": "x", "group": "loops", "since": 2}}})
+    assert catalogue.known("loops") == ["x"]
+
+
+def test_every_group_says_what_one_of_it_is_called():
+    assert set(GROUPS) == {
+        "models", "data", "maps", "processors", "collators", "losses", "metrics", "callbacks", "optimizers",
+        "schedules",
+    }  # fmt: skip

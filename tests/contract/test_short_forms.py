@@ -1,0 +1,159 @@
+"""Short forms become long ones, and what is said in both places must agree."""
+
+import pytest
+
+from contract.short_forms import Long, components, long_form
+from contract.spec import JobSpec
+from tests.contract.specs import TOY, everything_available, places, problems_of
+
+JOB = "job_" + "0" * 32
+ZERO = {"type": "deepspeed", "config": {"a": 2}}
+JSONL = {"use": "files/jsonl", "args": {"paths": ["data://x/train.jsonl"]}}
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"model": "toy/mlp"}, {"model": {"use": "toy/mlp"}}),
+        ({"metrics": ["f1", {"use": "mse"}]}, {"metrics": [{"use": "f1"}, {"use": "mse"}]}),
+        ({"data": "toy/regression"}, {"data": {"train": {"use": "toy/regression"}}}),
+        ({"data": {"use": "toy/regression", "args": {}}}, {"data": {"train": {"use": "toy/regression", "args": {}}}}),
+        ({"data": "data://x/train.jsonl"}, {"data": {"train": JSONL}}),
+        ({"data": {"eval": "data://x/train.jsonl"}}, {"data": {"eval": JSONL}}),
+        ({"data": {"eval": {"a": "data://x/train.jsonl"}}}, {"data": {"eval": {"a": JSONL}}}),
+        ({"resources": {"strategy": "ddp"}}, {"resources": {"strategy": {"type": "ddp"}}}),
+        ({"optimizers": [{"schedule": "constant"}]}, {"optimizers": [{"schedule": {"use": "constant"}}]}),
+        ({"loop": "my_code:main"}, {"loop": {"use": "my_code:main"}}),
+    ],
+)  # fmt: skip
+def test_a_short_form_becomes_the_long_one(short, long):
+    assert long_form(short).document == long
+    assert long_form(long).document == long
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("data://x.csv", "no_reader"),
+        ("data://x", "no_reader"),
+        ("https://x/y.parquet", "no_reader"),
+        ("train.jsonl", "path_without_root"),
+        ("/etc/train.jsonl", "path_without_root"),
+        ("./train.JSONL", "path_without_root"),
+        ("train.parquet", "no_reader"),
+    ],
+)
+def test_a_path_that_nothing_reads_is_refused_with_what_there_is(path, code):
+    problem = problems_of({**TOY, "data": {"train": path}})[0]
+    assert (problem.pointer, problem.code) == ("/data/train", code)
+    assert ".jsonl" in problem.detail.lower()
+    assert problem.hint
+
+
+def test_a_path_without_root_is_answered_with_the_one_that_works():
+    assert problems_of({**TOY, "data": "./x/train.jsonl"})[0].hint == "did you mean 'data://x/train.jsonl'?"
+
+
+@pytest.mark.parametrize(
+    ("training", "place"),
+    [
+        ({"report_to": "tensorboard"}, {"report_to": ["tensorboard"]}),
+        ({"report_to": ["wandb", "mlflow"]}, {"report_to": ["mlflow", "wandb"]}),
+        ({"report_to": "none"}, {"report_to": []}),
+        ({"fsdp": "full_shard"}, {"resources": {"strategy": "fsdp"}}),
+        ({"fsdp": True, "fsdp_config": {"a": 1}}, {"resources": {"strategy": {"type": "fsdp", "config": {"a": 1}}}}),
+        ({"deepspeed": {"a": 1}}, {"resources": {"strategy": {"type": "deepspeed", "config": {"a": 1}}}}),
+        ({"resume_from_checkpoint": JOB}, {"resume_from": {"job": JOB}}),
+        ({"resume_from_checkpoint": f"{JOB}/best"}, {"resume_from": {"job": JOB, "checkpoint": "best"}}),
+        ({"resume_from_checkpoint": False}, {}),
+        ({"optim": "sgd"}, {"optimizers": [{"use": "sgd"}]}),
+        ({"do_train": True, "do_eval": False}, {"data": {"train": "x"}}),
+        ({"do_train": False, "do_predict": True}, {"data": {"test": "x"}}),
+    ],
+)
+def test_what_has_a_place_of_its_own_may_stand_in_training_or_there_or_in_both(training, place):
+    assert long_form({**place, "training": training}).problems == []
+    copied = long_form({"data": {"train": "x"}, "training": training})
+    assert "do_train" in training or copied.problems == []
+
+
+@pytest.mark.parametrize(
+    ("training", "place", "named"),
+    [
+        ({"report_to": "wandb"}, {"report_to": ["tensorboard"]}, "/report_to"),
+        ({"report_to": "none"}, {"report_to": ["tensorboard"]}, "/report_to"),
+        ({"fsdp": "full_shard"}, {"resources": {"strategy": "ddp"}}, "/resources/strategy"),
+        ({"deepspeed": {"a": 1}}, {"resources": {"strategy": ZERO}}, "/resources/strategy"),
+        ({"resume_from_checkpoint": JOB}, {"resume_from": {"job": JOB, "checkpoint": "best"}}, "/resume_from"),
+        ({"optim": "sgd"}, {"optimizers": [{"use": "adam"}, {"use": "sgd"}]}, "/optimizers"),
+        ({"do_train": True}, {"data": {"eval": "x"}}, "/data/train"),
+        ({"do_eval": False}, {"data": {"eval": "x"}}, "/data/eval"),
+        ({"do_predict": True}, {"data": "x"}, "/data/test"),
+    ],
+)  # fmt: skip
+def test_a_disagreement_names_both_places(training, place, named):
+    (problem,) = long_form({**place, "training": training}).problems
+    assert (problem.pointer, problem.code) == (f"/training/{next(iter(training))}", "disagreement")
+    assert named in problem.detail
+
+
+def test_what_training_says_is_copied_to_its_own_place():
+    training = {"report_to": "wandb", "deepspeed": {"stage": 3}, "resume_from_checkpoint": f"{JOB}/best"}
+    document = long_form({"training": training}).document
+    assert document["report_to"] == ["wandb"]
+    assert document["resources"]["strategy"] == {"type": "deepspeed", "config": {"stage": 3}}
+    assert document["resume_from"] == {"job": JOB, "checkpoint": "best"}
+
+
+def test_a_job_to_resume_from_may_be_named_in_training():
+    with everything_available():
+        spec = JobSpec.parse({**TOY, "training": {"resume_from_checkpoint": JOB}})
+    assert spec.resume_from
+    assert spec.resume_from.job == JOB
+
+
+@pytest.mark.parametrize("value", [True, "out/checkpoint-500", "job_5", 5])
+def test_a_checkpoint_that_is_no_jobs_is_refused_where_it_was_written(value):
+    assert places({**TOY, "training": {"resume_from_checkpoint": value}}) == [
+        ("/training/resume_from_checkpoint", "not_a_job")
+    ]
+
+
+def test_a_copied_value_is_blamed_where_it_was_written():
+    assert places({**TOY, "training": {"report_to": "wandb"}}) == [("/training/report_to", "not_available_yet")]
+
+
+@pytest.mark.parametrize(
+    ("body", "long", "short"),
+    [
+        ({"model": "x"}, "/model/use", "/model"),
+        ({"model": {"use": "x"}}, "/model/use", "/model/use"),
+        ({"data": "x"}, "/data/train/args/paths", "/data"),
+        ({"data": {"use": "x"}}, "/data/train/args/paths", "/data/args"),
+        ({"data": {"train": "x"}}, "/data/train/use", "/data/train"),
+        ({"data": {"eval": {"a/b": "x"}}}, "/data/eval/a~1b/use", "/data/eval/a~1b"),
+        ({"metrics": ["x"]}, "/metrics/0/use", "/metrics/0"),
+        ({}, "/model", "/model"),
+        ({}, "/resources/nodes", "/resources"),
+    ],
+)
+def test_a_place_in_the_long_form_leads_back_to_what_was_written(body, long, short):
+    found: Long = long_form(body)
+    assert found.locate(long) == short
+
+
+def test_every_component_of_a_spec_is_found():
+    one = {"use": "x"}
+    document = {
+        "model": one, "processor": one, "collator": one, "loss": one, "compute_metrics": one, "loop": one,
+        "metrics": [one], "callbacks": [one, one],
+        "data": {"train": one, "test": one, "eval": {"a": one, "b": one}, "map": [one]},
+        "optimizers": [{"use": "adam", "schedule": one}],
+    }  # fmt: skip
+    assert {(named.pointer, named.group) for named in components(document)} == {
+        ("/model", "models"), ("/processor", "processors"), ("/collator", "collators"), ("/loss", "losses"),
+        ("/compute_metrics", "metrics"), ("/loop", "loops"), ("/metrics/0", "metrics"), ("/callbacks/0", "callbacks"),
+        ("/callbacks/1", "callbacks"), ("/data/train", "data"), ("/data/test", "data"), ("/data/eval/a", "data"),
+        ("/data/eval/b", "data"), ("/data/map/0", "maps"), ("/optimizers/0", "optimizers"),
+        ("/optimizers/0/schedule", "schedules"),
+    }  # fmt: skip

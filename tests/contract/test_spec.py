@@ -1,0 +1,184 @@
+"""JobSpec: what it takes, what it becomes, and that it comes back the same."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contract.body import read_json
+from contract.errors import InvalidSpec
+from contract.json_schema import violations
+from contract.lifecycle import Reason
+from contract.resources import Retry, RetryOn
+from contract.spec import JobSpec, job_schema, read_spec
+from tests.contract.specs import SPECS, TOY, VALUES, everything_available, places
+
+LONG = {
+    "name": None, "project": "default", "tags": [], "metadata": {}, "priority": 5,
+    "model": {"use": "toy/mlp", "args": {}}, "processor": None,
+    "data": {"train": {"use": "toy/regression", "args": {}}, "eval": None, "test": None, "map": []},
+    "collator": None, "loss": None, "metrics": [], "compute_metrics": None, "training": {}, "optimizers": None,
+    "callbacks": [], "trainer": None, "loop": None, "report_to": [], "code": None, "env": {}, "secrets": [],
+    "resources": {
+        "nodes": 1, "gpus_per_node": None, "gpu": None, "processes_per_node": None, "pool": "default",
+        "strategy": {"type": "single"}, "time_limit": 14400.0, "stall_limit": 600.0,
+    },
+    "retry": {"max_attempts": 3, "on": ["node_lost", "crashed", "stalled"], "backoff": 0.0},
+    "resume_from": None,
+}  # fmt: skip
+
+
+def points_into(value, pointer: str) -> bool:
+    """Everything but the last part is there; the last one may be what is missing."""
+    *path, _ = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    for part in path:
+        if not (part in value if isinstance(value, dict) else isinstance(value, list)):
+            return False
+        value = value[part] if isinstance(value, dict) else value[int(part)]
+    return isinstance(value, dict | list)
+
+
+def test_two_words_are_a_whole_spec():
+    assert read_spec(b'{"model": "toy/mlp", "data": "toy/regression"}').as_json() == LONG
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(SPECS)
+def test_the_effective_spec_parses_back_to_an_equal_one(body):
+    with everything_available():
+        spec = JobSpec.parse(body)
+        again = read_spec(json.dumps(spec.as_json()).encode())
+    assert again == spec
+    assert again.as_json() == spec.as_json()
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(SPECS)
+def test_the_published_schema_takes_what_the_parser_takes(body):
+    with everything_available():
+        JobSpec.parse(body)
+    assert violations(job_schema(), body) == []
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(SPECS, st.data())
+def test_any_value_in_any_place_is_taken_or_refused_with_a_pointer_into_the_body(body, data):
+    body = copy.deepcopy(body)
+    name = data.draw(st.sampled_from(sorted(JobSpec.model_fields)))
+    body[name] = data.draw(VALUES)
+    try:
+        JobSpec.parse(body)
+    except InvalidSpec as invalid:
+        pointers = [one.pointer for one in invalid.problems]
+    else:
+        return
+    assert pointers
+    assert all(points_into(body, pointer) for pointer in pointers)
+
+
+@given(SPECS)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_parsing_leaves_the_body_as_it_was(body):
+    before = copy.deepcopy(body)
+    places(body)
+    assert body == before
+
+
+def test_the_example_of_the_documentation_is_understood():
+    body = {
+        "name": "sst2", "project": "default", "tags": ["demo"], "metadata": {"team": "vision"}, "priority": 5,
+        "model": {"use": "hf/sequence-classification", "args": {"path": "models://bert-tiny", "num_labels": 2}},
+        "processor": {"use": "hf/tokenizer", "args": {"path": "models://bert-tiny"}},
+        "data": {
+            "train": {"use": "files/jsonl", "args": {"paths": ["data://sst2/train.jsonl"]}},
+            "eval": {"use": "files/jsonl", "args": {"paths": ["data://sst2/dev.jsonl"]}},
+            "test": None,
+            "map": [{"use": "tokenize", "args": {"column": "sentence", "max_length": 128}}],
+        },
+        "collator": "padding", "loss": None, "metrics": ["accuracy", "f1"], "compute_metrics": None,
+        "training": {"num_train_epochs": 3, "learning_rate": 2e-5, "bf16": True, "eval_strategy": "epoch"},
+        "optimizers": None, "callbacks": [{"use": "early_stopping", "args": {"patience": 3}}], "trainer": None,
+        "loop": None, "report_to": ["tensorboard"], "code": None, "env": {}, "secrets": [],
+        "resources": {
+            "nodes": 1, "gpus_per_node": None, "gpu": None, "processes_per_node": None, "pool": "default",
+            "strategy": {"type": "single"}, "time_limit": "4h", "stall_limit": "10m",
+        },
+        "retry": {"max_attempts": 3, "on": ["node_lost", "crashed", "stalled"]}, "resume_from": None,
+    }  # fmt: skip
+    assert places(body) == [("/data/map", "not_available_yet"), ("/report_to", "not_available_yet")]
+    with everything_available():
+        spec = JobSpec.parse({key: value for key, value in body.items() if key != "report_to"})
+    assert spec.training.learning_rate == 2e-5
+    assert spec.resources.time_limit == 4 * 3600
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("4h", 14400), ("10m", 600), ("90s", 90), ("1h30m", 5400), ("2d", 172800), ("1.5h", 5400), (7, 7)],
+)
+def test_a_duration_is_read_once_into_seconds(written, seconds):
+    assert JobSpec.parse({**TOY, "resources": {"time_limit": written}}).resources.time_limit == seconds
+
+
+def test_5e8_is_a_good_integer_and_true_is_none():
+    assert read_spec(b'{"model": "m", "data": "d", "training": {"max_steps": 5e8}}').training.max_steps == 500_000_000
+    assert JobSpec.parse({**TOY, "priority": 1e1}).priority == 10
+    assert places({**TOY, "priority": True}) == [("/priority", "wrong_type")]
+    assert places({**TOY, "priority": 1.5}) == [("/priority", "wrong_type")]
+
+
+def test_no_time_limit_is_said_with_null():
+    assert JobSpec.parse({**TOY, "resources": {"time_limit": None}}).resources.time_limit is None
+
+
+def test_evaluation_alone_is_a_job():
+    assert JobSpec.parse({"model": "toy/mlp", "data": {"eval": "toy/regression"}}).data.train is None
+
+
+def test_a_retry_waits_twice_as_long_each_time_and_a_day_at_most():
+    retry = Retry(backoff=10.0)
+    assert [retry.wait_seconds(failures) for failures in (1, 2, 3, 100)] == [10, 20, 40, 86400]
+    assert Retry().wait_seconds(99) == 0
+
+
+def test_what_may_be_retried_are_reasons_of_the_lifecycle():
+    assert {str(one) for one in RetryOn} <= {str(reason) for reason in Reason}
+
+
+def test_a_spec_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        JobSpec.parse(TOY).name = "other"
+
+
+def test_the_effective_spec_is_compact():
+    assert len(json.dumps(JobSpec.parse(TOY).as_json())) < 1100
+
+
+def test_every_field_of_the_schema_says_what_it_means():
+    schema = job_schema()
+    for name, part in [("JobSpec", schema), *schema["$defs"].items()]:
+        for field, described in part.get("properties", {}).items():
+            assert described.get("description") or field == "type", f"{name}.{field} has no description"
+
+
+def test_the_schema_holds_the_training_arguments_without_the_servers_own():
+    training = job_schema()["$defs"]["TrainingArguments"]["properties"]
+    assert "learning_rate" in training
+    assert "output_dir" not in training
+
+
+def test_importing_the_spec_imports_nothing_heavy():
+    program = "import sys, contract.spec, contract.components; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "sqlalchemy", "fastapi", "redis", "celery", "worker", "service"} & set(loaded)
+
+
+def test_a_body_is_read_before_it_is_a_spec():
+    with pytest.raises(InvalidSpec) as caught:
+        read_spec(b'{"model": "a", "model": "b", "data": NaN}')
+    assert [one.pointer for one in caught.value.problems] == ["/model", "/data"]
+    assert read_json(b"{}") == {}

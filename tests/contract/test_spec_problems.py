@@ -1,0 +1,214 @@
+"""Nonsense and typos: every one told, at the place where it was written, with what would work."""
+
+import pytest
+
+from contract.body import MAX_PROBLEMS
+from contract.not_yet import NOT_YET
+from contract.spec import JobSpec, read_spec
+from tests.contract.specs import TOY, everything_available, places, problems_of
+
+JOB = "job_" + "0" * 32
+ADAM = {"id": "a", "params": [".*"], "use": "adam"}
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"modle": "x"}, ("/modle", "unknown_field")),
+        ({"a/b~c": 1}, ("/a~1b~0c", "unknown_field")),
+        ({"name": 5}, ("/name", "wrong_type")),
+        ({"name": ""}, ("/name", "not_well_formed")),
+        ({"name": "two\nlines"}, ("/name", "not_well_formed")),
+        ({"name": "x" * 129}, ("/name", "too_long")),
+        ({"project": "../x"}, ("/project", "not_well_formed")),
+        ({"tags": "demo"}, ("/tags", "wrong_type")),
+        ({"tags": ["ok", True]}, ("/tags/1", "wrong_type")),
+        ({"tags": ["x"] * 33}, ("/tags", "too_long")),
+        ({"metadata": []}, ("/metadata", "wrong_type")),
+        ({"metadata": {"a": "x" * 17_000}}, ("/metadata", "too_large")),
+        ({"priority": "5"}, ("/priority", "wrong_type")),
+        ({"priority": 101}, ("/priority", "out_of_range")),
+        ({"priority": -(10**30)}, ("/priority", "out_of_range")),
+        ({"model": 5}, ("/model", "wrong_type")),
+        ({"model": {}}, ("/model/use", "missing")),
+        ({"model": {"use": "m", "arg": {}}}, ("/model/arg", "unknown_field")),
+        ({"model": {"use": "m", "args": []}}, ("/model/args", "wrong_type")),
+        ({"model": ""}, ("/model", "not_well_formed")),
+        ({"model": "os.system"}, ("/model", "not_well_formed")),
+        ({"model": {"use": "torch.nn.Linear"}}, ("/model/use", "not_well_formed")),
+        ({"model": "../../etc/passwd"}, ("/model", "not_well_formed")),
+        ({"model": "builtins:eval"}, ("/model", "needs_bundle")),
+        ({"callbacks": ["os:system"]}, ("/callbacks/0", "needs_bundle")),
+        ({"callbacks": [{"use": "os:system"}]}, ("/callbacks/0/use", "needs_bundle")),
+        ({"trainer": "my:Trainer"}, ("/trainer", "needs_bundle")),
+        ({"data": 5}, ("/data", "wrong_type")),
+        ({"data": {}}, ("/data", "missing")),
+        ({"data": {"trian": "x"}}, ("/data/trian", "unknown_field")),
+        ({"data": {"use": "toy/regression", "arg": 1}}, ("/data/arg", "unknown_field")),
+        ({"data": {"train": "x", "eval": {}}}, ("/data/eval", "too_short")),
+        ({"data": {"train": "x", "eval": {"a/b": "x"}}}, ("/data/eval/a~1b", "not_well_formed")),
+        ({"data": {"train": "x", "eval": {"a": {"use": "x", "foo": 1}}}}, ("/data/eval/a/foo", "unknown_field")),
+        ({"data": {"train": "x", "eval": {"use": "x", "foo": 1}}}, ("/data/eval/foo", "unknown_field")),
+        ({"metrics": "accuracy"}, ("/metrics", "wrong_type")),
+        ({"metrics": ["accuracy", 5]}, ("/metrics/1", "wrong_type")),
+        ({"training": None}, ("/training", "wrong_type")),
+        ({"training": {"lerning_rate": 1}}, ("/training/lerning_rate", "unknown_field")),
+        ({"training": {"output_dir": "/etc"}}, ("/training/output_dir", "server_owned")),
+        ({"training": {str(number): 1 for number in range(50_000)}}, ("/training", "too_long")),
+        ({"training": {"eval_strategy": "epoch"}}, ("/training/eval_strategy", "disagreement")),
+        ({"resources": {"nodes": 0}}, ("/resources/nodes", "out_of_range")),
+        ({"resources": {"gpus_per_node": True}}, ("/resources/gpus_per_node", "wrong_type")),
+        ({"resources": {"gpus_per_node": -1}}, ("/resources/gpus_per_node", "out_of_range")),
+        ({"resources": {"time_limit": "4 hours"}}, ("/resources/time_limit", "duration")),
+        ({"resources": {"time_limit": 0}}, ("/resources/time_limit", "out_of_range")),
+        ({"resources": {"time_limit": True}}, ("/resources/time_limit", "wrong_type")),
+        ({"resources": {"time_limit": float("inf")}}, ("/resources/time_limit", "wrong_type")),
+        ({"resources": {"stall_limit": None}}, ("/resources/stall_limit", "wrong_type")),
+        ({"resources": {"strategy": "fdsp"}}, ("/resources/strategy", "unknown_choice")),
+        ({"resources": {"strategy": {"type": "fdsp"}}}, ("/resources/strategy", "unknown_choice")),
+        ({"resources": {"strategy": {}}}, ("/resources/strategy", "missing")),
+        ({"resources": {"strategy": {"type": "single", "x": 1}}}, ("/resources/strategy/x", "unknown_field")),
+        ({"retry": {"max_attempts": 0}}, ("/retry/max_attempts", "out_of_range")),
+        ({"retry": {"on": ["oom", "nod_lost"]}}, ("/retry/on/1", "unknown_choice")),
+        ({"retry": {"backoff": "2d"}}, ("/retry/backoff", "out_of_range")),
+        ({"resume_from": {"job": "5"}}, ("/resume_from/job", "not_well_formed")),
+        ({"resume_from": {"job": JOB, "checkpoint": "newest"}}, ("/resume_from/checkpoint", "not_well_formed")),
+        ({"resume_from": {"job": JOB, "mode": "weight"}}, ("/resume_from/mode", "unknown_choice")),
+        ({"optimizers": [{**ADAM, "params": ["("]}]}, ("/optimizers/0/params/0", "not_a_pattern")),
+        ({"optimizers": [ADAM, ADAM]}, ("/optimizers/1/id", "duplicate_id")),
+        ({"optimizers": [{**ADAM, "schedule": {"use": "y", "x": 1}}]}, ("/optimizers/0/schedule/x", "unknown_field")),
+        ({"optimizers": [{**ADAM, "evry": 1}]}, ("/optimizers/0/evry", "unknown_field")),
+        ({"loop": {"script": "train.py", "argc": 1}}, ("/loop/argc", "unknown_field")),
+        ({"code": {"bundle": "latest"}}, ("/code/bundle", "not_well_formed")),
+        ({"env": {"A": 1}}, ("/env/A", "wrong_type")),
+        ({"secrets": ["a b"]}, ("/secrets/0", "not_well_formed")),
+    ],
+)  # fmt: skip
+def test_one_mistake_is_one_problem_at_its_place(change, place):
+    with everything_available():
+        assert places({**TOY, **change}) == [place]
+
+
+@pytest.mark.parametrize("body", [None, [], "toy/mlp", 5, True])
+def test_a_spec_is_an_object(body):
+    assert places(body) == [("", "wrong_type")]
+
+
+def test_model_and_data_are_asked_for_together():
+    assert places({}) == [("/model", "missing"), ("/data", "missing")]
+
+
+def test_a_loop_of_ones_own_needs_neither_model_nor_data():
+    with everything_available():
+        spec = JobSpec.parse({"loop": "my_code:main", "code": {"bundle": "0" * 64}})
+    assert spec.model is None
+
+
+def test_all_mistakes_are_told_at_once():
+    body = {
+        "modle": "toy/mlp",
+        "data": {"train": "os.system", "eval": "x.csv"},
+        "priority": True,
+        "training": {"lerning_rate": 1, "max_steps": "5"},
+        "resources": {"nodes": 2, "time_limit": "soon"},
+        "retry": {"on": ["never"]},
+    }
+    assert sorted(pointer for pointer, _ in places(body)) == [
+        "/data/eval",
+        "/data/train",
+        "/model",
+        "/modle",
+        "/priority",
+        "/resources/nodes",
+        "/resources/time_limit",
+        "/retry/on/0",
+        "/training/lerning_rate",
+        "/training/max_steps",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"metrcs": []}, "did you mean 'metrics'?"),
+        ({"learning_rate": 1}, "it belongs at /training/learning_rate"),
+        ({"gpus_per_node": 1}, "it belongs at /resources/gpus_per_node"),
+        ({"max_attempts": 1}, "it belongs at /retry/max_attempts"),
+        ({"training": {"lerning_rate": 1}}, "did you mean 'learning_rate'?"),
+        ({"resources": {"gpu_per_node": 1}}, "did you mean 'gpus_per_node'?"),
+        ({"retry": {"on": ["nod_lost"]}}, "did you mean 'node_lost'?"),
+        ({"resources": {"strategy": "fdsp"}}, "did you mean 'fsdp'?"),
+    ],
+)
+def test_a_typo_is_answered_with_the_nearest_name_or_its_right_place(change, hint):
+    assert [one.hint for one in problems_of({**TOY, **change})] == [hint]
+
+
+def test_a_value_is_never_repeated_back():
+    """It may be a secret in the wrong place."""
+    body = {**TOY, "name": ["hunter2"], "env": {"A": ["hunter2"]}, "secrets": ["hunter2 "], "metadata": "hunter2"}
+    assert "hunter2" not in str([one.as_dict() for one in problems_of(body)])
+
+
+def test_a_body_of_nothing_but_typos_gets_a_bounded_answer():
+    assert len(problems_of({**TOY, **{f"metric{number}": 1 for number in range(3000)}})) == MAX_PROBLEMS
+
+
+def test_emoji_are_text_like_any_other():
+    assert read_spec('{"model": "m", "data": "d", "name": "😀", "metadata": {"😀": "😀"}}'.encode()).name == "😀"
+
+
+GIVEN = {
+    "/code": {"bundle": "0" * 64},
+    "/loop": {"script": "train.py"},
+    "/trainer": "my:Trainer",
+    "/optimizers": [ADAM],
+    "/loss": "focal",
+    "/compute_metrics": "f1",
+    "/data/test": "toy/regression",
+    "/data/map": ["tokenize"],
+    "/report_to": ["tensorboard"],
+    "/env": {"A": "b"},
+    "/secrets": ["WANDB_API_KEY"],
+    "/resume_from": {"job": JOB},
+    "/resources/nodes": 2,
+    "/resources/gpus_per_node": 2,
+    "/resources/processes_per_node": 2,
+    "/resources/strategy/type": "ddp",
+}
+
+
+@pytest.mark.parametrize("rule", NOT_YET, ids=lambda rule: rule.pointer)
+def test_what_cannot_run_yet_is_refused_with_that_reason(rule):
+    """A rule that was dropped from the table takes its line of GIVEN with it."""
+    body: dict = {**TOY, "data": {"train": "toy/regression"}}
+    *path, last = rule.pointer.split("/")[1:]
+    here = body
+    for part in path:
+        here = here.setdefault(part, {})
+    here[last] = GIVEN[rule.pointer]
+
+    problems = problems_of(body)
+
+    assert (rule.pointer, "not_available_yet") in [(one.pointer, one.code) for one in problems]
+    assert all(one.detail.endswith("yet") for one in problems if one.code == "not_available_yet")
+    with everything_available():
+        assert {code for _, code in places(body)} <= {"needs_bundle"}
+
+
+def test_saying_what_happens_anyway_is_no_mistake():
+    body = {**TOY, "loss": None, "optimizers": None, "code": None, "env": {}, "secrets": [], "report_to": [],
+            "resources": {"nodes": 1, "gpus_per_node": 1, "processes_per_node": 1, "strategy": "single"}}  # fmt: skip
+    assert places(body) == []
+
+
+def test_hub_names_are_refused_wherever_they_stand():
+    args = {"use": "hf/x", "args": {"paths": [{"path": "hub://bert"}]}}
+    assert places({**TOY, "model": args}) == [("/model/args/paths/0/path", "not_available_yet")]
+    assert places({**TOY, "data": "hub://squad"}) == [("/data", "not_available_yet")]
+
+
+@pytest.mark.parametrize("path", ["data://../x.jsonl", "data://a/../../x.jsonl", "models://..", "data://./x.jsonl"])
+def test_no_path_climbs_out_of_its_root(path):
+    data = {"use": "files/jsonl", "args": {"paths": [path]}}
+    assert places({**TOY, "data": data}) == [("/data/args/paths/0", "path_outside_root")]
