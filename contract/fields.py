@@ -44,7 +44,17 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 DURATION = BeforeValidator(seconds, json_schema_input_type=float | str)
 """Makes a float field take durations as well: it is seconds afterwards, however they were written."""
 
-Many = Annotated[tuple[T, ...], Field(strict=False)]
+MOST_ENTRIES = 1000
+
+
+def _no_flood(value: object) -> object:
+    """A list's own bound is looked at after its entries: half a million wrong ones would be seconds of work."""
+    if isinstance(value, list) and len(value) > MOST_ENTRIES:
+        raise PydanticCustomError("too_long", "too many", {"max_length": MOST_ENTRIES})
+    return value
+
+
+Many = Annotated[tuple[T, ...], Field(strict=False), BeforeValidator(_no_flood)]
 """A JSON list, kept as a tuple."""
 
 PATTERNS: dict[str, str] = {}

@@ -47,6 +47,7 @@ def _training(properties: Schema) -> Schema:
 
 
 _STANDARD = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+_OF_LISTS = {"minLength": "minItems", "maxLength": "maxItems"}
 
 
 def _standard(schema: Any) -> Any:
@@ -55,7 +56,8 @@ def _standard(schema: Any) -> Any:
         return [_standard(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    return {_STANDARD.get(name, name): _standard(value) for name, value in schema.items()}
+    names = {**_STANDARD, **_OF_LISTS} if schema.get("type") == "array" else _STANDARD
+    return {names.get(name, name): _standard(value) for name, value in schema.items()}
 
 
 def _also(definitions: dict[str, Schema], name: str, *short: Schema) -> None:

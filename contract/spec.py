@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from itertools import islice
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, InstanceOf, JsonValue, ValidationError, field_serializer
 from pydantic_core import PydanticCustomError
 
 from contract.arguments import TrainingArguments, changed, read_arguments
-from contract.body import read_json
+from contract.body import MAX_PROBLEMS, read_json
 from contract.errors import InvalidSpec, Problem
 from contract.explain import Path, explain, kind_of, unique
 from contract.fields import Group, Many, Slug, Text, Whole
@@ -108,7 +109,7 @@ class JobSpec(Group):
         document = long.document
         problems = long.problems
         training = _training(document.get("training", {}), problems)
-        found = [*not_available(document), *broken_rules(document, training)]
+        found = [*not_available(document), *islice(broken_rules(document, training), MAX_PROBLEMS)]
         try:
             spec = cls.model_validate({**document, "training": training or TrainingArguments()})
         except ValidationError as error:

@@ -165,6 +165,13 @@ def test_every_field_of_the_schema_says_what_it_means():
             assert described.get("description") or field == "type", f"{name}.{field} has no description"
 
 
+def test_the_schema_states_bounds_in_standard_words():
+    schema = job_schema()
+    assert schema["properties"]["priority"]["maximum"] == 100
+    assert schema["properties"]["tags"]["maxItems"] == 32
+    assert schema["$defs"]["TrainingArguments"]["properties"]["per_device_train_batch_size"]["minimum"] == 1
+
+
 def test_the_schema_holds_the_training_arguments_without_the_servers_own():
     training = job_schema()["$defs"]["TrainingArguments"]["properties"]
     assert "learning_rate" in training

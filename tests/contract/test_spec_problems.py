@@ -24,6 +24,7 @@ ADAM = {"id": "a", "params": [".*"], "use": "adam"}
         ({"tags": "demo"}, ("/tags", "wrong_type")),
         ({"tags": ["ok", True]}, ("/tags/1", "wrong_type")),
         ({"tags": ["x"] * 33}, ("/tags", "too_long")),
+        ({"metrics": ["a.b"] * 100_000}, ("/metrics", "too_long")),
         ({"metadata": []}, ("/metadata", "wrong_type")),
         ({"metadata": {"a": "x" * 17_000}}, ("/metadata", "too_large")),
         ({"priority": "5"}, ("/priority", "wrong_type")),
