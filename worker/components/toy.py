@@ -35,9 +35,9 @@ def gpt(
     dropout: Annotated[float, "Share of activations left out in training"] = 0.0,
 ) -> nn.Module:
     """A tiny GPT over characters, its output tied to its embedding."""
-    from worker.components.toy_models import Gpt
+    from worker.components.toy_models import GptForCausalLM
 
-    return Gpt(vocab_size, layers, heads, width, context, dropout)
+    return GptForCausalLM(vocab_size, layers, heads, width, context, dropout)
 
 
 def regression(

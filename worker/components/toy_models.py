@@ -44,7 +44,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.merge(self._attend(self.norm_attention(x)))
-        return x + self.feed(self.norm_feed(x))
+        fed: Tensor = self.feed(self.norm_feed(x))
+        return x + fed
 
     def _attend(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
@@ -54,7 +55,7 @@ class Block(nn.Module):
         return mixed.transpose(1, 2).reshape(batch, length, width)
 
 
-class Gpt(nn.Module):
+class GptForCausalLM(nn.Module):
     """Predicts the next token; the loss is the mean over all but the last of each sample."""
 
     def __init__(self, vocab_size: int, layers: int, heads: int, width: int, context: int, dropout: float) -> None:

@@ -39,8 +39,8 @@ from worker.trainer.state import TrainerControl, TrainerState
 
 EVENTS = (
     "on_init_end", "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_step_begin",
-    "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end", "on_evaluate", "on_predict", "on_save",
-    "on_log", "on_prediction_step", "on_push_begin",
+    "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end", "on_evaluate", "on_predict",
+    "on_save", "on_log", "on_prediction_step", "on_push_begin",
 )  # fmt: skip
 
 Answer = TrainerControl | None
@@ -243,7 +243,7 @@ class ProgressCallback(TrainerCallback):
         self.bar: Any = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
-        from tqdm.auto import tqdm
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
         self.bar = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
         return None

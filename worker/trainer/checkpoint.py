@@ -173,7 +173,7 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 
 
 def verify(folder: str | Path) -> dict[str, Any]:
-    """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and what is wrong with it."""
+    """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and what is wrong."""
     folder = Path(folder)
     manifest = _read_manifest(folder)
     for name, expected in manifest["files"].items():
@@ -271,8 +271,9 @@ def load_tensors(folder: Path, name: str) -> Any:
 
 @cache
 def _numpy_constructors() -> list[Any]:
-    core = numpy._core.multiarray
-    return [core._reconstruct, numpy.ndarray, numpy.dtype, numpy.dtypes.UInt32DType]
+    from numpy._core.multiarray import _reconstruct
+
+    return [_reconstruct, numpy.ndarray, numpy.dtype, numpy.dtypes.UInt32DType]
 
 
 def rng_state() -> dict[str, Any]:
@@ -282,7 +283,7 @@ def rng_state() -> dict[str, Any]:
         "numpy": numpy.random.get_state(),
         "cpu": torch.get_rng_state(),
     }
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 

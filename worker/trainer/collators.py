@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,12 +37,11 @@ def _stack(values: list[Any]) -> torch.Tensor:
 def _as_mapping(feature: Any, first: str) -> Mapping[str, Any]:
     if isinstance(feature, Mapping):
         return feature
-    if dataclasses.is_dataclass(feature) and not isinstance(feature, type):
-        return vars(feature)
     if isinstance(feature, (tuple, list)) and len(feature) in (1, 2):
         return dict(zip((first, "labels"), feature, strict=False))
     if hasattr(feature, "__dict__"):
-        return vars(feature)
+        fields: dict[str, Any] = vars(feature)
+        return fields
     raise TypeError(
         f"the default collator stacks dicts, dataclasses and (input, labels) pairs, and got {type(feature).__name__}: "
         "hand in a data_collator"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from worker.trainer.data import batch_length, draw_and_discard
-from worker.trainer.losses import IGNORE
+from worker.trainer.losses import IGNORE, shifted
 from worker.trainer.metrics import Metric, make_metric
 from worker.trainer.state import EvalLoopOutput, EvalPrediction
 
@@ -40,7 +40,7 @@ def run(
             loss, logits, labels = trainer.prediction_step(model, batch, not need_logits, ignore_keys)
             samples = batch_length(batch)
             losses.add(loss, samples)
-            _update(metrics, logits, labels)
+            _update(metrics, logits, labels, shifts=trainer.shifts_labels)
             if keep:
                 kept.add(logits, labels)
             trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
@@ -87,10 +87,12 @@ class _Kept:
         return _joined(self.predictions), _joined(self.labels)
 
 
-def _update(metrics: Iterable[Metric], logits: Any, labels: Any) -> None:
+def _update(metrics: Iterable[Metric], logits: Any, labels: Any, *, shifts: bool) -> None:
     if not metrics or labels is None:
         return
     first = logits[0] if isinstance(logits, tuple) else logits
+    if shifts:
+        first, labels = shifted(first, labels)
     for metric in metrics:
         metric.update(first, labels)
 

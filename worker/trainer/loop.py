@@ -59,6 +59,7 @@ def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, restore_rn
     `restore_rng` sets the generators back to where the checkpoint was made. It comes last, since everything before it
     may draw: in mid-epoch after the data has been opened, at an epoch's start before.
     """
+    loader = trainer.strategy.plain_loader(loader)
     first, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
     if trainer.args.ignore_data_skip:
         done = 0

@@ -7,7 +7,8 @@ batch is cut. A model that returns a mean of its own is taken at its word, as th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,8 @@ IGNORE = -100
 """A label that does not count."""
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Loss:
     total: Tensor
     count: Tensor | int
 
@@ -54,13 +56,26 @@ def from_logits(logits: Tensor, labels: Tensor) -> Loss:
     return classification(logits, labels)
 
 
+def shifts_labels(model: nn.Module) -> bool:
+    """Whether the model's logits at one place are about the label at the next, as its class name says."""
+    return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and the labels that they are about, where these are one place ahead."""
+    return logits[..., :-1, :], labels[..., 1:]
+
+
 def own_loss(outputs: Any) -> Tensor | None:
     """The loss that the model computed itself, if it did: under the key `loss`, or first in a tuple."""
+    loss: Tensor | None = None
     if isinstance(outputs, Mapping):
-        return outputs.get("loss")
-    if isinstance(outputs, tuple):
-        return outputs[0]
-    return getattr(outputs, "loss", None) if not isinstance(outputs, Tensor) else None
+        loss = outputs.get("loss")
+    elif isinstance(outputs, tuple):
+        loss = outputs[0]
+    elif not isinstance(outputs, Tensor):
+        loss = getattr(outputs, "loss", None)
+    return loss
 
 
 def predictions(outputs: Any, ignore_keys: list[str], has_loss: bool) -> Any:
@@ -76,7 +91,9 @@ def predictions(outputs: Any, ignore_keys: list[str], has_loss: bool) -> Any:
     return rest[0] if len(rest) == 1 else rest
 
 
-def loss_and_how(outputs: Any, labels: Tensor | None, num_items: Tensor | int | None) -> tuple[Tensor, bool]:
+def loss_and_how(
+    outputs: Any, labels: Tensor | None, num_items: Tensor | int | None, *, shifts: bool = False
+) -> tuple[Tensor, bool]:
     """The loss, and whether it is already scaled for the whole window of micro-batches."""
     loss = own_loss(outputs)
     if loss is not None and loss.dim() == 0:
@@ -86,6 +103,8 @@ def loss_and_how(outputs: Any, labels: Tensor | None, num_items: Tensor | int | 
     logits = outputs if isinstance(outputs, Tensor) else _logits(outputs)
     if labels is None:
         raise ValueError("the model returned no loss, and the batch has no labels to make one from")
+    if shifts:
+        logits, labels = shifted(logits, labels)
     return _shared(from_logits(logits, labels), num_items)
 
 

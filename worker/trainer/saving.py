@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from contract.errors import CheckpointCorrupt
 from worker.trainer import checkpoint as files
 from worker.trainer.state import TrainerState
 
@@ -109,7 +110,7 @@ def load_state(trainer: Trainer, folder: Path) -> TrainerState:
     """Progress from the checkpoint; every interval and limit from the arguments."""
     path = folder / files.STATE
     if not path.is_file():
-        raise files.CheckpointCorrupt(f"{folder.name}: {files.STATE} is missing")
+        raise CheckpointCorrupt(f"{folder.name}: {files.STATE} is missing")
     _compare_arguments(trainer, folder)
     state = TrainerState.load_from_json(path)
     if state.best_model_checkpoint and not Path(state.best_model_checkpoint).is_dir():

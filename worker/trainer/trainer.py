@@ -59,6 +59,12 @@ class Trainer:
     loss_is_scaled_for_ga: bool = False
     """Set it where your `compute_loss` already divides by the whole window of micro-batches."""
 
+    model: nn.Module
+    """The user's own."""
+    model_wrapped: nn.Module
+    """What is called in a step: the model, in whatever the strategy put around it."""
+    _signature: list[str]
+
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -197,9 +203,10 @@ class Trainer:
     ) -> Tensor:
         """Forward and backward of one micro-batch. Returns its share of the step's loss, detached."""
         inputs = self._prepare_inputs(inputs)
+        # What an overridden compute_loss is taken to return; ours says it anew for every output.
         self._loss_is_scaled = self.loss_is_scaled_for_ga
         with self.compute_loss_context_manager():
-            loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            loss: Tensor = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         if not self._loss_is_scaled:
             loss = loss / self.current_gradient_accumulation_steps
         self.strategy.backward(loss)
@@ -222,7 +229,7 @@ class Trainer:
         if self.compute_loss_func is not None:
             loss, scaled = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), True
         else:
-            loss, scaled = losses.loss_and_how(outputs, labels, num_items_in_batch)
+            loss, scaled = losses.loss_and_how(outputs, labels, num_items_in_batch, shifts=self.shifts_labels)
             scaled = scaled or (self.model_accepts_loss_kwargs and num_items_in_batch is not None)
         self._loss_is_scaled = scaled or self.loss_is_scaled_for_ga
         return (loss, outputs) if return_outputs else loss
@@ -245,6 +252,8 @@ class Trainer:
         labels = [batch.get("labels") for batch in batch_samples]
         if not labels or any(each is None for each in labels):
             return None
+        if self.shifts_labels:
+            labels = [each[..., 1:] for each in labels]
         return torch.stack([losses.items(each) for each in labels]).sum().to(device, non_blocking=True)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -448,6 +457,7 @@ class Trainer:
         self._open_ended = open_ended and not self._signature
         self._signature = self._signature or ["x"]
         self._takes_labels = "labels" in self._signature or open_ended
+        self.shifts_labels = losses.shifts_labels(model)
         takes_count = "num_items_in_batch" in self._signature or (open_ended and hasattr(model, "loss_function"))
         self.model_accepts_loss_kwargs = bool(getattr(model, "accepts_loss_kwargs", takes_count))
         found = [name for name in self._signature if "label" in name or name in ("start_positions", "end_positions")]
@@ -533,8 +543,9 @@ class Trainer:
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir or ".")
-        if hasattr(self.model, "save_pretrained"):
-            self.model.save_pretrained(folder, state_dict=state_dict)
+        save_pretrained: Any = getattr(self.model, "save_pretrained", None)
+        if save_pretrained is not None:
+            save_pretrained(folder, state_dict=state_dict)
         else:
             files.save_weights(self.model, folder / files.MODEL, state_dict)
         if hasattr(self.processing_class, "save_pretrained"):

@@ -40,8 +40,9 @@ class Single:
         self.accelerator.prepare(scheduler)
 
     def plain_optimizer(self, optimizer: Any) -> Optimizer:
-        """Accelerate's wrapper asks for scaler and accumulation at every step; one device in full or bf16 has neither."""
-        return getattr(optimizer, "optimizer", optimizer)
+        """Accelerate's wrapper asks for scaler and accumulation at every step; one device in bf16 has neither."""
+        plain: Optimizer = getattr(optimizer, "optimizer", optimizer)
+        return plain
 
     def plain_loader(self, loader: Any) -> Any:
         """Its loader reads one batch ahead and synchronises ranks; one device needs neither."""
