@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -42,15 +43,17 @@ def explain(
     error: ValidationError,
     *,
     path: Callable[[Path], Path],
-    model_at: Callable[[Path], type[BaseModel]],
-    elsewhere: Mapping[str, str],
+    model_at: Callable[[Path], type[BaseModel] | None],
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Problem]:
     """A Problem per error. `path` takes union tags out of pydantic's, `model_at` knows whose fields stand at one, and
     `elsewhere` where a field belongs that was written in another place."""
     for one in error.errors(include_url=False)[:MAX_PROBLEMS]:
         pointer = pointer_to(*path(one["loc"])).removesuffix("/[key]")
         if one["type"] == "extra_forbidden":
-            name, known = str(one["loc"][-1]), list(model_at(one["loc"][:-1]).model_fields)
+            name, model = str(one["loc"][-1]), model_at(one["loc"][:-1])
+            known = list(model.model_fields) if model else []
+            there = f"; there is: {', '.join(known)}" if known else ""
             hint = f"it belongs at {elsewhere[name]}" if name in elsewhere else did_you_mean(name[:80], known)
             yield Problem(
                 pointer, "unknown_field", f"no field is named {name[:80]!r}; there is: {', '.join(known)}", hint
