@@ -55,9 +55,7 @@ def explain(
             known = list(model.model_fields) if model else []
             there = f"; there is: {', '.join(known)}" if known else ""
             hint = f"it belongs at {elsewhere[name]}" if name in elsewhere else did_you_mean(name[:80], known)
-            yield Problem(
-                pointer, "unknown_field", f"no field is named {name[:80]!r}; there is: {', '.join(known)}", hint
-            )
+            yield Problem(pointer, "unknown_field", f"no field is named {name[:80]!r}{there}", hint)
         else:
             yield problem(pointer, one["type"], one.get("ctx", {}), one["input"], one["msg"])
 
