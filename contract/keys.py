@@ -23,6 +23,9 @@ WAKE = "fp:wake"
 POKE = "fp:poke"
 """Channel: something is waiting to be placed. Best effort; control polls besides."""
 
+CONTROL = "fp:control"
+"""String that expires: a control process works. For display only; the lock in SQL decides."""
+
 TASK = "footplate.attempt"
 CANARY_TASK = "footplate.canary"
 

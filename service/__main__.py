@@ -1,0 +1,161 @@
+"""python -m service api | control | all | migrate
+
+api       answers requests; any number of them, kill any at any time
+control   places, dispatches, ingests, rescues, prunes; one works, others wait on its lock
+all       both in one process
+migrate   brings the database to this version's schema
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+import uvloop
+
+from contract.errors import FootplateError, SettingsError
+from contract.ids import JobId
+from service.api.catalogue import Catalogues
+from service.app import create_app
+from service.auth import Gatekeeper
+from service.control import Control
+from service.deps import Services
+from service.events.tail import Tail
+from service.pipe import Pipe
+from service.prometheus import Meters
+from service.server import Server, listen
+from service.settings import ServiceSettings
+from service.store import schema
+from service.store.database import Database
+
+log = logging.getLogger("footplate")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    role = _arguments(argv)
+    _log_plainly()
+    try:
+        settings = ServiceSettings.from_environment()
+        if role == "migrate":
+            schema.migrate(settings.database_url)
+            return 0
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(run(role, settings))
+    except SettingsError as error:
+        print(error.message, file=sys.stderr)
+        return 2
+    except FootplateError as error:
+        print(f"{error.message}. {error.hint or ''}".rstrip(), file=sys.stderr)
+        return 1
+
+
+async def run(role: str, settings: ServiceSettings) -> int:
+    """Until a signal, or until the part that everything hangs on has failed."""
+    db = Database(settings.database_url, settings.readers, settings.writers)
+    try:
+        db.read_now(schema.require_current)
+        return await (_control(db, settings) if role == "control" else _serve(db, settings, with_control=role == "all"))
+    finally:
+        await asyncio.to_thread(db.close)
+
+
+async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool) -> int:
+    tail, catalogues = Tail(db), Catalogues(db)
+    pipe = Pipe(settings.redis, tail.wake)
+
+    def tell(job_ids: Iterable[JobId]) -> None:
+        jobs = list(job_ids)
+        tail.wake(jobs)
+        pipe.announce(jobs)
+
+    control = Control(db, settings, tell) if with_control else None
+    services = Services(
+        settings=settings,
+        db=db,
+        tail=tail,
+        catalogues=catalogues,
+        gatekeeper=Gatekeeper(settings),
+        meters=Meters(),
+        pipe=pipe,
+        poke=control.poke if control else pipe.poke,
+        has_control=_is_active(control) if control else pipe.has_control,
+    )
+    server = Server(create_app(services), settings, listen(settings), on_stop=tail.close)
+    pipe.start(listens=True, is_control=(lambda: control.is_active) if control else None)
+    await catalogues.start()
+    try:
+        return await _until_stopped(server.serve(), server.stop, control)
+    finally:
+        await catalogues.close()
+        await pipe.close()
+
+
+async def _control(db: Database, settings: ServiceSettings) -> int:
+    pipe = Pipe(settings.redis)
+    control = Control(db, settings, pipe.announce)
+    pipe.start(is_control=lambda: control.is_active)
+    stopped = asyncio.Event()
+    try:
+        return await _until_stopped(stopped.wait(), stopped.set, control)
+    finally:
+        await pipe.close()
+
+
+async def _until_stopped(work: Coroutine[Any, Any, Any], stop: Callable[[], None], control: Control | None) -> int:
+    """`work` ends when it is told to. Control that ends by itself takes the process with it: somebody restarts both."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    working = asyncio.create_task(work)
+    if control is None:
+        await working
+        return 0
+    controlling = asyncio.create_task(control.run())
+    controlling.add_done_callback(lambda _: stop())
+    await working
+    is_over = controlling.done()
+    await control.close()
+    try:
+        await controlling
+    except asyncio.CancelledError:
+        pass
+    except Exception:
+        log.exception("control ended, and the process with it")
+        return 1
+    return 1 if is_over else 0
+
+
+def _is_active(control: Control) -> Callable[[], Coroutine[Any, Any, bool]]:
+    async def ask() -> bool:
+        return control.is_active
+
+    return ask
+
+
+def _arguments(argv: Sequence[str] | None) -> str:
+    about, _, roles = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog=about,
+        usage=about,
+        epilog=roles,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Settings come from the environment: FOOTPLATE_HOST, FOOTPLATE_PORT, FOOTPLATE_DATABASE, …",
+    )
+    parser.add_argument("role", choices=("api", "control", "all", "migrate"), help=argparse.SUPPRESS)
+    return str(parser.parse_args(argv).role)
+
+
+def _log_plainly() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Its lines carry whole URLs, and a ticket may be in one.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

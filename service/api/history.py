@@ -1,0 +1,122 @@
+"""What happened: events, metrics, attempts, checkpoints, and the spec that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from contract.errors import Problem, did_you_mean
+from contract.events import METRIC_KINDS, Kind
+from contract.ids import JobId
+from service.api import shapes, views
+from service.deps import JobPath, Services, StrictRoute, job_id, json_response, services_of
+from service.problems import InvalidQuery
+from service.store import attempts, checkpoints, events, jobs, nodes
+from service.store.rows import EventRow
+
+router = APIRouter(route_class=StrictRoute, tags=["history"])
+
+MAX_LIMIT = 10_000
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The `no` to read on from.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+
+
+@router.get("/jobs/{job}/events", operation_id="list_events", summary="Its history", **shapes.answers(shapes.EventList))
+async def list_events(
+    request: Request,
+    job: JobPath,
+    after: After = 0,
+    kinds: Annotated[str | None, Query(description="Only these, with commas.")] = None,
+    limit: Limit = 1000,
+) -> Response:
+    services = services_of(request)
+    return await _page(services, job_id(job), after, limit, read_kinds(kinds), EventRow.as_json)
+
+
+@router.get(
+    "/jobs/{job}/metrics",
+    operation_id="list_metrics",
+    summary="Logs and evals as flat objects; poll with `after`",
+    **shapes.answers(shapes.MetricList),
+)
+async def list_metrics(request: Request, job: JobPath, after: After = 0, limit: Limit = 1000) -> Response:
+    return await _page(services_of(request), job_id(job), after, limit, METRIC_KINDS, views.flat)
+
+
+async def _page(
+    services: Services,
+    job: JobId,
+    after: int,
+    limit: int,
+    kinds: Collection[Kind] | None,
+    write: Callable[[EventRow], str],
+) -> Response:
+    def read(conn: Connection) -> str:
+        head = jobs.get(conn, services.project, job).last_no
+        rows = events.after(conn, job, after, limit, kinds)
+        is_full = len(rows) == limit
+        last = rows[-1].no if is_full else max(head, after if not rows else rows[-1].no)
+        more = str(last) if is_full and last < head else None
+        return views.listing([write(row) for row in rows], more, last=last)
+
+    return Response(await services.db.read(read), media_type="application/json")
+
+
+def read_kinds(text: str | None) -> frozenset[Kind] | None:
+    """None: every kind."""
+    if text is None:
+        return None
+    known = [kind.value for kind in Kind]
+    names = [one for one in text.split(",") if one]
+    wrong = [
+        Problem(
+            "/query/kinds", "unknown_kind", f"no kind {one!r}; there is: {', '.join(known)}", did_you_mean(one, known)
+        )
+        for one in names
+        if one not in known
+    ]
+    if wrong or not names:
+        raise InvalidQuery(wrong or [Problem("/query/kinds", "unknown_kind", f"names no kind of {', '.join(known)}")])
+    return frozenset(map(Kind, names))
+
+
+@router.get(
+    "/jobs/{job}/attempts", operation_id="list_attempts", summary="Every try", **shapes.answers(shapes.AttemptList)
+)
+async def list_attempts(request: Request, job: JobPath) -> Response:
+    services = services_of(request)
+
+    def read(conn: Connection) -> list[shapes.Json]:
+        jobs.get(conn, services.project, job_id(job))
+        sources = attempts.sources_of_job(conn, job_id(job))
+        names = {node.id: node.name for node in nodes.everyone(conn)} if sources else {}
+        return [views.attempt(row, sources, names) for row in attempts.of_job(conn, job_id(job))]
+
+    return json_response({"data": await services.db.read(read), "next_cursor": None})
+
+
+@router.get(
+    "/jobs/{job}/checkpoints",
+    operation_id="list_checkpoints",
+    summary="Its checkpoints, newest first",
+    **shapes.answers(shapes.CheckpointList),
+)
+async def list_checkpoints(request: Request, job: JobPath) -> Response:
+    services = services_of(request)
+
+    def read(conn: Connection) -> list[shapes.Json]:
+        jobs.get(conn, services.project, job_id(job))
+        return [views.checkpoint(row) for row in checkpoints.of_job(conn, job_id(job))]
+
+    return json_response({"data": await services.db.read(read), "next_cursor": None})
+
+
+@router.get("/jobs/{job}/spec", operation_id="get_spec", summary="The effective spec, with every default")
+async def get_spec(request: Request, job: JobPath) -> Response:
+    services = services_of(request)
+    row = await services.db.read(lambda conn: jobs.get(conn, services.project, job_id(job)))
+    return Response(row.spec, 200, {"ETag": views.etag(row)}, "application/json")

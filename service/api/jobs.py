@@ -1,0 +1,216 @@
+"""Submit, look at, change and delete one job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, create_model
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from contract.body import read_json
+from contract.components import check
+from contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem
+from contract.fields import Group
+from contract.ids import JobId, new_job_id
+from contract.spec import JobSpec
+from service.api import shapes
+from service.api.views import etag, job_json
+from service.deps import JobPath, Services, StrictRoute, job_id, read_body, read_model, services_of
+from service.jobs.amend import Amendments, amend
+from service.jobs.delete import delete
+from service.jobs.submit import IdempotencyUse, Submitted, submit
+from service.store import attempts, jobs
+from service.store.rows import JobRow
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+JSON = "application/json"
+MAX_KEY_LENGTH = 255
+SPEC_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {
+                "schema": {"$ref": "#/components/schemas/JobSpec"},
+                "example": {"model": "toy/mlp", "data": "toy/regression"},
+            }
+        },
+    }
+}
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "maxLength": MAX_KEY_LENGTH},
+    "description": "The same key and body are the same job, however often they are sent within a week.",
+}
+IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "The ETag that you read. 412 when the job has changed since.",
+}
+
+
+class InvalidHeader(FootplateError):
+    code = "invalid_header"
+    status = 422
+    title = "A header cannot be used"
+
+
+@router.post(
+    "/jobs",
+    status_code=201,
+    operation_id="create_job",
+    summary="Submit a job",
+    **shapes.answers(shapes.Job, 201),
+    openapi_extra={**SPEC_BODY, "parameters": [IDEMPOTENCY_KEY]},
+)
+async def create_job(request: Request) -> Response:
+    """One transaction: the job and its first event. Redis is not asked, so it may be down."""
+    services = services_of(request)
+    raw = await read_body(request)
+    spec = accept(services, raw)
+    write = partial(
+        submit,
+        project=spec.project,
+        spec=spec,
+        spec_json=json.dumps(spec.as_json(), separators=(",", ":")),
+        now=now_ms(),
+        job_id=new_job_id(),
+        idempotency=_idempotency(request, raw),
+    )
+    submitted = await services.db.write(write)
+    services.poke()
+    return _created(submitted)
+
+
+def accept(services: Services, raw: bytes) -> JobSpec:
+    """A spec whose names the nodes know, as far as any node has told."""
+    body = read_json(raw)
+    spec = JobSpec.parse(body)
+    if spec.project != services.project:
+        detail = f"there is one project yet, {services.project!r}"
+        raise InvalidSpec([Problem("/project", "not_available_yet", detail, "leave it out")])
+    catalogue = services.catalogues.current
+    if catalogue is not None and (problems := check(spec, catalogue, body)):
+        raise InvalidSpec(problems)
+    return spec
+
+
+def _idempotency(request: Request, raw: bytes) -> IdempotencyUse | None:
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    if not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
+        raise InvalidHeader(f"Idempotency-Key must be 1 to {MAX_KEY_LENGTH} printable ASCII characters")
+    return IdempotencyUse(key, sha256(raw).hexdigest(), respond=job_json)
+
+
+def _created(submitted: Submitted) -> Response:
+    row = submitted.job
+    # Headers belong to the body: a replay answers what the first request was answered.
+    headers = {"Location": f"/jobs/{row.id}", "ETag": etag(row)}
+    if submitted.replayed:
+        headers["Idempotency-Replayed"] = "true"
+        if submitted.response:
+            headers["ETag"] = f'"{json.loads(submitted.response)["version"]}"'
+    return Response(submitted.response or job_json(row), 201, headers, JSON)
+
+
+@router.get("/jobs/{job}", operation_id="get_job", summary="One job", **shapes.answers(shapes.Job))
+async def get_job(request: Request, job: JobPath) -> Response:
+    services = services_of(request)
+    return job_response(*await services.db.read(partial(look, project=services.project, job=job_id(job))))
+
+
+def look(conn: Connection, project: str, job: JobId) -> tuple[JobRow, list[str]]:
+    """A job, and the names of the nodes that it is on."""
+    row = jobs.get(conn, project, job)
+    return row, attempts.nodes_of(conn, [job]).get(job, []) if row.state.holds_slots else []
+
+
+def job_response(row: JobRow, nodes: list[str], status: int = 200) -> Response:
+    return Response(job_json(row, nodes), status, {"ETag": etag(row)}, JSON)
+
+
+def _amendable() -> type[BaseModel]:
+    """The fields of a spec that may change at any time, by the spec's own rules."""
+    fields: Any = {name: (f.rebuild_annotation(), f) for name, f in JobSpec.model_fields.items() if name in _AMENDABLE}
+    return create_model("Amendment", __base__=Group, **fields)
+
+
+_AMENDABLE = ("name", "tags", "metadata", "priority")
+Amendment = _amendable()
+
+
+@router.patch(
+    "/jobs/{job}",
+    operation_id="amend_job",
+    summary="Change name, tags, metadata or priority",
+    **shapes.answers(shapes.Job),
+    openapi_extra={**shapes.takes(Amendment, required=True)["openapi_extra"], "parameters": [IF_MATCH]},
+)
+async def amend_job(request: Request, job: JobPath) -> Response:
+    """A field that is not sent stays."""
+    services = services_of(request)
+    given = await read_model(request, Amendment)
+    changes: Amendments = given.model_dump(mode="json", include=given.model_fields_set)  # type: ignore[assignment]
+    if not changes:
+        raise InvalidSpec([Problem("", "nothing_to_change", "no field is there", f"known: {', '.join(_AMENDABLE)}")])
+    version = _if_match(request)
+
+    def write(conn: Connection) -> tuple[JobRow, list[str]]:
+        amend(conn, services.project, job_id(job), changes, now_ms(), if_version=version)
+        return look(conn, services.project, job_id(job))
+
+    row, nodes = await services.db.write(write)
+    services.changed(row.id)
+    return job_response(row, nodes)
+
+
+def _if_match(request: Request) -> int | None:
+    given = request.headers.get("if-match")
+    if given is None or given.strip() == "*":
+        return None
+    text = given.strip().removeprefix("W/").strip('"')
+    if not text.isdigit() or len(text) > 9:
+        raise PreconditionFailed(f"If-Match {given!r} is no ETag of a job", hint="send the ETag of GET /jobs/{id}")
+    return int(text)
+
+
+@router.delete(
+    "/jobs/{job}",
+    status_code=204,
+    operation_id="delete_job",
+    summary="Delete a job that has ended, with its files",
+    openapi_extra={"parameters": [IF_MATCH]},
+)
+async def delete_job(request: Request, job: JobPath) -> Response:
+    services = services_of(request)
+    version = _if_match(request)
+
+    def write(conn: Connection) -> list[str]:
+        row = jobs.get(conn, services.project, job_id(job))
+        if version not in (None, row.version):
+            raise PreconditionFailed(f"the job is at version {row.version} now", hint="read it again, then decide")
+        return delete(conn, services.project, job_id(job))
+
+    folders = await services.db.write(write)
+    services.changed(job_id(job))
+    await asyncio.to_thread(_remove, services.settings.artifacts_path, folders)
+    return Response(status_code=204)
+
+
+def _remove(root: Path, folders: list[str]) -> None:
+    """Files after rows: a crash between leaves files that nobody names, never rows without files."""
+    for folder in folders:
+        shutil.rmtree(root / folder, ignore_errors=True)

@@ -1,0 +1,78 @@
+"""The list of jobs, by filters and keyset: any page costs the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import AwareDatetime
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from contract.errors import InvalidSpec, Problem, did_you_mean
+from contract.lifecycle import JobState
+from service.api import shapes
+from service.api.views import job_json, listing
+from service.deps import StrictRoute, services_of
+from service.problems import InvalidQuery
+from service.store import attempts, job_list
+from service.store.job_list import JobFilter, Sort
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@router.get("/jobs", operation_id="list_jobs", summary="Jobs, newest first", **shapes.answers(shapes.JobList))
+async def list_jobs(
+    request: Request,
+    state: Annotated[str | None, Query(description="One state, or several with commas.")] = None,
+    tag: Annotated[str | None, Query(max_length=128)] = None,
+    name: Annotated[str | None, Query(max_length=128)] = None,
+    project: Annotated[str | None, Query(max_length=64)] = None,
+    created_after: Annotated[AwareDatetime | None, Query(description="Inclusive.")] = None,
+    created_before: Annotated[AwareDatetime | None, Query(description="Exclusive.")] = None,
+    sort: Annotated[Sort, Query()] = "-created",
+    cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=1000)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Response:
+    services = services_of(request)
+    wanted = JobFilter(
+        project=project or services.project,
+        states=_states(state),
+        tag=tag,
+        name=name,
+        created_after=_milliseconds(created_after),
+        created_before=_milliseconds(created_before),
+    )
+
+    def read(conn: Connection) -> str:
+        page = job_list.page(conn, wanted, sort=sort, cursor=cursor, limit=limit)
+        nodes = attempts.nodes_of(conn, [row.id for row in page.rows if row.state.holds_slots])
+        items = [job_json(row, nodes.get(row.id, ())) for row in page.rows]
+        return listing(items, page.next_cursor, total_estimate=page.total_estimate)
+
+    try:
+        return Response(await services.db.read(read), media_type="application/json")
+    except InvalidSpec as error:
+        raise InvalidQuery([Problem("/query" + p.pointer, p.code, p.detail, p.hint) for p in error.problems]) from error
+
+
+def _states(text: str | None) -> list[JobState]:
+    names = text.split(",") if text else []
+    known = [state.value for state in JobState]
+    wrong = [
+        Problem(
+            "/query/state", "unknown_state", f"no state {one!r}; there is: {', '.join(known)}", did_you_mean(one, known)
+        )
+        for one in names
+        if one not in known
+    ]
+    if wrong:
+        raise InvalidQuery(wrong)
+    return [JobState(one) for one in names]
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    # Whole milliseconds by integers: a float would lose one now and then.
+    return None if moment is None else (moment - _EPOCH) // (datetime.resolution * 1000)

@@ -1,0 +1,262 @@
+"""What the routes take and answer, as models: for /openapi.json, and for the tests that hold real answers against them.
+
+The routes write JSON by hand, because it is in SQL as text already; nothing here is on a request's way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from contract.events import Failure, Kind
+from contract.lifecycle import Action, Desired, JobState, Reason
+
+Json = dict[str, Any]
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class Progress(Shape):
+    step: int
+    max_steps: int
+    epoch: float
+    eta_s: float | None = None
+
+
+class Job(Shape):
+    id: str
+    project: str
+    name: str | None
+    tags: list[str]
+    metadata: Json
+    priority: int
+    state: JobState
+    reason: Reason
+    message: str | None
+    """The reason in a sentence, where there is more to say."""
+    desired: Desired
+    actions: list[Action]
+    """What would change something now."""
+    attempt: int
+    """The newest attempt's number; 0 before the first."""
+    node: str | None
+    """Where rank 0 runs."""
+    nodes: list[str]
+    version: int
+    """The ETag: moves with PATCH and state, not with progress."""
+    last_no: int
+    """The newest event's number: a cursor to follow from."""
+    created_at: str
+    updated_at: str
+    queued_at: str
+    started_at: str | None
+    finished_at: str | None
+    running_s: float
+    """Running time over all closed attempts."""
+    progress: Progress | None
+    metrics: Json
+    """The latest value by name."""
+    result: Json | None
+    """Final and best."""
+    error: Failure | None
+
+
+class JobList(Shape):
+    data: list[Job]
+    next_cursor: str | None
+    total_estimate: int
+
+
+class Event(Shape):
+    v: Literal[1]
+    job: str
+    no: int
+    """Dense per job; the cursor."""
+    attempt: int
+    source: int
+    seq: int
+    rank: int
+    kind: Kind
+    at: str
+    step: int | None
+    epoch: float | None
+    data: Json
+
+
+class EventList(Shape):
+    data: list[Event]
+    next_cursor: str | None
+    """What `after` takes to read on; null: there is no more now."""
+    last: int
+    """How far this answer goes. Poll with after=last."""
+
+
+class Metric(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    no: int
+    step: int | None
+    epoch: float | None
+
+
+class MetricList(Shape):
+    data: list[Metric]
+    next_cursor: str | None
+    last: int
+
+
+class AttemptNode(Shape):
+    id: str
+    name: str
+    slots: int
+    gpus: list[str]
+    events: int
+
+
+class Attempt(Shape):
+    attempt: int
+    ending: str | None
+    """finished, stopped, failed, lost or withdrawn; null: it is open."""
+    reason: str | None
+    placed_at: str
+    claimed_at: str | None
+    running_at: str | None
+    ended_at: str | None
+    running_s: float
+    error: Failure | None
+    result: Json | None
+    nodes: list[AttemptNode]
+
+
+class AttemptList(Shape):
+    data: list[Attempt]
+    next_cursor: str | None
+
+
+class Checkpoint(Shape):
+    id: str
+    attempt: int
+    step: int
+    no: int
+    status: str
+    """committed, corrupt or deleted."""
+    bytes: int
+    files: int
+    path: str
+    manifest_sha256: str
+    metrics: Json
+    is_best: bool
+    created_at: str
+
+
+class CheckpointList(Shape):
+    data: list[Checkpoint]
+    next_cursor: str | None
+
+
+class Output(Shape):
+    path: str
+    bytes: int
+    modified_at: str
+
+
+class OutputList(Shape):
+    data: list[Output]
+    next_cursor: str | None
+
+
+class Node(Shape):
+    id: str
+    name: str
+    state: Literal["up", "waiting", "draining", "lost"]
+    takes_work: bool
+    refused: str | None
+    """Why it gets no work."""
+    pool: str
+    slots: int
+    slots_used: int
+    gpus: list[Json]
+    jobs: list[str]
+    versions: Json
+    catalogue_hash: str | None
+    actions: list[str]
+    first_seen_at: str
+    seen_at: str
+
+
+class NodeList(Shape):
+    data: list[Node]
+    next_cursor: str | None
+
+
+class Placement(Shape):
+    waits: bool
+    reason: str
+    node: str | None
+    message: str
+
+
+class Validation(Shape):
+    valid: Literal[True]
+    spec: Json
+    """The effective spec, with every default."""
+    steps: int | None
+    """Optimizer steps, where the spec says them; else known once the data is."""
+    parameters: int | None
+    """Where known."""
+    placement: Placement
+    """Where it would be placed now, or why it would wait."""
+
+
+class ProblemItem(Shape):
+    pointer: str
+    """RFC 6901, into the body; below /query for query parameters."""
+    code: str
+    detail: str
+    hint: str | None = None
+
+
+class ProblemDocument(BaseModel):
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    """Stable: programs may compare it."""
+    request_id: str
+    errors: list[ProblemItem]
+    hint: str | None = None
+    state: JobState | None = None
+    """With 409: the job's state,"""
+    allowed: list[Action] | None = None
+    """and what it allows."""
+
+
+class Health(Shape):
+    status: Literal["ok", "degraded", "unavailable"]
+    degraded: list[str] = Field(default_factory=list)
+    details: Json = Field(default_factory=dict)
+
+
+class Ticket(Shape):
+    ticket: str
+    expires_in_s: int
+
+
+def answers(model: type[BaseModel], status: int = 200, description: str = "") -> Json:
+    """For a route's decorator: what it answers when all is well. Problems are added to every route alike."""
+    return {"responses": {status: {"model": model, "description": description or model.__name__}}}
+
+
+def takes(model: type[BaseModel], *, required: bool = False) -> Json:
+    """For a route's decorator: the body that it reads itself."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    content = {"application/json": {"schema": schema}}
+    return {"openapi_extra": {"requestBody": {"required": required, "content": content}}}

@@ -1,0 +1,293 @@
+"""Live: a websocket and server-sent events, one loop over SQL, replay and live without a seam.
+
+    {"events": […]}  …  {"caught_up": 1234}  …  {"events": […]}  …  {"end": "succeeded", "last": 2345}  close 1000
+
+Close codes: 4400 bad cursor, 4401 no key, 4404 no such job, 4408 slow reader (carries the last `no`), 1012 restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, WebSocket, WebSocketDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.utils import ClientDisconnected
+
+from contract.errors import InvalidSpec, NotFound, Problem, Unavailable
+from contract.events import METRIC_KINDS, Kind
+from contract.lifecycle import JobState
+from service.api.history import After, read_kinds
+from service.api.views import flat
+from service.deps import JobPath, Services, StrictRoute, job_id, refuse_unknown, services_of
+from service.events.tail import Channel, Page, View
+from service.problems import InvalidQuery
+from service.server import SOCKET, Connection, text_frame
+from service.store.rows import EventRow
+
+router = APIRouter(route_class=StrictRoute, tags=["live"])
+
+SLOW_SECONDS = 10.0
+"""A reader that takes nothing for this long is sent away with the cursor to come back with."""
+IDLE_SECONDS = 15.0
+MAX_NUMBER = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How one kind of stream writes what there is to say. Empty bytes are not sent."""
+
+    render: Callable[[Sequence[EventRow]], bytes]
+    caught_up: Callable[[int], bytes]
+    end: Callable[[JobState, int], bytes]
+    idle: bytes = b""
+
+
+def _events_frame(rows: Sequence[EventRow]) -> bytes:
+    return text_frame(f'{{"events":[{",".join([row.as_json() for row in rows])}]}}'.encode())
+
+
+def _metric_frames(rows: Sequence[EventRow]) -> bytes:
+    return b"".join(text_frame(flat(row).encode()) for row in rows)
+
+
+def _event_messages(rows: Sequence[EventRow]) -> bytes:
+    return "".join(f"id: {row.no}\ndata: {row.as_json()}\n\n" for row in rows).encode()
+
+
+FRAMES = Shape(
+    render=_events_frame,
+    caught_up=lambda no: text_frame(b'{"caught_up":%d}' % no),
+    end=lambda state, last: text_frame(f'{{"end":"{state}","last":{last}}}'.encode()),
+)
+METRICS = Shape(render=_metric_frames, caught_up=lambda no: b"", end=lambda state, last: b"")
+MESSAGES = Shape(
+    render=_event_messages,
+    caught_up=lambda no: b'event: caught_up\ndata: {"caught_up":%d}\n\n' % no,
+    end=lambda state, last: f'event: end\nid: {last}\ndata: {{"end":"{state}","last":{last}}}\n\n'.encode(),
+    idle=b": still here\n\n",
+)
+
+
+@dataclass(slots=True)
+class Reader:
+    """One open stream: what it wants, and how far it has come."""
+
+    channel: Channel
+    shape: Shape
+    cursor: int
+    kinds: frozenset[Kind] | None = None
+    seconds_between: float = 0.0
+
+    async def first(self) -> Page:
+        """The first page, before anything is promised. Raises NotFound; InvalidQuery for a bad cursor."""
+        page = await self._page()
+        if self.cursor > page.head:
+            detail = f"{self.cursor} lies beyond the job's last event, which is {page.head}"
+            raise InvalidQuery([Problem("/query/after", "bad_cursor", detail, "start with after=0")])
+        return page
+
+    async def bytes(self) -> AsyncIterator[bytes]:
+        """Everything, to the end of the job's history or the stop of the service."""
+        is_live = False
+        while not self.channel.is_closed:
+            page = await self._page_when_there_is_sql()
+            self.cursor = page.last
+            if page.body:
+                yield page.body
+            if not page.is_caught_up:
+                continue
+            if not is_live:
+                is_live = True
+                yield self.shape.caught_up(page.last)
+            if page.is_end:
+                yield self.shape.end(page.state, page.last)
+                return
+            if self.seconds_between:
+                await asyncio.sleep(self.seconds_between)
+            while not await self._news(page):
+                yield self.shape.idle
+
+    async def _news(self, page: Page) -> bool:
+        """False: nothing happened for so long that a sign of life is due."""
+        if not self.shape.idle:
+            await self.channel.news(page)
+            return True
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                await self.channel.news(page)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _page(self) -> Page:
+        return await self.channel.after(self.cursor, View(self.shape.render, self.kinds))
+
+    async def _page_when_there_is_sql(self) -> Page:
+        """An outage of the database is waited out: the reader need not notice."""
+        while True:
+            try:
+                return await self._page()
+            except Unavailable as error:
+                await asyncio.sleep(error.retry_after_seconds)
+
+
+# The websocket -------------------------------------------------------------------------------------------------------
+
+
+@router.websocket("/jobs/{job}/stream")
+async def stream_socket(websocket: WebSocket, job: str) -> None:
+    await _serve(websocket, job, FRAMES, ("after", "kinds", "max_hz"))
+
+
+@router.websocket("/jobs/{job}/metrics")
+async def metrics_socket(websocket: WebSocket, job: str) -> None:
+    await _serve(websocket, job, METRICS, ("after",), METRIC_KINDS)
+
+
+async def _serve(
+    websocket: WebSocket, job: str, shape: Shape, known: Sequence[str], kinds: frozenset[Kind] | None = None
+) -> None:
+    """Accepted before anything can be wrong, because browsers see close codes and no HTTP status."""
+    connection: Connection = websocket.scope["extensions"][SOCKET]["connection"]
+    services = services_of(websocket)
+    await websocket.accept(subprotocol=websocket.scope.get("footplate.subprotocol"))
+    try:
+        query = websocket.query_params
+        refuse_unknown([name for name, _ in query.multi_items()], [*known, "ticket"])
+        after = _number(query.get("after"), "after", 0)
+        hertz = _number(query.get("max_hz"), "max_hz", 0)
+        async with services.tail.watch(services.project, job_id(job)) as channel:
+            reader = Reader(channel, shape, after, kinds or read_kinds(query.get("kinds")), 1 / hertz if hertz else 0)
+            await reader.first()
+            with services.meters.sockets.track_inprogress():
+                await _until_either_leaves(websocket, connection, reader, services)
+    except NotFound as error:
+        await websocket.close(4404, _reason(error.message))
+    except InvalidSpec as error:
+        await websocket.close(4400, _reason(error.message))
+    except Unavailable:
+        await websocket.close(1012, "the database is away; come back in a moment")
+
+
+async def _until_either_leaves(
+    websocket: WebSocket, connection: Connection, reader: Reader, services: Services
+) -> None:
+    sending = asyncio.create_task(_send_all(websocket, connection, reader, services))
+    leaving = asyncio.create_task(_until_disconnected(websocket))
+    try:
+        await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            await sending
+    except (ClientDisconnected, WebSocketDisconnect):
+        pass
+    finally:
+        for task in (sending, leaving):
+            task.cancel()
+        await asyncio.gather(sending, leaving, return_exceptions=True)
+
+
+async def _send_all(websocket: WebSocket, connection: Connection, reader: Reader, services: Services) -> None:
+    given_out = reader.cursor
+    async for frames in reader.bytes():
+        if frames:
+            if not connection.can_write:
+                try:
+                    await connection.drain(within=SLOW_SECONDS)
+                except TimeoutError:
+                    services.meters.slow_readers.inc()
+                    connection.cut(4408, f"too slow; come back with after={given_out}")
+                    return
+            connection.write(frames)
+        given_out = reader.cursor
+    if not reader.channel.is_closed:
+        await websocket.close(1000)
+
+
+async def _until_disconnected(websocket: WebSocket) -> None:
+    """Nothing that a reader says means anything; reading it is how a disconnect is noticed."""
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        pass
+
+
+def _number(text: str | None, name: str, default: int) -> int:
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_NUMBER):
+        raise InvalidQuery(
+            [Problem(f"/query/{name}", "invalid_parameter", f"{text[:40]!r} is no whole number from 0 on")]
+        )
+    return int(text)
+
+
+def _reason(text: str) -> str:
+    """A close frame carries at most 123 bytes of it."""
+    return text.encode()[:123].decode("utf-8", "ignore")
+
+
+# Server-sent events --------------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/jobs/{job}/stream",
+    operation_id="stream_events",
+    summary="Live, as server-sent events; the same address opens as a websocket",
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def stream_events(
+    request: Request,
+    job: JobPath,
+    after: After = 0,
+    kinds: Annotated[str | None, Query(description="Only these, with commas.")] = None,
+    max_hz: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="At most so many messages a second.")] = 0,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    services = services_of(request)
+    cursor = _number(last_event_id, "Last-Event-ID", after)
+    async with services.tail.watch(services.project, job_id(job)) as channel:
+        reader = Reader(channel, MESSAGES, cursor, read_kinds(kinds), 1 / max_hz if max_hz else 0)
+        first = await reader.first()
+    if first.is_end and cursor and cursor == first.last:
+        # What tells an EventSource that there is nothing to reconnect for.
+        return Response(status_code=204)
+    return EventStream(services, reader)
+
+
+class EventStream(Response):
+    """The reader's loop as a response without an end of its own."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, services: Services, reader: Reader) -> None:
+        super().__init__(headers={"X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._services, self._reader = services, reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        leaving = asyncio.create_task(_until_http_disconnect(receive))
+        sending = asyncio.create_task(self._send_all(send))
+        try:
+            with self._services.meters.sockets.track_inprogress():
+                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _send_all(self, send: Send) -> None:
+        tail, old = self._services.tail, self._reader
+        async with tail.watch(old.channel.project, old.channel.job) as channel:
+            reader = replace(old, channel=channel)
+            async for messages in reader.bytes():
+                async with asyncio.timeout(SLOW_SECONDS):
+                    await send({"type": "http.response.body", "body": messages, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _until_http_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

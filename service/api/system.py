@@ -1,0 +1,135 @@
+"""The service about itself: components, schema, tickets, validation, health, numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from contract.components import GROUPS
+from contract.errors import FootplateError
+from contract.lifecycle import JobState
+from contract.spec import JobSpec, job_schema
+from service.api import shapes
+from service.api.jobs import SPEC_BODY, accept
+from service.api.views import node_state
+from service.auth import TICKET_SECONDS
+from service.deps import Services, StrictRoute, json_response, read_body, services_of
+from service.jobs.needs import Needs
+from service.jobs.place import Placement, explain
+from service.jobs.placing import load_rooms
+from service.prometheus import CONTENT_TYPE
+from service.store import jobs, nodes, schema
+
+router = APIRouter(route_class=StrictRoute, tags=["service"])
+
+
+@router.post(
+    "/jobs/validate",
+    operation_id="validate_job",
+    summary="What POST /jobs would say, without a job",
+    **shapes.answers(shapes.Validation),
+    openapi_extra=SPEC_BODY,
+)
+async def validate(request: Request) -> Response:
+    services = services_of(request)
+    spec = accept(services, await read_body(request))
+    placement = await services.db.read(lambda conn: _placement(conn, Needs.of(spec)))
+    answer = {"valid": True, "spec": spec.as_json(), "steps": _steps(spec), "parameters": None, "placement": placement}
+    return json_response(answer)
+
+
+def _placement(conn: Connection, needs: Needs) -> dict[str, Any]:
+    found = explain(needs, load_rooms(conn))
+    if not isinstance(found, Placement):
+        return {"waits": True, "reason": found.reason, "node": None, "message": found.message}
+    names = {node.id: node.name for node in nodes.everyone(conn)}
+    where = [names[share.node] for share in found.shares]
+    return {"waits": False, "reason": "placed", "node": where[0], "message": f"would start now on {', '.join(where)}"}
+
+
+def _steps(spec: JobSpec) -> int | None:
+    """Only max_steps says it outright; else it depends on how long the data is, which its node finds out."""
+    steps = spec.training.max_steps
+    return steps if steps > 0 else None
+
+
+@router.get(
+    "/components", operation_id="list_components", summary="What a spec may name, with the schema of its arguments"
+)
+async def components(request: Request) -> Response:
+    """By group. Empty until a node has told."""
+    catalogue = services_of(request).catalogues.current
+    return json_response(catalogue.as_json() if catalogue else {group: {} for group in GROUPS})
+
+
+@router.get("/schema/job", operation_id="job_schema", summary="JSON Schema of a job's spec, short forms included")
+async def schema_of_job(request: Request) -> Response:
+    return json_response(job_schema(), headers={"Cache-Control": "max-age=60"})
+
+
+@router.post(
+    "/tickets",
+    status_code=201,
+    operation_id="create_ticket",
+    summary="A one-time ticket for a browser's websocket: ?ticket=…",
+    **shapes.answers(shapes.Ticket, 201),
+)
+async def ticket(request: Request) -> Response:
+    found = services_of(request).gatekeeper.ticket()
+    return json_response({"ticket": found, "expires_in_s": TICKET_SECONDS}, 201)
+
+
+@router.get("/livez", operation_id="livez", summary="The process answers", **shapes.answers(shapes.Health))
+async def livez(request: Request) -> Response:
+    return json_response({"status": "ok"})
+
+
+@router.get(
+    "/readyz",
+    operation_id="readyz",
+    summary="Whether it can serve: SQL must be there; the rest is told as degraded",
+    responses={200: {"model": shapes.Health}, 503: {"model": shapes.Health}},
+)
+async def readyz(request: Request) -> Response:
+    services = services_of(request)
+    try:
+        is_current, takes_work = await services.db.read(_ready)
+    except FootplateError as error:
+        return _not_ready(error.message)
+    if not is_current:
+        return _not_ready("the database has another schema version: run `python -m service migrate`")
+    redis, control = await asyncio.gather(services.pipe.is_there(), services.has_control())
+    found = {"redis": redis, "control": control, "nodes": takes_work}
+    degraded = [part for part, is_well in found.items() if not is_well]
+    return json_response({"status": "degraded" if degraded else "ok", "degraded": degraded})
+
+
+def _ready(conn: Connection) -> tuple[bool, bool]:
+    return schema.schema_is_current(conn), any(node.takes_work for node in nodes.everyone(conn))
+
+
+def _not_ready(why: str) -> Response:
+    body = {"status": "unavailable", "degraded": ["database"], "details": {"database": why}}
+    return json_response(body, 503, {"Retry-After": "2"})
+
+
+@router.get(
+    "/metrics", operation_id="prometheus", summary="For Prometheus", responses={200: {"content": {"text/plain": {}}}}
+)
+async def metrics(request: Request) -> Response:
+    services = services_of(request)
+    return Response(await services.db.read(lambda conn: _numbers(conn, services)), media_type=CONTENT_TYPE)
+
+
+def _numbers(conn: Connection, services: Services) -> bytes:
+    everyone = nodes.everyone(conn)
+    states = dict.fromkeys(("up", "waiting", "draining", "lost"), 0)
+    for node in everyone:
+        states[node_state(node)] += 1
+    counts = jobs.state_counts(conn)
+    slots = sum(node.slots for node in everyone if node.takes_work)
+    return services.meters.render({**dict.fromkeys(JobState, 0), **counts}, states, slots)

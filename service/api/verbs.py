@@ -1,0 +1,116 @@
+"""Cancel, pause, resume. Asking for what holds already, or is under way, changes nothing and answers the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from contract.fields import Group, Slug, Whole
+from contract.ids import JobId
+from contract.lifecycle import StopMode
+from service.api import shapes
+from service.api.jobs import job_response, look
+from service.deps import JobPath, StrictRoute, job_id, read_model, services_of
+from service.jobs.cancel import cancel
+from service.jobs.pause import pause
+from service.jobs.resume import ResumeChanges, resume
+from service.store.rows import JobRow
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+
+
+class Cancel(Group):
+    mode: StopMode = StopMode.CHECKPOINT
+    """checkpoint saves, then stops; graceful stops at the next step; kill at once."""
+
+
+class Pause(Group):
+    pass
+
+
+class Resume(Group):
+    """What may change on the way; what is not sent stays."""
+
+    priority: Annotated[Whole, Field(ge=-100, le=100)] | None = None
+    pool: Slug | None = None
+    resources: dict[str, Any] | None = None
+    """Fields of the spec's resources to replace."""
+    max_steps: Annotated[Whole, Field(ge=1)] | None = None
+    """A higher limit."""
+    num_train_epochs: Annotated[float, Field(gt=0)] | None = None
+    """A higher limit."""
+    time_limit: float | str | None = None
+    """A higher limit: seconds, or "4h"."""
+
+
+@router.post(
+    "/jobs/{job}/cancel",
+    status_code=202,
+    operation_id="cancel_job",
+    summary="Cancel; overrides a pause",
+    **shapes.answers(shapes.Job, 202),
+    **shapes.takes(Cancel),
+)
+async def cancel_job(request: Request, job: JobPath) -> Response:
+    given = await read_model(request, Cancel)
+    seconds = services_of(request).settings.stop_seconds
+
+    def verb(conn: Connection, project: str, one: JobId) -> JobRow:
+        return cancel(conn, project, one, given.mode, now_ms(), stop_seconds=seconds)
+
+    return await _do(request, job, verb)
+
+
+@router.post(
+    "/jobs/{job}/pause",
+    status_code=202,
+    operation_id="pause_job",
+    summary="Save and stop, to be resumed",
+    **shapes.answers(shapes.Job, 202),
+    **shapes.takes(Pause),
+)
+async def pause_job(request: Request, job: JobPath) -> Response:
+    await read_model(request, Pause)
+    seconds = services_of(request).settings.stop_seconds
+
+    def verb(conn: Connection, project: str, one: JobId) -> JobRow:
+        return pause(conn, project, one, now_ms(), stop_seconds=seconds)
+
+    return await _do(request, job, verb)
+
+
+@router.post(
+    "/jobs/{job}/resume",
+    status_code=202,
+    operation_id="resume_job",
+    summary="Queue it again; it continues from its newest verified checkpoint",
+    **shapes.answers(shapes.Job, 202),
+    **shapes.takes(Resume),
+)
+async def resume_job(request: Request, job: JobPath) -> Response:
+    given = await read_model(request, Resume)
+    changes = ResumeChanges(**given.model_dump())
+
+    def verb(conn: Connection, project: str, one: JobId) -> JobRow:
+        return resume(conn, project, one, changes, now_ms())
+
+    return await _do(request, job, verb)
+
+
+async def _do(request: Request, job: str, verb: Callable[[Connection, str, JobId], JobRow]) -> Response:
+    services = services_of(request)
+    one = job_id(job)
+
+    def write(conn: Connection) -> tuple[JobRow, list[str]]:
+        verb(conn, services.project, one)
+        return look(conn, services.project, one)
+
+    row, nodes = await services.db.write(write)
+    services.changed(one)
+    return job_response(row, nodes, 202)

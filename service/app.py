@@ -1,0 +1,125 @@
+"""The API as one ASGI app: the guard, then FastAPI's routes.
+
+guard      host, origin, key, request id, security headers, one count per answer, the last resort for exceptions
+routes     service/api/*: parse, call one verb, answer
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from time import perf_counter
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from contract.errors import FootplateError, Unauthorized
+from contract.ids import uuid7
+from service import problems
+from service.api import browsing, history, jobs, listing, nodes, openapi, outputs, stream, system, verbs
+from service.auth import Credentials
+from service.deps import Services
+
+log = logging.getLogger("footplate.api")
+
+SECURITY_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+NO_STORE = (b"cache-control", b"no-store")
+SUBPROTOCOL = "footplate.subprotocol"
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+
+
+def create_app(services: Services) -> ASGIApp:
+    """Everything but the server."""
+    app = FastAPI(
+        title="Footplate", version="0.1.0", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
+    app.state.services = services
+    problems.install(app)
+    # The busiest first: routes are tried in order.
+    for part in (jobs, verbs, history, stream, listing, outputs, nodes, system, openapi, browsing):
+        app.include_router(part.router)
+    return Guard(app, services)
+
+
+class Guard:
+    """Around everything, websockets included. Plain ASGI, because it is on the way of every request."""
+
+    def __init__(self, app: FastAPI, services: Services) -> None:
+        self.app = app
+        self.services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._request(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._socket(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = perf_counter()
+        given = Credentials.of(scope["headers"])
+        request_id = _request_id(scope, given)
+        status = 0
+
+        async def guarded(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = message["headers"] = [*message["headers"], *SECURITY_HEADERS, (b"x-request-id", request_id)]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append(NO_STORE)
+            await send(message)
+
+        try:
+            self.services.gatekeeper.check_request(scope["method"], scope["path"], given)
+            await self.app(scope, receive, guarded)
+        except FootplateError as error:
+            await problems.of_error(scope, error)(scope, receive, guarded)
+        except Exception:
+            log.exception("request failed", extra={"request_id": request_id.decode(), "path": scope["path"]})
+            if not status:
+                await problems.unexpected(scope)(scope, receive, guarded)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self.services.meters.answered(scope["method"], route, status, perf_counter() - started)
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A foreign page is refused before the handshake; who has no key learns so by a close code."""
+        given = Credentials.of(scope["headers"])
+        _request_id(scope, given)
+        gatekeeper = self.services.gatekeeper
+        try:
+            gatekeeper.check_origin(given)
+            scope[SUBPROTOCOL] = gatekeeper.check_socket(scope["query_string"], scope["subprotocols"], given)
+        except Unauthorized as error:
+            await receive()
+            offered = scope["subprotocols"]
+            await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None, "headers": []})
+            await send({"type": "websocket.close", "code": 4401, "reason": error.message})
+        except FootplateError as error:
+            await receive()
+            await problems.of_error(scope, error)(scope, receive, _as_denial(send))
+        else:
+            await self.app(scope, receive, send)
+
+
+def _request_id(scope: Scope, given: Credentials) -> bytes:
+    """The caller's own if it looks like one, so that its logs and ours meet."""
+    found = given.request_id
+    if not _REQUEST_ID.fullmatch(found):
+        found = f"req_{uuid7()}".encode()
+    scope[problems.REQUEST_ID] = found.decode()
+    return found
+
+
+def _as_denial(send: Send) -> Send:
+    async def denial(message: Message) -> None:
+        await send({**message, "type": "websocket." + message["type"]})
+
+    return denial

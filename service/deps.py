@@ -1,0 +1,153 @@
+"""What every route stands on: the services of this process, one body reader, one strict kind of route."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Path as PathParameter
+from fastapi import Request
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.exceptions import RequestValidationError
+from fastapi.params import Query
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from contract.body import read_json
+from contract.errors import InvalidSpec, NotFound, Problem, did_you_mean
+from contract.explain import explain, kind_of
+from contract.ids import JobId, is_id
+from service.api.catalogue import Catalogues
+from service.auth import Gatekeeper
+from service.events.tail import Tail
+from service.pipe import Pipe
+from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, invalid_query
+from service.prometheus import Meters
+from service.settings import ServiceSettings
+from service.store.database import Database
+
+MAX_BODY_BYTES = 1024 * 1024
+Body = TypeVar("Body", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What one API process is made of. All of it can be lost at any time; SQL has the truth."""
+
+    settings: ServiceSettings
+    db: Database
+    tail: Tail
+    catalogues: Catalogues
+    gatekeeper: Gatekeeper
+    meters: Meters
+    pipe: Pipe
+    poke: Callable[[], None]
+    """Tells control that something waits. Never blocks; may be lost, because control looks by itself."""
+    has_control: Callable[[], Awaitable[bool]]
+    project: str = "default"
+    """Whose jobs are seen. Keys will say so; the bootstrap key is the default project's."""
+
+    def changed(self, job: JobId) -> None:
+        """A verb wrote: readers look again, and control does."""
+        self.tail.wake([job])
+        self.pipe.announce([job])
+        self.poke()
+
+
+def services_of(connection: HTTPConnection) -> Services:
+    found: Services = connection.app.state.services
+    return found
+
+
+JobPath = Annotated[str, PathParameter(description="A job's id.", examples=["job_019a9d0c5f7e7c6d8a53e0a1b2c3d4e5"])]
+
+
+def job_id(text: str) -> JobId:
+    """Refused by its shape before SQL is asked."""
+    if not is_id(text, "job"):
+        raise NotFound(f"no job {text!r} here")
+    return JobId(text)
+
+
+async def read_body(request: Request) -> bytes:
+    """A JSON body of at most 1 MiB, counted as it streams."""
+    content_type = encoding = ""
+    for name, value in request.scope["headers"]:
+        if name == b"content-type":
+            content_type = value.decode("latin-1")
+        elif name == b"content-length" and value.isdigit() and int(value) > MAX_BODY_BYTES:
+            raise _too_large()
+        elif name == b"content-encoding":
+            encoding = value.decode("latin-1")
+    chunks, length = [], 0
+    async for chunk in request.stream():
+        length += len(chunk)
+        if length > MAX_BODY_BYTES:
+            raise _too_large()
+        chunks.append(chunk)
+    if length and content_type.partition(";")[0].strip().lower() != "application/json":
+        hint = "send it with 'Content-Type: application/json'"
+        raise UnsupportedMediaType(f"the body came as {content_type or 'nothing in particular'!r}", hint=hint)
+    if length and encoding.lower() not in ("", "identity"):
+        raise UnsupportedMediaType(f"Content-Encoding {encoding!r} is not taken", hint="send the body as it is")
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"a body may have {MAX_BODY_BYTES:,} bytes", hint="put data into files under data://")
+
+
+async def read_model(request: Request, model: type[Body]) -> Body:
+    """A small body against its model: every problem at once. No body at all is an empty object."""
+    raw = await read_body(request)
+    value = read_json(raw) if raw else {}
+    if not isinstance(value, dict):
+        raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed")])
+    try:
+        return model.model_validate_json(json.dumps(value))
+    except ValidationError as error:
+        problems = explain(error, path=lambda where: where, model_at=lambda where: None if where else model)
+        raise InvalidSpec(list(problems)) from error
+
+
+class StrictRoute(APIRoute):
+    """Refuses query parameters that it does not know, and those given twice: nothing is silently ignored."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        known = [one.alias for one in get_flat_params(self.dependant) if isinstance(one.field_info, Query)]
+
+        async def strict(request: Request) -> Response:
+            if request.scope["query_string"]:
+                refuse_unknown([name for name, _ in request.query_params.multi_items()], known)
+            try:
+                return await handler(request)
+            except RequestValidationError as error:
+                raise invalid_query(error.errors(), known) from error
+
+        return strict
+
+
+def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
+    """InvalidQuery with every parameter that is not known, or is there more than once."""
+    problems = []
+    for name, count in Counter(given).items():
+        pointer = f"/query/{name}"
+        if name not in known:
+            hint = did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "this address takes none")
+            problems.append(Problem(pointer, "unknown_parameter", f"no query parameter named {name!r} here", hint))
+        elif count > 1:
+            problems.append(Problem(pointer, "duplicate_parameter", f"{name!r} is there {count} times, once is enough"))
+    if problems:
+        raise InvalidQuery(problems)
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Compact, with non-ASCII as it is."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return Response(text.encode("utf-8", "replace"), status, headers, "application/json")

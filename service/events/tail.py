@@ -1,0 +1,182 @@
+"""One wake-up per job, many readers. Every reader is a loop over SQL; those at the same place share one read of it.
+
+    async with tail.watch(project, job) as channel:
+        page = await channel.after(cursor, view)    # what SQL has after the cursor, at once, perhaps nothing
+        await channel.news(page)                    # until there may be more than that page saw
+
+A wake-up carries nothing but "look again": it may be lost, doubled or late, and a reader that is woken for nothing
+reads an empty page. So replay and live are the same loop, and there is no seam between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Connection
+
+from contract.events import Kind
+from contract.ids import JobId
+from contract.lifecycle import JobState
+from service.store import events, jobs
+from service.store.database import Database
+from service.store.rows import EventRow
+
+PAGE_EVENTS = 128
+"""A page is some 32 KiB as text, so that a reader who stops reading costs little memory."""
+PAGES_KEPT = 8
+"""Per job: readers that replay side by side share these."""
+FALLBACK_SECONDS = 1.0
+"""Wake-ups are a courtesy: watched jobs are looked at this often without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which events a reader wants, and what their bytes look like. Readers of equal views share them."""
+
+    render: Callable[[Sequence[EventRow]], bytes]
+    kinds: frozenset[Kind] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Events after one cursor, in order, and where they lead."""
+
+    body: bytes
+    last: int
+    """The cursor to go on from."""
+    head: int
+    """The job's newest `no` in the same snapshot."""
+    state: JobState
+    version: int
+    """The wake-up that this read has seen."""
+
+    @property
+    def is_caught_up(self) -> bool:
+        return self.last >= self.head
+
+    @property
+    def is_end(self) -> bool:
+        """The job rests, and its history is complete with this page."""
+        return self.state.is_terminal and self.is_caught_up
+
+
+class Channel:
+    """One watched job."""
+
+    def __init__(self, db: Database, project: str, job: JobId) -> None:
+        self.project, self.job = project, job
+        self.readers = 0
+        self.is_closed = False
+        self._db = db
+        self._version = 0
+        self._woken = asyncio.Event()
+        self._pages: OrderedDict[tuple[int, View], asyncio.Task[Page]] = OrderedDict()
+
+    def wake(self) -> None:
+        self._version += 1
+        self._woken.set()
+        self._woken = asyncio.Event()
+
+    async def after(self, cursor: int, view: View) -> Page:
+        """What SQL has after the cursor; NotFound when the job is gone."""
+        key = (cursor, view)
+        task = self._pages.get(key)
+        if task is None or self._is_stale(task):
+            task = self._pages[key] = asyncio.create_task(self._read(cursor, view))
+            while len(self._pages) > (PAGES_KEPT if self.readers > 1 else 1):
+                self._pages.popitem(last=False)
+        # A reader that goes away must not take the read from the others.
+        return await asyncio.shield(task)
+
+    async def news(self, page: Page) -> None:
+        """Until something may have happened since this page was read."""
+        while self._version == page.version:
+            await self._woken.wait()
+
+    def _is_stale(self, task: asyncio.Task[Page]) -> bool:
+        """A page with events stays true for ever; an empty one until the next wake-up; a failure helps nobody twice."""
+        if not task.done():
+            return False
+        if task.cancelled() or task.exception():
+            return True
+        page = task.result()
+        return page.is_caught_up and page.version != self._version
+
+    async def _read(self, cursor: int, view: View) -> Page:
+        version = self._version
+        return await self._db.read(
+            partial(_look, project=self.project, job=self.job, cursor=cursor, view=view, version=version)
+        )
+
+
+def _look(connection: Connection, project: str, job: JobId, cursor: int, view: View, version: int) -> Page:
+    found = jobs.get(connection, project, job)
+    # The job was read first: events are never behind the head that goes with them.
+    rows = events.after(connection, job, cursor, PAGE_EVENTS, view.kinds)
+    is_full = len(rows) == PAGE_EVENTS
+    last = rows[-1].no if is_full else max(found.last_no, rows[-1].no if rows else cursor)
+    return Page(view.render(rows) if rows else b"", last, max(last, found.last_no), found.state, version)
+
+
+class Tail:
+    """Every watched job of this process. `wake` may be called from any thread."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._channels: dict[JobId, Channel] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._poll: asyncio.Task[None] | None = None
+
+    def wake(self, job_ids: Iterable[JobId]) -> None:
+        """These jobs have something new, or may have."""
+        if self._loop is None:
+            return
+        if threading.get_ident() == self._thread:
+            self._wake(job_ids)
+        elif watched := [job for job in job_ids if job in self._channels]:
+            self._loop.call_soon_threadsafe(self._wake, watched)
+
+    def _wake(self, job_ids: Iterable[JobId]) -> None:
+        for job in job_ids:
+            if channel := self._channels.get(job):
+                channel.wake()
+
+    @asynccontextmanager
+    async def watch(self, project: str, job: JobId) -> AsyncIterator[Channel]:
+        self._start()
+        channel = self._channels.get(job)
+        if channel is None:
+            channel = self._channels[job] = Channel(self._db, project, job)
+        channel.readers += 1
+        try:
+            yield channel
+        finally:
+            channel.readers -= 1
+            if not channel.readers:
+                del self._channels[job]
+
+    def _start(self) -> None:
+        if self._poll is None:
+            self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+            self._poll = asyncio.create_task(self._look_anyway())
+
+    async def _look_anyway(self) -> None:
+        while True:
+            await asyncio.sleep(FALLBACK_SECONDS)
+            self._wake(list(self._channels))
+
+    async def close(self) -> None:
+        """Ends every reader's loop, so that a server can stop."""
+        if self._poll is not None:
+            self._poll.cancel()
+            await asyncio.gather(self._poll, return_exceptions=True)
+        for channel in self._channels.values():
+            channel.is_closed = True
+            channel.wake()

@@ -1,0 +1,104 @@
+"""Redis as the API sees it: courtesies only. Each of them may be lost, and nothing but a moment is.
+
+wake      control -> API   these jobs have new events       (a watched job is looked at every second anyway)
+poke      API -> control   something waits to be placed     (control looks by itself anyway)
+control   control -> API   a control process works          (expires; told by /readyz)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from contract import keys
+from contract.ids import JobId
+
+SIGN_SECONDS = 2.0
+AWAY = (RedisError, OSError, asyncio.TimeoutError)
+
+
+class Pipe:
+    def __init__(self, url: str, on_wake: Callable[[Iterable[JobId]], None] = lambda _: None) -> None:
+        # Our loop is the only retry: redis-py's own would send everything several times to a Redis that stalls.
+        self._redis: Redis = Redis.from_url(
+            url, decode_responses=True, socket_timeout=5, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
+        )
+        self._on_wake = on_wake
+        self._pending: set[JobId] = set()
+        self._is_poked = False
+        self._something = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, *, is_control: Callable[[], bool] | None = None, listens: bool = False) -> None:
+        """`is_control` says whether this process is the one at work; `listens` asks for other processes' wake-ups."""
+        loops = [self._send()]
+        if listens:
+            loops.append(self._listen())
+        if is_control:
+            loops.append(self._sign(is_control))
+        self._tasks = [asyncio.create_task(one) for one in loops]
+
+    def announce(self, job_ids: Iterable[JobId]) -> None:
+        self._pending.update(job_ids)
+        self._something.set()
+
+    def poke(self) -> None:
+        self._is_poked = True
+        self._something.set()
+
+    async def is_there(self) -> bool:
+        try:
+            async with asyncio.timeout(1):
+                return bool(await self._redis.ping())
+        except AWAY:
+            return False
+
+    async def has_control(self) -> bool:
+        try:
+            async with asyncio.timeout(1):
+                return bool(await self._redis.exists(keys.CONTROL))
+        except AWAY:
+            return False
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(*AWAY):
+            await self._redis.aclose()
+
+    async def _send(self) -> None:
+        while True:
+            await self._something.wait()
+            self._something.clear()
+            jobs, self._pending = self._pending, set()
+            is_poked, self._is_poked = self._is_poked, False
+            with suppress(*AWAY):
+                if jobs:
+                    await self._redis.publish(keys.WAKE, " ".join(jobs))
+                if is_poked:
+                    await self._redis.publish(keys.POKE, "")
+
+    async def _listen(self) -> None:
+        while True:
+            with suppress(*AWAY):
+                async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+                    await channel.subscribe(keys.WAKE)
+                    while True:
+                        if message := await channel.get_message(timeout=1.0):
+                            self._on_wake(JobId(one) for one in message["data"].split())
+            await asyncio.sleep(0.5)
+
+    async def _sign(self, is_control: Callable[[], bool]) -> None:
+        while True:
+            if is_control():
+                with suppress(*AWAY):
+                    await self._redis.set(keys.CONTROL, os.getpid(), px=int(SIGN_SECONDS * 3000))
+            await asyncio.sleep(SIGN_SECONDS)

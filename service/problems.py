@@ -1,0 +1,156 @@
+"""Every failure as `application/problem+json`: ours, the framework's, and the unexpected, which tells nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from contract.body import pointer_to
+from contract.errors import (
+    Conflict,
+    FootplateError,
+    InvalidSpec,
+    Problem,
+    Unauthorized,
+    Unavailable,
+    UnknownComponent,
+    did_you_mean,
+)
+
+MEDIA_TYPE = "application/problem+json"
+REQUEST_ID = "footplate.request_id"
+"""Where the guard leaves a request's id in its scope."""
+
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 415: "unsupported_media_type"}
+_SENTENCES = {
+    404: "There is nothing at this address. GET /openapi.json lists what there is.",
+    405: "This address does not serve that method; the Allow header lists those it does.",
+}
+
+
+class BodyTooLarge(FootplateError):
+    code = "body_too_large"
+    status = 413
+    title = "The request body is too large"
+
+
+class UnsupportedMediaType(FootplateError):
+    code = "unsupported_media_type"
+    status = 415
+    title = "The request body is not JSON"
+
+
+class BadHost(FootplateError):
+    """Somebody's DNS name points at our loopback address: a page elsewhere is asking, not our user."""
+
+    code = "host_not_allowed"
+    status = 421
+    title = "Not a name of this service"
+
+
+class RangeNotSatisfiable(FootplateError):
+    code = "range_not_satisfiable"
+    status = 416
+    title = "The range lies outside the file"
+
+
+class InvalidQuery(InvalidSpec):
+    """A query that cannot be answered; pointers start with /query."""
+
+    code = "invalid_query"
+    title = "The query is not valid"
+
+
+def problem(
+    scope: Any, *, status: int, code: str, title: str, detail: str, errors: Sequence[Problem] = (), **more: Any
+) -> Response:
+    """One problem document; `more` are members of its own and headers."""
+    headers = more.pop("headers", None)
+    body = {
+        "type": f"urn:footplate:problem:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "instance": scope["path"],
+        "code": code,
+        "request_id": scope.get(REQUEST_ID, ""),
+        "errors": [error.as_dict() for error in errors],
+        **more,
+    }
+    # A path may hold lone surrogates; ASCII escapes can be written whatever it holds.
+    return Response(json.dumps(body).encode(), status, headers, MEDIA_TYPE)
+
+
+def of_error(scope: Any, error: FootplateError) -> Response:
+    """Our own errors carry all that the answer needs."""
+    more: dict[str, Any] = {"hint": error.hint} if error.hint else {}
+    errors: Sequence[Problem] = []
+    if isinstance(error, InvalidSpec):
+        errors = error.problems
+    elif isinstance(error, UnknownComponent):
+        errors = [Problem("", error.code, error.message, error.hint)]
+    elif isinstance(error, Conflict):
+        more |= {"state": error.state, "allowed": error.allowed}
+    elif isinstance(error, Unavailable):
+        more["headers"] = {"Retry-After": str(error.retry_after_seconds)}
+    elif isinstance(error, Unauthorized):
+        more["headers"] = {"WWW-Authenticate": 'Bearer realm="footplate"'}
+    if error.status >= 500 and not isinstance(error, Unavailable):
+        return unexpected(scope)
+    return problem(
+        scope, status=error.status, code=error.code, title=error.title, detail=error.message, errors=errors, **more
+    )
+
+
+def unexpected(scope: Any) -> Response:
+    detail = "This is a fault of ours. The service's log has more under this request id."
+    return problem(scope, status=500, code="internal", title="Something went wrong", detail=detail)
+
+
+def invalid_query(errors: Sequence[Any], known: Sequence[str]) -> InvalidQuery:
+    """What pydantic found wrong with query or path parameters, in our words."""
+    return InvalidQuery([_query_problem(error, known) for error in errors])
+
+
+def _query_problem(error: Any, known: Sequence[str]) -> Problem:
+    where = [str(part) for part in error["loc"]]
+    pointer = pointer_to(*where)
+    if error["type"] == "extra_forbidden":
+        hint = did_you_mean(where[-1], known) or f"known: {', '.join(known) or 'none'}"
+        return Problem(pointer, "unknown_parameter", f"no query parameter named {where[-1]!r} here", hint)
+    return Problem(pointer, "invalid_parameter", error["msg"])
+
+
+def install(app: FastAPI) -> None:
+    """Answer every exception with a problem."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        assert isinstance(error, FootplateError)
+        return of_error(request.scope, error)
+
+    async def framework(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        status = error.status_code
+        return problem(
+            request.scope,
+            status=status,
+            code=_CODES.get(status, "http_error"),
+            title=HTTPStatus(status).phrase,
+            detail=_SENTENCES.get(status, error.detail),
+            headers=error.headers,
+        )
+
+    async def parameters(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return of_error(request.scope, invalid_query(error.errors(), ()))
+
+    app.add_exception_handler(FootplateError, ours)
+    app.add_exception_handler(HTTPException, framework)
+    app.add_exception_handler(RequestValidationError, parameters)

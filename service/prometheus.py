@@ -1,0 +1,59 @@
+"""What Prometheus may scrape: requests and sockets of this process, jobs and nodes as SQL has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import generate_latest
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Meters:
+    """One process's numbers, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self._requests = Counter(
+            "footplate_requests", "Answers given.", ["method", "route", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "footplate_request_seconds",
+            "Time to the end of an answer.",
+            ["route"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self.sockets = Gauge("footplate_open_streams", "Websockets and event streams now.", registry=self.registry)
+        self.slow_readers = Counter(
+            "footplate_slow_readers", "Closed because they did not read.", registry=self.registry
+        )
+        self._jobs = Gauge("footplate_jobs", "Jobs by state.", ["state"], registry=self.registry)
+        self._nodes = Gauge("footplate_nodes", "Nodes by state.", ["state"], registry=self.registry)
+        self._slots = Gauge("footplate_slots", "Slots of nodes that are up.", registry=self.registry)
+        # labels() locks and hashes; a request should not pay for what it asked a moment ago.
+        self._counters: dict[tuple[str, str, int], Counter] = {}
+        self._timers: dict[str, Histogram] = {}
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        key = (method, route, status)
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = self._requests.labels(method, route, str(status))
+        counter.inc()
+        timer = self._timers.get(route)
+        if timer is None:
+            timer = self._timers[route] = self._seconds.labels(route)
+        timer.observe(seconds)
+
+    def render(self, jobs: Mapping[str, int], nodes: Mapping[str, int], slots: int) -> bytes:
+        """The whole text, with what SQL says now."""
+        for gauge, counts in ((self._jobs, jobs), (self._nodes, nodes)):
+            for state, count in counts.items():
+                gauge.labels(state).set(count)
+        self._slots.set(slots)
+        return generate_latest(self.registry)
