@@ -61,7 +61,7 @@ class Colour(enum.StrEnum):
 
 
 class Inner(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     size: Annotated[int, Field(gt=0, le=9)] = 1
 
 
