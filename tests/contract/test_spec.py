@@ -25,7 +25,7 @@ LONG = {
     "callbacks": [], "trainer": None, "loop": None, "report_to": [], "code": None, "env": {}, "secrets": [],
     "resources": {
         "nodes": 1, "gpus_per_node": None, "gpu": None, "processes_per_node": None, "pool": "default",
-        "strategy": {"type": "single"}, "time_limit": 14400.0, "stall_limit": 600.0,
+        "strategy": {"type": "single"}, "time_limit": None, "stall_limit": 600.0,
     },
     "retry": {"max_attempts": 3, "on": ["node_lost", "crashed", "stalled"], "backoff": 0.0},
     "resume_from": None,
