@@ -65,16 +65,10 @@ def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[s
         _move_into_place(scratch, final)
     except BaseException as error:
         shutil.rmtree(scratch, ignore_errors=True)
-        if _is_about_files(error):
+        if isinstance(error, (OSError, SafetensorError)):
             raise CannotSave(f"checkpoint-{step} could not be written: {error}") from error
         raise
     return Checkpoint(final, step, sealed.bytes, sealed.sha256)
-
-
-def _is_about_files(error: BaseException) -> bool:
-    """safetensors and torch have errors of their own for a disk that takes no more."""
-    writer_failed = isinstance(error, RuntimeError) and "PytorchStreamWriter" in str(error)
-    return isinstance(error, (OSError, SafetensorError)) or writer_failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,15 +243,25 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     path = folder / MODEL
     if not path.is_file():
         raise CheckpointCorrupt(f"{folder.name}: {MODEL} is missing")
-    result = model.load_state_dict(load_file(path), strict=False)
-    own = model.state_dict()
-    loaded = {tensor.data_ptr() for name, tensor in own.items() if name not in result.missing_keys}
-    missing = [name for name in result.missing_keys if own[name].numel() and own[name].data_ptr() not in loaded]
-    if missing or result.unexpected_keys:
+    stored, own = load_file(path), model.state_dict()
+    there = {own[name].data_ptr() for name in stored if name in own}
+    wrong = [name for name in own if name not in stored and own[name].numel() and own[name].data_ptr() not in there]
+    wrong += [name for name in stored if name not in own or own[name].shape != stored[name].shape]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
-            f"{folder.name} is of another model: it lacks {missing[:5] or 'nothing'} and has "
-            f"{result.unexpected_keys[:5] or 'nothing'} beside"
+            f"{folder.name} is of another model: {', '.join(wrong[:3])}{more} are missing on one side or have another "
+            "shape"
         )
+    model.load_state_dict(stored, strict=False)
+
+
+def save_tensors(value: Any, path: Path) -> None:
+    """A `.pt` file. torch's writer tells of a full disk by RuntimeErrors that speak of its own insides."""
+    try:
+        torch.save(value, path)
+    except RuntimeError as error:
+        raise CannotSave(f"{path.name}: {error}") from error
 
 
 def load_tensors(folder: Path, name: str) -> Any:

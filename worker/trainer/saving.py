@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -63,9 +62,9 @@ def save(trainer: Trainer) -> files.Checkpoint:
 
 def _write(trainer: Trainer, folder: Path) -> None:
     trainer.save_model(str(folder), _internal_call=True)
-    torch.save(trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(), folder / files.OPTIMIZER)
-    torch.save(trainer.lr_scheduler.state_dict(), folder / files.SCHEDULER)
-    torch.save(files.rng_state(), folder / files.RNG)
+    files.save_tensors(trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(), folder / files.OPTIMIZER)
+    files.save_tensors(trainer.lr_scheduler.state_dict(), folder / files.SCHEDULER)
+    files.save_tensors(files.rng_state(), folder / files.RNG)
     trainer.state.stateful_callbacks = _callback_states(trainer)
     trainer.state.save_to_json(folder / files.STATE)
     (folder / files.ARGUMENTS).write_text(trainer.args.to_json_string() + "\n", encoding="utf-8")

@@ -1,0 +1,164 @@
+"""Every event, in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback
+from worker.trainer.testing import Events
+from worker.trainer.trainer import Trainer
+
+
+def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
+    args = TrainingArguments(str(folder), **{"disable_tqdm": True, "save_strategy": "no", **values})
+    return Trainer(
+        toy.mlp(),
+        args,
+        train_dataset=toy.regression(n=40),
+        eval_dataset=toy.regression(n=16, seed=1),
+        callbacks=list(callbacks),
+    )
+
+
+STEP = ["on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end"]
+EVALUATION = ["on_prediction_step", "on_prediction_step", "on_log", "on_evaluate"]
+
+
+def test_events_come_in_the_documented_order(tmp_path: Path) -> None:
+    events = Events()
+    trainer = a_trainer(
+        tmp_path,
+        events,
+        num_train_epochs=1,
+        gradient_accumulation_steps=2,
+        logging_steps=2,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        eval_on_start=True,
+    )
+
+    trainer.train()
+
+    # 40 samples in batches of 8 are 5 micro-batches: two windows of two, and a last one of one.
+    last = [name for name in STEP if name != "on_substep_end"]
+    assert events.names == [
+        "on_init_end",
+        "on_train_begin",
+        *EVALUATION,
+        "on_epoch_begin",
+        *STEP,
+        *STEP,
+        "on_log",
+        *EVALUATION,
+        "on_save",
+        *last,
+        *EVALUATION,
+        "on_save",
+        "on_epoch_end",
+        "on_log",
+        "on_train_end",
+    ]
+
+
+def test_the_strategies_by_epoch_act_after_the_epoch(tmp_path: Path) -> None:
+    events = Events()
+    by_epoch = {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch"}
+
+    a_trainer(tmp_path, events, num_train_epochs=1, **by_epoch).train()
+
+    end = events.names.index("on_epoch_end")
+    assert events.names[end:] == ["on_epoch_end", "on_log", *EVALUATION, "on_save", "on_log", "on_train_end"]
+
+
+def test_every_event_gets_what_its_callbacks_were_promised(tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            seen.update(kwargs)
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+            seen["metrics"] = metrics
+
+    trainer = a_trainer(tmp_path, Look, max_steps=2, eval_strategy="steps", eval_steps=1)
+    trainer.train()
+
+    assert seen["model"] is trainer.model
+    assert seen["optimizer"] is trainer.optimizer
+    assert seen["lr_scheduler"] is trainer.lr_scheduler
+    assert seen["train_dataloader"] is not None
+    assert seen["eval_dataloader"] is not None
+    assert "eval_loss" in seen["metrics"]
+
+
+def test_an_error_in_training_still_ends_it_for_the_callbacks(tmp_path: Path) -> None:
+    events = Events()
+
+    class Break(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            raise RuntimeError("the user's own bug")
+
+    trainer = a_trainer(tmp_path, events, Break())
+
+    with pytest.raises(RuntimeError, match="the user's own bug"):
+        trainer.train()
+
+    assert events.names[-1] == "on_train_end"
+    assert not trainer.is_in_train
+
+
+def test_callbacks_come_and_go_while_training(tmp_path: Path) -> None:
+    events = Events()
+
+    class Add(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 2:
+                trainer.add_callback(events)
+            if state.global_step == 4:
+                trainer.remove_callback(events)
+
+    trainer = a_trainer(tmp_path, Add(), max_steps=5)
+    trainer.train()
+
+    assert events.names.count("on_step_begin") == 2
+    assert trainer.pop_callback(Add) is not None
+    assert trainer.pop_callback(Add) is None
+
+
+def test_early_stopping_waits_as_often_as_it_was_told(tmp_path: Path) -> None:
+    trainer = a_trainer(
+        tmp_path,
+        EarlyStoppingCallback(early_stopping_patience=2, early_stopping_threshold=100.0),
+        max_steps=50,
+        eval_strategy="steps",
+        eval_steps=5,
+        metric_for_best_model="loss",
+    )
+
+    assert trainer.train().global_step == 15
+
+
+def test_a_callback_with_state_gets_it_back_on_resume(tmp_path: Path) -> None:
+    class Counts(TrainerCallback, ExportableState):
+        def __init__(self) -> None:
+            self.steps = 0
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.steps += 1
+
+        def state(self) -> dict[str, Any]:
+            return {"args": {}, "attributes": {"steps": self.steps}}
+
+    a_trainer(tmp_path, Counts(), max_steps=3, save_strategy="steps").train()
+    counts = Counts()
+
+    a_trainer(tmp_path, counts, max_steps=5, save_strategy="steps").train(resume_from_checkpoint=True)
+
+    assert counts.steps == 5

@@ -1,0 +1,266 @@
+"""Checkpoints are whole or are not there, and what has changed since is found."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from contract.errors import CheckpointCorrupt
+from worker.components import toy
+from worker.trainer import checkpoint as files
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.saving import SaveFailed
+from worker.trainer.testing import Events, digest
+from worker.trainer.trainer import Trainer
+
+
+def a_trainer(
+    folder: Path, callbacks: list[Any] | None = None, model: nn.Module | None = None, **values: Any
+) -> Trainer:
+    args = TrainingArguments(str(folder), **{"max_steps": 4, "save_steps": 2, "disable_tqdm": True, **values})
+    return Trainer(
+        model or toy.mlp(),
+        args,
+        train_dataset=toy.regression(n=64),
+        eval_dataset=toy.regression(n=16, seed=1),
+        callbacks=callbacks,
+    )
+
+
+@pytest.fixture
+def two_checkpoints(tmp_path: Path) -> Path:
+    a_trainer(tmp_path).train()
+    return tmp_path
+
+
+def test_a_checkpoint_is_announced_once_it_is_committed(tmp_path: Path) -> None:
+    events = Events()
+    trainer = a_trainer(tmp_path, [events])
+    trainer.checkpoint_stamp = {"job": "job_1", "attempt": 2, "fence": 9}
+
+    trainer.train()
+
+    first = events.checkpoints[0]
+    assert (first.path, first.step) == (tmp_path / "checkpoint-2", 2)
+    manifest = files.verify(first.path)
+    assert manifest["stamp"] == {"job": "job_1", "attempt": 2, "fence": 9}
+    assert first.bytes == sum(path.stat().st_size for path in first.path.iterdir())
+    assert set(manifest["files"]) == {
+        "model.safetensors",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "trainer_state.json",
+        "training_args.json",
+    }
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
+def test_one_flipped_bit_is_found_and_named(two_checkpoints: Path, name: str) -> None:
+    path = two_checkpoints / "checkpoint-4" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(CheckpointCorrupt, match=f"checkpoint-4: {name} has changed"):
+        files.verify(path.parent)
+
+
+def test_a_cut_file_and_a_missing_one_are_found_and_named(two_checkpoints: Path) -> None:
+    (two_checkpoints / "checkpoint-4" / "optimizer.pt").unlink()
+    weights = two_checkpoints / "checkpoint-2" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+    with pytest.raises(CheckpointCorrupt, match=r"optimizer\.pt is missing"):
+        files.verify(two_checkpoints / "checkpoint-4")
+    with pytest.raises(CheckpointCorrupt, match=r"model\.safetensors has \d+ bytes, and was written with"):
+        files.verify(weights.parent)
+
+
+def test_a_folder_without_a_manifest_was_never_completed(two_checkpoints: Path) -> None:
+    (two_checkpoints / "checkpoint-4" / "manifest.json").unlink()
+
+    with pytest.raises(CheckpointCorrupt, match="never completed"):
+        files.verify(two_checkpoints / "checkpoint-4")
+
+
+def test_the_newest_complete_checkpoint_is_the_latest(two_checkpoints: Path) -> None:
+    assert files.latest_checkpoint(two_checkpoints) == two_checkpoints / "checkpoint-4"
+
+    (two_checkpoints / "checkpoint-4" / "manifest.json").write_text("{")
+
+    assert files.latest_checkpoint(two_checkpoints) == two_checkpoints / "checkpoint-2"
+    assert files.latest_checkpoint(two_checkpoints / "nothing here") is None
+
+
+def test_resuming_passes_over_a_broken_checkpoint_and_refuses_a_named_one(two_checkpoints: Path) -> None:
+    (two_checkpoints / "checkpoint-4" / "model.safetensors").write_bytes(b"")
+    events = Events()
+
+    a_trainer(two_checkpoints, [events], max_steps=3).train(resume_from_checkpoint=True)
+
+    assert events.names.count("on_step_end") == 1
+    with pytest.raises(CheckpointCorrupt):
+        a_trainer(two_checkpoints).train(resume_from_checkpoint=two_checkpoints / "checkpoint-4")
+
+
+def test_a_save_that_dies_leaves_nothing_that_looks_like_a_checkpoint(tmp_path: Path) -> None:
+    def die(folder: Path) -> None:
+        (folder / "half").write_text("a")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        files.commit(tmp_path, 7, die, {})
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_dead_save_left_is_swept_and_what_it_moved_aside_is_put_back(two_checkpoints: Path) -> None:
+    (two_checkpoints / ".tmp-checkpoint-6-00c0ffee").mkdir()
+    (two_checkpoints / "checkpoint-4").rename(two_checkpoints / ".old-checkpoint-4-00c0ffee")
+
+    files.sweep(two_checkpoints)
+
+    assert sorted(path.name for path in two_checkpoints.iterdir()) == ["checkpoint-2", "checkpoint-4"]
+    files.verify(two_checkpoints / "checkpoint-4")
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced(two_checkpoints: Path) -> None:
+    before = (two_checkpoints / "checkpoint-4" / "manifest.json").read_bytes()
+    trainer = a_trainer(two_checkpoints, learning_rate=1e-2)
+
+    trainer.train()
+
+    files.verify(two_checkpoints / "checkpoint-4")
+    assert (two_checkpoints / "checkpoint-4" / "manifest.json").read_bytes() != before
+    assert len(list(two_checkpoints.iterdir())) == 2
+
+
+def test_the_oldest_go_and_the_best_stays(tmp_path: Path) -> None:
+    class Worse(Trainer):
+        """Every evaluation is worse than the one before, so the first is the best."""
+
+        def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+            return {**super().evaluate(*args, **kwargs), "eval_loss": float(self.state.global_step)}
+
+    args = TrainingArguments(
+        str(tmp_path),
+        max_steps=5,
+        save_steps=1,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_total_limit=2,
+        load_best_model_at_end=True,
+        disable_tqdm=True,
+    )
+    trainer = Worse(toy.mlp(), args, train_dataset=toy.regression(n=64), eval_dataset=toy.regression(n=16))
+
+    trainer.train()
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-5"]
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-1")
+    best = toy.mlp()
+    files.load_weights(best, tmp_path / "checkpoint-1")
+    assert digest(best.state_dict()) == digest(trainer.model.state_dict())
+
+
+@contextmanager
+def a_disk_that_takes_files_up_to(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("limit", [1_000, 30_000])
+def test_a_full_disk_leaves_the_older_one_and_training_goes_on(tmp_path: Path, limit: int) -> None:
+    """1,000 bytes stop safetensors, 30,000 bytes stop torch."""
+    failed: list[SaveFailed] = []
+    a_trainer(tmp_path, max_steps=2).train()
+    trainer = a_trainer(tmp_path, max_steps=5, save_steps=2)
+    trainer.on_save_failed = failed.append
+
+    with a_disk_that_takes_files_up_to(limit):
+        output = trainer.train(resume_from_checkpoint=True)
+
+    assert output.global_step == 5
+    assert [(each.step, each.failures_in_a_row, each.will_go_on) for each in failed] == [(4, 1, True), (5, 2, True)]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+    files.verify(tmp_path / "checkpoint-2")
+
+
+def test_a_disk_that_stays_full_ends_the_run_after_three_failures_were_borne(tmp_path: Path) -> None:
+    failed: list[SaveFailed] = []
+    trainer = a_trainer(tmp_path, max_steps=20, save_steps=1)
+    trainer.on_save_failed = failed.append
+
+    with a_disk_that_takes_files_up_to(1_000), pytest.raises(files.CannotSave, match="checkpoint-4 could not"):
+        trainer.train()
+
+    assert [each.will_go_on for each in failed] == [True, True, True, False]
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8, bias=False)
+        self.b = nn.Linear(8, 8, bias=False)
+        self.b.weight = self.a.weight
+        whole = torch.randn(4, 8)
+        self.register_buffer("top", whole[:2])
+        self.register_buffer("bottom", whole[2:])
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": (self.b(self.a(x))[:, :4] - labels).square().mean()}
+
+
+def test_tied_weights_and_slices_of_one_tensor_are_saved_and_come_back(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, model=Tied())
+    trainer.train()
+    other = Tied()
+
+    files.load_weights(other, tmp_path / "checkpoint-4")
+
+    assert digest(other.state_dict()) == digest(trainer.model.state_dict())
+    assert other.b.weight is other.a.weight
+
+
+def test_the_weights_of_another_model_are_refused_by_name(two_checkpoints: Path) -> None:
+    with pytest.raises(ValueError, match="checkpoint-4 is of another model"):
+        files.load_weights(toy.mlp(depth=3), two_checkpoints / "checkpoint-4")
+
+
+def test_nothing_in_a_checkpoint_can_run_code(two_checkpoints: Path) -> None:
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (print, ("it ran",))
+
+    torch.save({"state": Evil()}, two_checkpoints / "checkpoint-4" / "optimizer.pt")
+
+    with pytest.raises(pickle.UnpicklingError):
+        files.load_tensors(two_checkpoints / "checkpoint-4", "optimizer.pt")
+
+
+def test_a_callback_may_ask_for_a_checkpoint_and_a_stop_at_any_step(tmp_path: Path) -> None:
+    class Pause(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+            if state.global_step == 3:
+                control.should_save = control.should_training_stop = True
+            return control
+
+    output = a_trainer(tmp_path, [Pause()], max_steps=50, save_strategy="no").train()
+
+    assert output.global_step == 3
+    assert files.latest_checkpoint(tmp_path) == tmp_path / "checkpoint-3"

@@ -1,0 +1,154 @@
+"""Evaluation: metrics that stream, metrics of the user's own, several sets, predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from contract.errors import UnknownComponent
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.metrics import METRICS, make_metric
+from worker.trainer.testing import Events
+from worker.trainer.trainer import Trainer
+
+
+def a_trainer(folder: Path, model: Any = None, **options: Any) -> Trainer:
+    values = {"max_steps": 4, "save_strategy": "no", "disable_tqdm": True, **options.pop("values", {})}
+    options.setdefault("eval_dataset", toy.classification(n=50, seed=1))
+    return Trainer(
+        model or toy.mlp(), TrainingArguments(str(folder), **values), train_dataset=toy.classification(n=64), **options
+    )
+
+
+def test_streaming_metrics_equal_those_over_all_predictions(tmp_path: Path) -> None:
+    def over_all(prediction: Any) -> dict[str, Any]:
+        logits, labels = prediction
+        assert logits.shape == (50, 4)
+        return {"all_accuracy": (logits.argmax(-1) == labels).mean()}
+
+    trainer = a_trainer(tmp_path, metrics=["accuracy", "f1", "perplexity"], compute_metrics=over_all)
+
+    metrics = trainer.evaluate()
+
+    assert metrics["eval_accuracy"] == pytest.approx(metrics["eval_all_accuracy"])
+    assert metrics["eval_perplexity"] == pytest.approx(numpy.exp(metrics["eval_loss"]), rel=1e-4)
+    assert isinstance(metrics["eval_all_accuracy"], float)
+    assert {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second"} <= set(metrics)
+
+
+def test_without_a_compute_metrics_no_predictions_are_kept(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, metrics=["accuracy"])
+
+    output = trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation", prediction_loss_only=True)
+
+    assert output.predictions is None
+    assert "eval_accuracy" in output.metrics
+
+
+def test_several_sets_are_evaluated_under_their_names(tmp_path: Path) -> None:
+    sets = {"near": toy.classification(n=8, seed=1), "far": toy.classification(n=8, seed=2, noise=3.0)}
+
+    metrics = a_trainer(tmp_path, eval_dataset=sets, metrics=["accuracy"]).evaluate()
+
+    assert {"eval_near_loss", "eval_far_loss", "eval_near_accuracy", "eval_far_accuracy"} <= set(metrics)
+
+
+def test_predict_returns_predictions_labels_and_metrics(tmp_path: Path) -> None:
+    events = Events()
+    trainer = a_trainer(tmp_path, metrics=["accuracy"], callbacks=[events])
+
+    output = trainer.predict(toy.classification(n=13))
+
+    assert output.predictions.shape == (13, 4)
+    assert output.label_ids.shape == (13,)
+    assert "test_accuracy" in output.metrics
+    assert events.names[-1] == "on_predict"
+
+
+def test_data_without_labels_is_predicted_too(tmp_path: Path) -> None:
+    output = a_trainer(tmp_path).predict([{"x": torch.zeros(8)}] * 5)
+
+    assert output.predictions.shape == (5, 4)
+    assert output.label_ids is None
+    assert "test_loss" not in output.metrics
+
+
+def test_predictions_of_unequal_length_are_filled_with_minus_100(tmp_path: Path) -> None:
+    rows = [{"input_ids": torch.zeros(length, dtype=torch.long)} for length in (3, 5)]
+    trainer = a_trainer(tmp_path, toy.gpt(), values={"per_device_eval_batch_size": 1})
+
+    predictions = trainer.predict(rows).predictions
+
+    assert predictions.shape == (2, 5, 32)
+    assert (predictions[0, 3:] == -100).all()
+
+
+def test_a_causal_model_s_accuracy_is_about_the_next_token(tmp_path: Path) -> None:
+    """A fresh model with tied weights names the token it sees; that is not the one it is asked for."""
+    trainer = a_trainer(
+        tmp_path, toy.gpt(), eval_dataset=toy.text(n=8), metrics=["accuracy"], values={"per_device_eval_batch_size": 4}
+    )
+
+    assert trainer.evaluate()["eval_accuracy"] < 0.2
+
+
+def test_evaluating_leaves_the_model_in_training(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, toy.mlp(dropout=0.5))
+    trainer.model.train()
+
+    assert trainer.evaluate()["eval_loss"] == trainer.evaluate()["eval_loss"]
+    assert trainer.model.training
+
+
+def test_a_metric_that_nobody_knows_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(UnknownComponent, match="no metric named 'acuracy'") as caught:
+        a_trainer(tmp_path, metrics=["acuracy"])
+    assert caught.value.hint == "did you mean 'accuracy'?"
+
+
+@pytest.mark.parametrize("name", ["mse", "mae", "rmse"])
+def test_errors_of_regression_are_means_over_elements(name: str) -> None:
+    metric = make_metric(name)
+    metric.update(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 5.0]))
+    metric.update(torch.tensor([[0.0]]), torch.tensor([3.0]))
+
+    expected = {"mse": 6.0, "mae": 2.0, "rmse": 6.0**0.5}
+    assert metric.compute() == {name: pytest.approx(expected[name])}
+
+
+def test_macro_metrics_average_over_the_classes_that_occur() -> None:
+    logits = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 1]), 5).float()
+    labels = torch.tensor([0, 1, 1, -100])
+    found = {}
+    for name in ("precision", "recall", "f1"):
+        metric = METRICS[name]()
+        metric.update(logits, labels)
+        found |= metric.compute()
+
+    assert found == {
+        "precision": pytest.approx((1 / 2 + 1) / 2),
+        "recall": pytest.approx((1 + 1 / 2) / 2),
+        "f1": pytest.approx(2 / 3),
+    }
+
+
+def test_bf16_evaluates_and_trains_on_a_cpu(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, values={"bf16": True, "learning_rate": 1e-2, "max_steps": 40}, metrics=["accuracy"])
+    before = trainer.evaluate()
+
+    trainer.train()
+
+    after = trainer.evaluate()
+    assert after["eval_loss"] < before["eval_loss"]
+    assert all(each.dtype is torch.float32 for each in trainer.model.parameters())
+
+
+def test_two_trainers_of_other_precision_live_in_one_process(tmp_path: Path) -> None:
+    a_trainer(tmp_path, values={"bf16": True}).train()
+
+    assert a_trainer(tmp_path, values={"bf16": False}).train().global_step == 4

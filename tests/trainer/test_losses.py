@@ -1,0 +1,167 @@
+"""Losses are sums and counts, so they do not depend on how a batch was cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from worker.components import toy
+from worker.trainer import losses
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.testing import digest
+from worker.trainer.trainer import Trainer, set_seed
+
+
+def trained(folder: Path, model: nn.Module, data: Any, trainer: type[Trainer] = Trainer, **values: Any) -> Trainer:
+    options = {k: values.pop(k) for k in ("compute_loss_func", "data_collator") if k in values}
+    defaults = {"max_steps": 3, "logging_steps": 1, "learning_rate": 1e-2, "save_strategy": "no", "disable_tqdm": True}
+    made = trainer(model, TrainingArguments(str(folder), **{**defaults, **values}), train_dataset=data, **options)
+    made.train()
+    return made
+
+
+def a_plain_model() -> nn.Sequential:
+    set_seed(3)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+
+def test_a_plain_module_on_pairs_of_tensors_just_trains(tmp_path: Path) -> None:
+    data = TensorDataset(torch.randn(64, 8), torch.randint(4, (64,)))
+
+    trainer = trained(tmp_path, a_plain_model(), data, max_steps=30)
+
+    curve = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    assert curve[-1] < curve[0]
+
+
+class Tokens(nn.Module):
+    """Returns logits only; labels of -100 do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.net(x)}
+
+
+def test_accumulation_over_uneven_labels_is_the_step_of_the_whole_batch(tmp_path: Path) -> None:
+    """Most labels of some samples are ignored, so the mean of micro-batch means would be another number."""
+    set_seed(1)
+    rows = [{"x": torch.randn(6, 8), "labels": torch.randint(4, (6,))} for _ in range(8)]
+    for row in rows[::2]:
+        row["labels"][1:] = losses.IGNORE
+    models = []
+    for size, accumulate in ((8, 1), (1, 8), (3, 3)):
+        set_seed(3)
+        model = Tokens()
+        trained(
+            tmp_path,
+            model,
+            rows,
+            max_steps=1,
+            optim="sgd",
+            max_grad_norm=0.0,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=accumulate,
+            train_sampling_strategy="sequential",
+        )
+        models.append(model.net.weight.detach())
+
+    assert torch.allclose(models[0], models[1], atol=1e-7)
+    assert torch.allclose(models[0], models[2], atol=1e-7)
+
+
+def test_compute_loss_func_gets_outputs_labels_and_the_count(tmp_path: Path) -> None:
+    counts: list[int] = []
+
+    def loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor) -> Tensor:
+        counts.append(int(num_items_in_batch))
+        return functional.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
+
+    data = toy.classification(n=20)
+    trained(
+        tmp_path,
+        toy.mlp(),
+        data,
+        max_steps=2,
+        compute_loss_func=loss,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=4,
+    )
+
+    assert counts == [16, 16, 16, 16, 4]
+
+
+class Outputs(NamedTuple):
+    loss: Tensor
+    logits: Tensor
+
+
+@pytest.mark.parametrize("shape", ["tuple", "object", "per sample"])
+def test_whatever_a_model_returns_its_loss_is_found(tmp_path: Path, shape: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = a_plain_model()
+
+        def forward(self, x: Tensor, labels: Tensor) -> Any:
+            logits = self.net(x)
+            each = functional.cross_entropy(logits, labels, reduction="none")
+            if shape == "per sample":
+                return {"loss": each, "logits": logits}
+            if shape == "tuple":
+                return each.mean(), logits
+            return type("Output", (), {"loss": each.mean(), "logits": logits})()
+
+    data = toy.classification(n=24)
+    plain = a_plain_model()
+    trained(tmp_path, plain, [(row["x"], row["labels"]) for row in data], max_steps=3)
+
+    net = Net()
+    trained(tmp_path, net, data, max_steps=3)
+
+    for mine, theirs in zip(net.net.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+
+
+def test_an_overridden_compute_loss_is_a_mean_per_micro_batch(tmp_path: Path) -> None:
+    class Own(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            loss = functional.mse_loss(model(inputs["x"])["logits"], inputs["labels"])
+            return (loss, {}) if return_outputs else loss
+
+    options: dict[str, Any] = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
+    set_seed(3)
+    own, plain = toy.mlp(), toy.mlp()
+    plain.load_state_dict(own.state_dict())
+    trained(tmp_path, own, toy.regression(n=16), Own, **options)
+    trained(tmp_path, plain, toy.regression(n=16), **options)
+
+    assert digest(own.state_dict()) == digest(plain.state_dict())
+
+
+def test_a_loss_that_is_nan_is_logged_as_nan(tmp_path: Path) -> None:
+    data = [{"x": torch.full((8,), float("nan")), "labels": torch.zeros(4)}] * 8
+
+    history = trained(tmp_path, toy.mlp(), data, max_steps=1).state.log_history
+
+    assert history[0]["loss"] != history[0]["loss"]
+    assert history[-1]["train_loss"] != history[-1]["train_loss"]
+
+
+def test_logits_that_fit_no_labels_are_refused_with_their_shapes() -> None:
+    with pytest.raises(ValueError, match=r"logits of shape \(2, 5, 4\) and labels of shape \(2,\)"):
+        losses.from_logits(torch.zeros(2, 5, 4), torch.zeros(2, dtype=torch.long))
+
+
+def test_a_column_of_predictions_is_not_compared_with_every_label() -> None:
+    loss = losses.regression(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0]))
+
+    assert float(loss.total) == 0.0
