@@ -5,10 +5,7 @@ Importing this imports no torch, so that a catalogue of components is cheap; bui
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-if TYPE_CHECKING:
-    from torch import nn
+from typing import Annotated, Any
 
 
 def mlp(
@@ -18,7 +15,7 @@ def mlp(
     depth: Annotated[int, "How many hidden layers"] = 2,
     out_features: Annotated[int, "Numbers, or classes, that come out"] = 4,
     dropout: Annotated[float, "Share of hidden units left out in training"] = 0.0,
-) -> nn.Module:
+) -> Any:
     """A small multi-layer perceptron. Whole-number labels are classified, others regressed."""
     from worker.components.toy_models import Mlp
 
@@ -33,7 +30,7 @@ def gpt(
     width: Annotated[int, "Numbers per token; a multiple of heads"] = 64,
     context: Annotated[int, "Longest sequence"] = 128,
     dropout: Annotated[float, "Share of activations left out in training"] = 0.0,
-) -> nn.Module:
+) -> Any:
     """A tiny GPT over characters, its output tied to its embedding."""
     from worker.components.toy_models import GptForCausalLM
 

@@ -1,0 +1,105 @@
+"""The built-in models and datasets."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from contract.errors import DatasetError
+from worker.components import files, toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.trainer import Trainer, set_seed
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "rate"),
+    [(toy.mlp, toy.regression, 1e-2), (toy.mlp, toy.classification, 1e-2), (toy.gpt, toy.text, 3e-3)],
+)
+def test_toy_models_learn_their_toy_data_with_nothing_said(
+    tmp_path: Path, model: Callable[[], Any], data: Callable[..., Any], rate: float
+) -> None:
+    set_seed(0)
+    args = TrainingArguments(
+        str(tmp_path), max_steps=60, learning_rate=rate, logging_steps=10, save_strategy="no", disable_tqdm=True
+    )
+    trainer = Trainer(model(), args, train_dataset=data(), eval_dataset=data(n=64, seed=1))
+    before = trainer.evaluate()["eval_loss"]
+
+    trainer.train()
+
+    assert trainer.evaluate()["eval_loss"] < 0.8 * before
+
+
+@pytest.mark.parametrize("part", [toy.mlp, toy.gpt, toy.regression, toy.classification, toy.text, files.jsonl])
+def test_every_argument_of_a_component_has_a_type_and_a_meaning(part: Callable[..., Any]) -> None:
+    hints = get_type_hints(part, include_extras=True)
+
+    assert part.__doc__
+    for name in inspect.signature(part).parameters:
+        assert hints[name].__metadata__[0]
+
+
+def test_the_same_seed_is_the_same_data() -> None:
+    assert toy.regression(seed=3)[5]["x"].equal(toy.regression(seed=3)[5]["x"])
+    assert not toy.regression(seed=3)[5]["x"].equal(toy.regression(seed=4)[5]["x"])
+    assert toy.text(seed=3)[5]["input_ids"].equal(toy.text(seed=3)[5]["input_ids"])
+
+
+def test_rows_come_from_all_files_by_number(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n\n{"x": 2}\n')
+    (tmp_path / "b.jsonl").write_text('{"x": 3}')
+
+    rows = files.jsonl(paths=[str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")])
+
+    assert len(rows) == 3
+    assert [rows[each]["x"] for each in (2, 0, 1, -1)] == [3, 1, 2, 3]
+    assert pickle.loads(pickle.dumps(rows))[1] == {"x": 2}
+    with pytest.raises(IndexError):
+        rows[3]
+
+
+def test_a_broken_row_is_named_by_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 1}\n\n{"x": \n[1]\n')
+    rows = files.jsonl(paths=[str(path)])
+
+    with pytest.raises(DatasetError, match=r"a\.jsonl, line 3: "):
+        rows[1]
+    with pytest.raises(DatasetError, match=r"a\.jsonl, line 4: a row is a JSON object, and this is list"):
+        rows[2]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"gone\.jsonl cannot be read: No such file"):
+        files.jsonl(paths=[str(tmp_path / "gone.jsonl")])
+    with pytest.raises(DatasetError, match="given no file"):
+        files.jsonl(paths=[])
+
+
+def test_data_that_goes_away_in_mid_run_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 1}\n')
+    rows = files.jsonl(paths=[str(path)])
+    path.unlink()
+
+    with pytest.raises(DatasetError, match=r"a\.jsonl"):
+        rows[0]
+
+
+def test_a_job_trains_on_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    rows = ({"x": [float(n % 8 == each) for each in range(8)], "label": n % 4, "note": "unused"} for n in range(64))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    args = TrainingArguments(
+        str(tmp_path / "out"), max_steps=40, learning_rate=1e-2, dataloader_num_workers=1, disable_tqdm=True
+    )
+
+    output = Trainer(toy.mlp(), args, train_dataset=files.jsonl(paths=[str(path)])).train()
+
+    assert output.training_loss < 1.0

@@ -1,0 +1,86 @@
+"""What imports cost: a warm parent must stay forkable, and asking for the SDK must not load torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+
+def python(script: str) -> str:
+    one = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+        env={**os.environ, **one},
+    )
+    return done.stdout.strip()
+
+
+def test_preloading_leaves_one_thread_and_no_gpu_context() -> None:
+    script = """
+from worker.trainer import preload
+preload()
+import os, sys, torch
+assert "torch._dynamo" in sys.modules and "worker.trainer.trainer" in sys.modules
+print(len(os.listdir("/proc/self/task")), torch.cuda.is_initialized())
+"""
+    assert python(script) == "1 False"
+
+
+def test_a_child_of_a_preloaded_parent_trains_without_importing_more_of_torch() -> None:
+    script = """
+from worker.trainer import preload
+preload()
+import os, sys, tempfile
+before = {name for name in sys.modules if name.startswith(("torch", "accelerate", "numpy"))}
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.trainer import Trainer
+with tempfile.TemporaryDirectory() as folder:
+    args = TrainingArguments(folder, max_steps=2, dataloader_num_workers=1, disable_tqdm=True)
+    Trainer(toy.mlp(), args, train_dataset=toy.regression()).train()
+print(sorted({name for name in sys.modules if name.startswith(("torch", "accelerate", "numpy"))} - before), flush=True)
+os._exit(0)
+"""
+    assert python(script).splitlines()[-1] == "[]"
+
+
+def test_importing_footplate_and_the_components_imports_no_torch() -> None:
+    script = """
+import sys, inspect
+import footplate, worker.trainer, worker.components.toy, worker.components.files
+inspect.signature(worker.components.toy.mlp)
+assert "Trainer" in dir(footplate)
+print("torch" in sys.modules)
+"""
+    assert python(script) == "False"
+
+
+def test_every_public_name_of_footplate_is_there() -> None:
+    script = """
+import footplate
+for name in footplate.__all__:
+    assert getattr(footplate, name) is not None
+from footplate import Trainer, TrainingArguments, TrainerCallback
+from contract.arguments import TrainingArguments as Plain
+assert issubclass(TrainingArguments, Plain)
+"""
+    python(script)
+
+
+def test_a_name_that_footplate_does_not_have_is_an_attribute_error() -> None:
+    script = """
+import footplate
+try:
+    footplate.NoSuchThing
+except AttributeError as error:
+    print(error)
+"""
+    assert python(script) == "module 'footplate' has no attribute 'NoSuchThing'"
