@@ -42,11 +42,19 @@ def resume(conn: Connection, project: str, job_id: JobId, changes: ResumeChanges
         if job.desired is Desired.RUN and not job.state.is_terminal:
             return job
         is_done = job.state is JobState.SUCCEEDED
-        refuse(job, Action.RESUME, hint=f"POST /jobs/{job.id}/fork starts a new job from its checkpoints" if is_done else None)
+        refuse(
+            job,
+            Action.RESUME,
+            hint=f"POST /jobs/{job.id}/fork starts a new job from its checkpoints" if is_done else None,
+        )
     columns = _changed(job, changes)
     limit_ms = columns.get("time_limit_ms", job.time_limit_ms)
     if limit_ms is not None and job.running_ms >= limit_ms:
-        refuse(job, Action.RESUME, hint=f"it ran for {job.running_ms / 1000:g} s of {limit_ms / 1000:g} s: raise time_limit")
+        refuse(
+            job,
+            Action.RESUME,
+            hint=f"it ran for {job.running_ms / 1000:g} s of {limit_ms / 1000:g} s: raise time_limit",
+        )
     jobs.move(
         conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, now=now, desired=Desired.RUN,
         queued_at=now, finished_at=None, not_before=None, spent=0, stuck=0, error=None, **columns,

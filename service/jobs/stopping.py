@@ -24,9 +24,7 @@ def withdraw(conn: Connection, job: JobRow, now: int) -> None:
     attempts.end_sources(conn, job.id, job.attempt, now)
 
 
-def settle(
-    conn: Connection, job: JobRow, *, to: JobState, desired: Desired, reason: Reason, now: int
-) -> None:
+def settle(conn: Connection, job: JobRow, *, to: JobState, desired: Desired, reason: Reason, now: int) -> None:
     """Straight to its resting state, for a job that no worker holds."""
     if job.state is JobState.STARTING:
         withdraw(conn, job, now)

@@ -59,9 +59,7 @@ def submit(
 
 
 def _replay(conn: Connection, use: IdempotencyUse, job: JobRow, response: str | None) -> Submitted | None:
-    holder = keys.take(
-        conn, IdempotencyRow(job.project, use.key, use.body_sha256, job.id, response, job.created_at)
-    )
+    holder = keys.take(conn, IdempotencyRow(job.project, use.key, use.body_sha256, job.id, response, job.created_at))
     if holder.job_id == job.id:
         return None
     if holder.body_sha256 != use.body_sha256:

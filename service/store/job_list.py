@@ -66,7 +66,9 @@ class _Order:
         if self.field is None:
             return by_id
         column = jobs.c[self.field]
-        further, not_before = (column < value, column <= value) if self.descending else (column > value, column >= value)
+        further, not_before = (
+            (column < value, column <= value) if self.descending else (column > value, column >= value)
+        )
         # The first half is redundant, and what lets an index seek.
         return and_(not_before, or_(further, by_id))
 

@@ -16,6 +16,7 @@ from service.store import events
 from service.store.mapping import columns_of, plain, plain_list, values_of
 from service.store.rows import JobRow
 from service.store.tables import (
+    IS_ACTIVE,
     attempts,
     checkpoints,
     idempotency,
@@ -62,6 +63,12 @@ def get(conn: Connection, project: str, job_id: JobId) -> JobRow:
     return job
 
 
+def peek(conn: Connection, job_id: JobId) -> JobRow | None:
+    """The job of whatever project, for those who come by its id from a worker."""
+    row = conn.execute(_BY_ID, {"job_id": job_id}).one_or_none()
+    return to_row(row) if row else None
+
+
 def lock(conn: Connection, job_id: JobId, *, project: str | None = None) -> JobRow | None:
     """The job, held until the transaction ends: its events are numbered one writer at a time."""
     row = conn.execute(_LOCKED, {"job_id": job_id}).one_or_none()
@@ -91,12 +98,15 @@ def move(
     attempt: int | None = None,
     fence: int | None = None,
     message: str | None = None,
+    next_attempt: int | None = None,
+    next_fence: int | None = None,
     with_event: bool = True,
     **columns: Any,
 ) -> bool:
-    """Moves a job by the table, and writes its event, in one guarded statement. False: you were late.
+    """Moves a job by the table, in one guarded statement, and writes its event. False: you were late.
 
-    `with_event=False` is for the one who has just written the event that says it.
+    `attempt` and `fence` guard; `next_attempt` and `next_fence` are what a placement raises them to. `with_event=False` is
+    for the one who has just written the event that says it.
     """
     allowed = [state for state in expect if may_move(state, to)]
     if len(allowed) != len(expect):
@@ -111,6 +121,8 @@ def move(
         values["finished_at"] = now
     if to not in ACTIVE:
         values |= {"stop_mode": None, "stop_deadline": None}
+    if next_attempt is not None:
+        values |= {"attempt": next_attempt, "fence": next_fence}
     statement = (
         update(jobs)
         .where(*guard)
@@ -152,7 +164,13 @@ def erase(conn: Connection, job_id: JobId) -> None:
 
 def active(conn: Connection) -> list[JobRow]:
     """Starting, running and stopping jobs of every project: what control watches over."""
-    return [to_row(row) for row in conn.execute(select(*COLUMNS).where(jobs.c.state.in_(sorted(plain_list(ACTIVE)))))]
+    return [to_row(row) for row in conn.execute(select(*COLUMNS).where(IS_ACTIVE))]
+
+
+def stopping(conn: Connection) -> list[JobRow]:
+    """Those of them that were told to stop."""
+    told = jobs.c.state == JobState.STOPPING.value
+    return [to_row(row) for row in conn.execute(select(*COLUMNS).where(IS_ACTIVE, told))]
 
 
 def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]:

@@ -182,9 +182,13 @@ class NodeRow:
     seen_at: int
 
     @property
+    def is_staying(self) -> bool:
+        """Up, and neither going away nor turned away."""
+        return not (self.lost or self.draining or self.drain_requested) and self.refused is None
+
+    @property
     def takes_work(self) -> bool:
-        away = self.lost or self.draining or self.drain_requested
-        return not away and self.consuming and self.store_ok and self.refused is None
+        return self.is_staying and self.consuming and self.store_ok
 
 
 @dataclass(frozen=True, slots=True)

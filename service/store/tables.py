@@ -54,10 +54,11 @@ Index("ix_jobs_project", jobs.c.project, jobs.c.id)
 Index("ix_jobs_project_state", jobs.c.project, jobs.c.state, jobs.c.id)
 Index("ix_jobs_project_name", jobs.c.project, jobs.c.name, jobs.c.id)
 Index("ix_jobs_project_priority", jobs.c.project, jobs.c.priority, jobs.c.id)
-_WAITING = text("state = 'queued'")
-_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
-Index("ix_jobs_waiting", jobs.c.priority.desc(), jobs.c.id, sqlite_where=_WAITING, postgresql_where=_WAITING)
-Index("ix_jobs_active", jobs.c.id, sqlite_where=_ACTIVE, postgresql_where=_ACTIVE)
+# Literals, word for word as in the statements: SQLite uses a partial index only where it sees the same condition.
+IS_WAITING = text("state = 'queued'")
+IS_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
+Index("ix_jobs_waiting", jobs.c.priority.desc(), jobs.c.id, sqlite_where=IS_WAITING, postgresql_where=IS_WAITING)
+Index("ix_jobs_active", jobs.c.id, sqlite_where=IS_ACTIVE, postgresql_where=IS_ACTIVE)
 
 job_tags = Table(
     "job_tags",

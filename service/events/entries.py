@@ -1,0 +1,152 @@
+"""What lies in an entry of the event stream, made ready to store; and what is wrong with the rest.
+
+An event that cannot be stored leaves a gap event under its own number: its source counts without a hole, and a journal that
+waits for this number is not stuck on it for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from contract.events import Kind, json_safe
+from contract.ids import ClaimId, Fence, JobId, is_id
+
+MAX_DATA_BYTES = 1024 * 1024
+MAX_INTEGER = 2**63 - 1
+INSPECTED = frozenset({Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DONE})
+"""Kinds that mean something to ingest: it keeps their data as an object besides the text."""
+
+_KIND = re.compile(r"[a-z][a-z_]{0,31}")
+_AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One event, ready to store."""
+
+    seq: int
+    rank: int
+    kind: str
+    at: str
+    step: int | None
+    epoch: float | None
+    text: str
+    """The data as JSON."""
+    data: dict[str, Any] | None
+    """The data as an object, for the kinds that are looked into."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """One entry: events of one source."""
+
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+    source: int
+    events: list[Incoming]
+
+
+@dataclass(slots=True)
+class Read:
+    """What was read from the stream."""
+
+    batches: list[Batch] = field(default_factory=list)
+    dead: list[tuple[str, str]] = field(default_factory=list)
+    """Reason, and what it was about."""
+
+
+def read_entries(payloads: Iterable[bytes | None], now_text: str) -> Read:
+    read = Read()
+    for raw in payloads:
+        try:
+            read.batches.append(_batch(raw, now_text, read.dead))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            read.dead.append((f"not an event batch: {error}", (raw or b"").decode(errors="replace")))
+    return read
+
+
+def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Batch:
+    if raw is None:
+        raise ValueError("the entry has no field 'batch'")
+    given = _parse(raw)
+    if not is_id(given["job"], "job"):
+        raise ValueError(f"{given['job']!r} is not the id of a job")
+    for name in ("attempt", "fence", "source"):
+        if type(given[name]) is not int or not 0 <= given[name] <= MAX_INTEGER:
+            raise ValueError(f"{name} is {given[name]!r}")
+    if not isinstance(given["claim"], str) or not isinstance(given["events"], list):
+        raise ValueError("claim or events of a wrong type")
+    # Non-finite numbers have no place in JSON; looking for their names is cheaper than walking every value.
+    has_wild_numbers = b"NaN" in raw or b"Infinity" in raw
+    events = []
+    for event in given["events"]:
+        try:
+            events.append(_incoming(event, has_wild_numbers))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            seq = _seq(event)
+            dead.append((f"event {seq} of {given['job']}: {error}", json.dumps(event, default=str)[:MAX_DATA_BYTES]))
+            events.append(_gap(seq, str(error), now_text))
+    return Batch(given["job"], given["attempt"], Fence(given["fence"]), given["claim"], given["source"], events)
+
+
+def _parse(raw: bytes) -> Any:
+    try:
+        return from_json(raw)
+    except ValueError:
+        # Slower, and more forgiving: half a surrogate pair in a printed line is no reason to lose the line.
+        return json.loads(raw.decode(errors="replace"))
+
+
+def _seq(event: Any) -> int:
+    seq = event.get("seq") if isinstance(event, dict) else None
+    if type(seq) is not int or not 1 <= seq <= 2**31 - 1:
+        raise ValueError(f"an event without a usable seq: {seq!r}")
+    return seq
+
+
+def _incoming(event: Any, has_wild_numbers: bool) -> Incoming:
+    seq, kind, at, data = _seq(event), event["kind"], event["at"], event.get("data")
+    rank, step, epoch = event.get("rank", 0), event.get("step"), event.get("epoch")
+    if type(kind) is not str or not _KIND.fullmatch(kind):
+        raise ValueError(f"kind is {kind!r}")
+    if type(at) is not str or not _AT.fullmatch(at):
+        raise ValueError(f"at is {at!r}")
+    if type(rank) is not int or not 0 <= rank < 2**31:
+        raise ValueError(f"rank is {rank!r}")
+    if step is not None and (type(step) is not int or not 0 <= step <= MAX_INTEGER):
+        raise ValueError(f"step is {step!r}")
+    if epoch is not None:
+        epoch = float(epoch)
+        if not isfinite(epoch):
+            raise ValueError(f"epoch is {epoch!r}")
+    if data is None:
+        data = {}
+    if type(data) is not dict:
+        raise ValueError("data is not an object")
+    text = _text(data, has_wild_numbers)
+    if len(text) > MAX_DATA_BYTES:
+        raise ValueError(f"data is {len(text)} bytes of JSON, more than {MAX_DATA_BYTES}")
+    return Incoming(seq, rank, kind, at, step, epoch, text, data if kind in INSPECTED else None)
+
+
+def _text(data: dict[str, Any], has_wild_numbers: bool) -> str:
+    if has_wild_numbers:
+        return json.dumps(json_safe(data))
+    try:
+        return to_json(data).decode()
+    except ValueError:
+        return json.dumps(data)
+
+
+def _gap(seq: int, why: str, now_text: str) -> Incoming:
+    data = {"from": seq, "to": seq, "reason": why[:500]}
+    return Incoming(seq, 0, Kind.GAP.value, now_text, None, None, json.dumps(data), None)

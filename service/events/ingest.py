@@ -1,0 +1,282 @@
+"""Redis -> SQL, once each, in order; then the journal hears that it may forget.
+
+The one rule that makes it exactly-once is contiguity: of every source SQL keeps the watermark, the highest seq below which
+nothing is missing, and the next event stored is watermark + 1. What is lower is a duplicate. What jumps ahead is not stored:
+its journal, which keeps everything until the watermark passes it, will send it again.
+
+There is no consumer group. One control reads, from the beginning of the stream, and deletes after the commit; so whatever is in
+the stream is not in SQL yet, or is there twice. A group would add a second memory of what was read, in the one place that may
+forget everything, and its loss would be one more fault to handle.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import Connection
+
+from contract.events import CheckpointData, DoneData, Ending, Kind, json_safe
+from contract.ids import ClaimId, JobId, new_checkpoint_id
+from contract.layout import attempt_folder, job_folder
+from contract.lifecycle import JobState, Reason
+from contract.messages import AttemptReply
+from service.events.entries import Batch, Incoming, Read
+from service.jobs.beat import holds
+from service.jobs.conclude import End, conclude
+from service.store import attempts, checkpoints, events, jobs
+from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow, loads
+
+MAX_METRICS = 500
+"""Names whose latest value a job keeps."""
+
+
+@dataclass(slots=True)
+class Ingested:
+    """What one transaction did, and whom to tell."""
+
+    stored: int = 0
+    duplicate: int = 0
+    ahead: int = 0
+    late: int = 0
+    """Acknowledged and dropped: the job has ended."""
+    stale: int = 0
+    """From someone who does not hold the attempt."""
+    dead: int = 0
+    closed: int = 0
+    """Attempts that ended."""
+    jobs: set[JobId] = field(default_factory=set)
+    """Have new events."""
+    watermarks: dict[tuple[JobId, int, int], int] = field(default_factory=dict)
+    replies: dict[ClaimId, AttemptReply] = field(default_factory=dict)
+
+
+def ingest(conn: Connection, read: Read, now: int, *, retry_backoff_seconds: float) -> Ingested:
+    """One transaction's worth. The jobs' locks are held from here to the commit, so `no` is in commit order."""
+    done = Ingested()
+    wanted = {batch.job for batch in read.batches}
+    held = jobs.lock_many(conn, wanted)
+    parts = attempts.sources_of_many(conn, held)
+    ledgers = {job_id: _Ledger(job, now) for job_id, job in held.items()}
+    for batch in read.batches:
+        part = parts.get((batch.job, batch.attempt, batch.source))
+        if part is None or part.claim != batch.claim:
+            done.stale += len(batch.events)
+            done.replies[batch.claim] = AttemptReply(claim=batch.claim, superseded=True, closed=True)
+        else:
+            ledgers[batch.job].take(batch, part, done)
+    events.insert_many(conn, [row for ledger in ledgers.values() for row in ledger.rows])
+    for ledger in ledgers.values():
+        ledger.flush(conn, done, retry_backoff_seconds)
+    for reason, raw in read.dead:
+        events.bury(conn, reason, raw, now)
+    done.dead += len(read.dead)
+    return done
+
+
+@dataclass(slots=True)
+class _Page:
+    """What one source brought."""
+
+    part: SourceRow
+    is_current: bool
+    watermark: int
+    is_running: bool = False
+    end: DoneData | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.part.done is not None or self.end is not None
+
+
+class _Ledger:
+    """What a transaction adds to one job."""
+
+    def __init__(self, job: JobRow, now: int) -> None:
+        self.job, self.now = job, now
+        self.no = job.last_no
+        self.rows: list[EventRow] = []
+        self.pages: dict[tuple[int, int], _Page] = {}
+        self.progress: str | None = None
+        self.metrics: dict[str, Any] = {}
+        self.committed: list[CheckpointRow] = []
+        self.marks: list[tuple[list[str], str]] = []
+        self.troubles: list[tuple[str, str]] = []
+
+    def take(self, batch: Batch, part: SourceRow, done: Ingested) -> None:
+        page = self.pages.get((part.attempt, part.source))
+        if page is None:
+            current = holds(self.job, part, batch.attempt, batch.fence, batch.claim)
+            page = self.pages[part.attempt, part.source] = _Page(part, current, part.watermark)
+        for event in batch.events:
+            if event.seq <= page.watermark:
+                done.duplicate += 1
+            elif event.seq > page.watermark + 1:
+                done.ahead += 1
+            elif page.is_done:
+                done.stale += 1
+            else:
+                page.watermark = event.seq
+                self._keep(event, page, done)
+        done.watermarks[self.job.id, part.attempt, part.source] = page.watermark
+
+    def _keep(self, event: Incoming, page: _Page, done: Ingested) -> None:
+        if self.job.state.is_terminal:
+            done.late += 1
+        else:
+            self.no += 1
+            done.stored += 1
+            part = page.part
+            self.rows.append(
+                EventRow(
+                    self.job.id, self.no, part.attempt, part.source, event.seq, event.rank, event.kind, event.at,
+                    event.step, event.epoch, event.text,
+                )
+            )  # fmt: skip
+        if event.data is not None:
+            try:
+                self._understand(event, event.data, page)
+            except ValidationError as error:
+                self.troubles.append((f"{event.kind} {event.seq} of {self.job.id}: {error}", event.text))
+
+    def _understand(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
+        """What an event means besides being kept. A closed attempt's events mean nothing any more."""
+        if event.kind == Kind.DONE:
+            page.end = DoneData.model_validate(data)
+        elif not page.is_current:
+            return
+        elif event.kind in (Kind.LOG, Kind.EVAL):
+            self.metrics.update(data)
+        elif event.kind == Kind.PROGRESS:
+            self.progress = event.text
+        elif event.kind == Kind.CHECKPOINT:
+            self._checkpoint(event, CheckpointData.model_validate(data), page.part)
+        elif event.kind == Kind.STATE and data.get("state") == JobState.RUNNING:
+            page.is_running = True
+
+    def _checkpoint(self, event: Incoming, data: CheckpointData, part: SourceRow) -> None:
+        job, paths = self.job, [data.path, *data.deleted]
+        if not all(_is_below(path, job_folder(job.id)) for path in paths):
+            self.troubles.append((f"checkpoint {event.seq} of {job.id} names a path that is not the job's", event.text))
+            return
+        if data.status == "committed":
+            if not _is_below(data.path, attempt_folder(job.id, part.attempt)):
+                self.troubles.append((f"checkpoint {event.seq} of {job.id} is not in its attempt's folder", event.text))
+                return
+            self.committed.append(_checkpoint_row(job, part, event, data, self.no, self.now))
+        elif data.status == "corrupt":
+            self.marks.append(([data.path], checkpoints.CORRUPT))
+        self.marks.append((data.deleted, checkpoints.DELETED))
+
+    def flush(self, conn: Connection, done: Ingested, retry_backoff_seconds: float) -> None:
+        self._record(conn, done)
+        for row in self.committed:
+            checkpoints.insert_checkpoint(conn, row)
+        for paths, status in self.marks:
+            checkpoints.mark(conn, self.job.id, paths, status)
+        for page in self.pages.values():
+            self._turn(conn, page)
+        self._start_running(conn)
+        self._close(conn, done, retry_backoff_seconds)
+        self._answer(conn, done)
+        for reason, raw in self.troubles:
+            events.bury(conn, reason, raw, self.now)
+        done.dead += len(self.troubles)
+
+    def _record(self, conn: Connection, done: Ingested) -> None:
+        columns: dict[str, Any] = {}
+        if self.rows:
+            columns["last_no"] = self.no
+            done.jobs.add(self.job.id)
+        if self.progress is not None:
+            columns["progress"] = self.progress
+        if self.metrics:
+            merged = (loads(self.job.metrics) or {}) | json_safe(self.metrics)
+            columns["metrics"] = json.dumps(dict(list(merged.items())[:MAX_METRICS]))
+        if self.committed:
+            columns["stuck"] = 0
+        if columns:
+            jobs.record(conn, self.job.id, **columns)
+
+    def _turn(self, conn: Connection, page: _Page) -> None:
+        part, columns = page.part, {}
+        if page.watermark != part.watermark:
+            columns["watermark"] = page.watermark
+        if page.is_running and part.running_at is None:
+            columns["running_at"] = self.now
+        if page.end is not None:
+            columns["done"] = page.end.model_dump_json()
+            columns["ended_at"] = part.ended_at or self.now
+        if columns:
+            attempts.change_source(conn, part.job_id, part.attempt, part.source, **columns)
+
+    def _start_running(self, conn: Connection) -> None:
+        """RUNNING once every rank's node has said so. Its own `state` event is the one that users read."""
+        if self.job.state is not JobState.STARTING or not any(page.is_running for page in self.pages.values()):
+            return
+        job = self.job
+        if any(part.running_at is None for part in attempts.sources_of(conn, job.id, job.attempt)):
+            return
+        jobs.move(
+            conn, job.id, to=JobState.RUNNING, expect=[JobState.STARTING], attempt=job.attempt, fence=job.fence,
+            reason=Reason.TRAINING, now=self.now, with_event=False, started_at=job.started_at or self.now,
+        )  # fmt: skip
+        attempts.change(conn, job.id, job.attempt, running_at=self.now)
+
+    def _close(self, conn: Connection, done: Ingested, retry_backoff_seconds: float) -> None:
+        ends = [page.end for page in self.pages.values() if page.is_current and page.end is not None]
+        if not ends:
+            return
+        parts = attempts.sources_of(conn, self.job.id, self.job.attempt)
+        going_on = [part for part in parts if part.done is None and part.claim is not None]
+        every_end = [DoneData.model_validate_json(part.done) for part in parts if part.done is not None]
+        failed = [end for end in every_end if end.ending is Ending.FAILED]
+        # One failed rank fails them all; a finish or a stop is one when the last has reached it.
+        if going_on and not failed:
+            return
+        job = jobs.lock(conn, self.job.id)
+        if job is not None:
+            decisive = (failed or [end for end in every_end if end.ending is Ending.STOPPED] or every_end)[0]
+            conclude(conn, job, End.of(decisive), self.now, retry_backoff_seconds=retry_backoff_seconds)
+            done.closed += 1
+            done.jobs.add(job.id)
+
+    def _answer(self, conn: Connection, done: Ingested) -> None:
+        for page in self.pages.values():
+            claim = page.part.claim
+            if claim is None or (page.is_current and not page.is_done):
+                continue
+            done.replies[claim] = AttemptReply(
+                claim=claim,
+                superseded=not (page.is_current or page.is_done),
+                watermark=page.watermark,
+                closed=page.is_done or self.job.state.is_terminal,
+            )
+
+
+def _checkpoint_row(
+    job: JobRow, part: SourceRow, event: Incoming, data: CheckpointData, no: int, now: int
+) -> CheckpointRow:
+    return CheckpointRow(
+        id=new_checkpoint_id(),
+        job_id=job.id,
+        attempt=part.attempt,
+        step=event.step or 0,
+        no=no,
+        path=data.path,
+        status=checkpoints.COMMITTED,
+        bytes=data.bytes,
+        files=data.files,
+        manifest_sha256=data.manifest_sha256,
+        metrics=json.dumps(json_safe(data.metrics)),
+        is_best=data.is_best,
+        created_at=now,
+    )
+
+
+def _is_below(path: str, folder: PurePosixPath) -> bool:
+    pure = PurePosixPath(path)
+    return ".." not in pure.parts and pure != folder and pure.is_relative_to(folder)

@@ -1,0 +1,182 @@
+"""Answers to heartbeats: whether you still hold what you run, how much of it is stored, and whether to stop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from contract.ids import JobId
+from contract.lifecycle import Desired, JobState, Reason, StopMode
+from contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, NodeReply, Stop
+from service.jobs.rescue import lose
+from service.jobs.stopping import is_claimed, tell, withdraw
+from service.settings import ServiceSettings
+from service.store import attempts, jobs, nodes
+from service.store.rows import JobRow, NodeRow, SourceRow
+
+SPOKEN = (PROTOCOL, PROTOCOL - 1)
+"""The protocols that this control serves."""
+
+
+def protocol_refusal(protocol: int) -> str | None:
+    """Why one who speaks `protocol` gets no work; None for those who are understood."""
+    if protocol in SPOKEN:
+        return None
+    return f"it speaks protocol {protocol}; this service speaks {SPOKEN[1]} and {SPOKEN[0]}: install its version there"
+
+
+def attempt_beat(conn: Connection, beat: AttemptBeat, now: int) -> AttemptReply:
+    """Superseded, unless (attempt, fence, claim) is the one that holds the job now."""
+    job = jobs.peek(conn, beat.job)
+    if job is None:
+        return AttemptReply(claim=beat.claim, number=beat.number, superseded=True, closed=True)
+    parts = attempts.sources_of(conn, beat.job, beat.attempt)
+    part = next((one for one in parts if one.source == beat.source), None)
+    watermark = part.watermark if part else 0
+    if part is None or not holds(job, part, beat.attempt, beat.fence, beat.claim):
+        is_done = part is not None and part.claim == beat.claim and part.done is not None
+        closed = part is None or is_done or job.state.is_terminal
+        return AttemptReply(
+            claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=closed
+        )
+    stop = stop_of(job, now)
+    return AttemptReply(claim=beat.claim, number=beat.number, stop=stop, watermark=watermark)
+
+
+def holds(job: JobRow, part: SourceRow, attempt: int, fence: int, claim: str) -> bool:
+    """The one test of whether somebody may speak for a job."""
+    current = job.state.holds_slots and (job.attempt, job.fence) == (attempt, fence)
+    return current and part.attempt == attempt and part.claim == claim and part.ended_at is None
+
+
+def stop_of(job: JobRow, now: int) -> Stop | None:
+    """What a stopping job's worker is told."""
+    if job.state is not JobState.STOPPING or job.stop_mode is None:
+        return None
+    left_ms = 0 if job.stop_deadline is None else max(0, job.stop_deadline - now)
+    within = left_ms / 1000
+    if job.desired is Desired.CANCEL:
+        return Stop(because="cancel", mode=job.stop_mode, within_seconds=within)
+    if job.desired is Desired.PAUSE:
+        return Stop(because="pause", mode=job.stop_mode, within_seconds=within)
+    because = "time_limit" if job.reason is Reason.TIME_LIMIT else "drain"
+    return Stop(because=because, mode=job.stop_mode, within_seconds=within)
+
+
+@dataclass(slots=True)
+class NodeBeaten:
+    reply: NodeReply
+    jobs: set[JobId] = field(default_factory=set)
+    """Whose state changed."""
+    told_to_stop: set[JobId] = field(default_factory=set)
+    lost: int = 0
+    has_new_room: bool = False
+    """Placement should look again."""
+
+
+def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings) -> NodeBeaten:
+    known = nodes.find(conn, beat.node)
+    if known is not None and beat.boot == known.previous_boot:
+        why = f"node {beat.node} was started again since, under another boot id"
+        return NodeBeaten(NodeReply(number=beat.number, refused=why))
+    if beat.catalogue is not None and beat.catalogue_hash is not None:
+        nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
+    row = _row(conn, beat, known, now)
+    changed = _keep(conn, row, known)
+    beaten = NodeBeaten(_reply(conn, beat, row), has_new_room=changed and row.takes_work)
+    for part in nodes.open_on(conn, beat.node):
+        if part.claim is not None and part.boot != beat.boot:
+            _lose(conn, part, now, settings, beaten)
+        elif row.draining or row.drain_requested:
+            _drain(conn, part, now, settings, beaten)
+    return beaten
+
+
+def _row(conn: Connection, beat: NodeBeat, known: NodeRow | None, now: int) -> NodeRow:
+    is_new_boot = known is not None and known.boot != beat.boot
+    return NodeRow(
+        id=beat.node,
+        name=beat.name,
+        boot=beat.boot,
+        previous_boot=known.boot if known and is_new_boot else known.previous_boot if known else None,
+        pool=beat.pool,
+        slots=beat.slots,
+        gpus=json.dumps([gpu.model_dump() for gpu in beat.gpus]),
+        lost=False,
+        draining=beat.draining,
+        # A node that was started again is wanted again.
+        drain_requested=known.drain_requested and not is_new_boot if known else False,
+        consuming=beat.consuming,
+        store_ok=beat.store_ok,
+        refused=protocol_refusal(beat.protocol) or _gpu_announced_twice(conn, beat, known),
+        protocol=beat.protocol,
+        catalogue_hash=beat.catalogue_hash,
+        versions=json.dumps(beat.versions),
+        first_seen_at=known.first_seen_at if known else now,
+        seen_at=now,
+    )
+
+
+def _gpu_announced_twice(conn: Connection, beat: NodeBeat, known: NodeRow | None) -> str | None:
+    mine = {gpu.uuid for gpu in beat.gpus}
+    was_fine = known is not None and known.boot == beat.boot and not known.lost and known.refused is None
+    if not mine or was_fine:
+        return None
+    for other in nodes.everyone(conn):
+        if other.id != beat.node and not other.lost and other.refused is None:
+            shared = mine & {gpu["uuid"] for gpu in json.loads(other.gpus)}
+            if shared:
+                return f"GPU {min(shared)} is already announced by node {other.name} ({other.id})"
+    return None
+
+
+def _keep(conn: Connection, row: NodeRow, known: NodeRow | None) -> bool:
+    """Whether anything but the time is new."""
+    if known is None:
+        nodes.insert_node(conn, row)
+        return True
+    changed = {
+        name: getattr(row, name) for name in NodeRow.__dataclass_fields__ if getattr(row, name) != getattr(known, name)
+    }
+    nodes.change(conn, row.id, **changed | {"seen_at": row.seen_at})
+    return bool(changed.keys() - {"seen_at"})
+
+
+def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
+    digest = beat.catalogue_hash
+    known = digest if digest is not None and nodes.knows_catalogue(conn, digest) else None
+    refused = row.refused or (None if row.store_ok else "it cannot read the service's artifact store")
+    return NodeReply(number=beat.number, catalogue_known=known, drain=row.drain_requested, refused=refused)
+
+
+def _lose(conn: Connection, part: SourceRow, now: int, settings: ServiceSettings, beaten: NodeBeaten) -> None:
+    if lose(conn, part.job_id, part.attempt, "its node was started again", now, settings):
+        beaten.jobs.add(part.job_id)
+        beaten.lost += 1
+
+
+def _drain(conn: Connection, part: SourceRow, now: int, settings: ServiceSettings, beaten: NodeBeaten) -> None:
+    """The node is going away: what runs there checkpoints and goes on elsewhere."""
+    job = jobs.lock(conn, part.job_id)
+    if job is None or job.attempt != part.attempt or job.state not in (JobState.STARTING, JobState.RUNNING):
+        return
+    if is_claimed(conn, job):
+        tell(
+            conn, job, desired=job.desired, reason=Reason.DRAIN, mode=StopMode.CHECKPOINT,
+            stop_seconds=settings.stop_seconds, now=now,
+        )  # fmt: skip
+        beaten.told_to_stop.add(job.id)
+    else:
+        withdraw(conn, job, now)
+        jobs.move(
+            conn,
+            job.id,
+            to=JobState.QUEUED,
+            expect=[JobState.STARTING],
+            attempt=job.attempt,
+            reason=Reason.DRAINED,
+            now=now,
+        )
+    beaten.jobs.add(job.id)

@@ -1,0 +1,172 @@
+"""An attempt has ended: close it, and decide where its job goes. `next_move` is the policy, and pure.
+
+how it ended          desired cancel                desired pause              desired run
+finished              cancelled(finished_first)     succeeded                  succeeded
+stopped               cancelled                     paused                     drain: queued · time limit: failed
+lost, or retryable    cancelled                     paused                     queued(retry) while the budget lasts, else failed
+failed otherwise      cancelled                     failed                     failed
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sqlalchemy import Connection
+
+from contract.events import DoneData, Kind
+from contract.lifecycle import Desired, JobState, Reason
+from service.store import attempts, events, jobs
+from service.store.rows import JobRow
+
+POISON_AFTER = 3
+LONGEST_WAIT_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an attempt ended."""
+
+    ending: Literal["finished", "stopped", "failed", "lost"]
+    reason: Reason
+    running_ms: int = 0
+    error: dict[str, Any] | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+    outputs: str | None = None
+
+    @classmethod
+    def of(cls, done: DoneData) -> End:
+        known = done.reason in Reason.__members__.values()
+        return cls(
+            ending=done.ending.value,
+            reason=Reason(done.reason) if known else Reason.ERROR,
+            running_ms=round(done.running_s * 1000),
+            error=done.error.model_dump() if done.error else None,
+            result=done.result,
+            outputs=done.outputs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    to: JobState
+    reason: Reason
+    message: str | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRules:
+    max_attempts: int
+    on: frozenset[str]
+    backoff_seconds: float
+
+    @classmethod
+    def of(cls, job: JobRow, default_backoff_seconds: float) -> RetryRules:
+        given = json.loads(job.spec).get("retry", {})
+        return cls(
+            max_attempts=given.get("max_attempts", 3),
+            on=frozenset(given.get("on", (Reason.NODE_LOST, Reason.CRASHED, Reason.STALLED))),
+            backoff_seconds=given.get("backoff") or default_backoff_seconds,
+        )
+
+
+def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff_seconds: float) -> JobState:
+    """Closes the job's current attempt, whose row the caller has locked, and moves the job. Where it went."""
+    job = _as_running(conn, job, end, now)
+    attempts.change(
+        conn, job.id, job.attempt, ended_at=now, ending=end.ending, reason=end.reason.value, running_ms=end.running_ms,
+        error=_json(end.error), result=_json(end.result or None),
+    )  # fmt: skip
+    attempts.end_sources(conn, job.id, job.attempt, now)
+    move = next_move(job, end, RetryRules.of(job, retry_backoff_seconds), now)
+    kept = {"result": _json(end.result or None), "outputs": end.outputs} if end.ending == "finished" else {}
+    jobs.move(
+        conn, job.id, to=move.to, expect=[job.state], attempt=job.attempt, fence=job.fence, reason=move.reason, now=now,
+        message=move.message, running_ms=job.running_ms + end.running_ms, **kept, **move.columns,
+    )  # fmt: skip
+    return move.to
+
+
+def next_move(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:
+    if end.ending == "finished":
+        if job.desired is Desired.CANCEL:
+            return Move(JobState.CANCELLED, Reason.FINISHED_FIRST, "it finished before the cancel reached it")
+        return Move(JobState.SUCCEEDED, Reason.COMPLETED, columns={"desired": Desired.RUN, "error": None})
+    if job.desired is Desired.CANCEL:
+        return Move(JobState.CANCELLED, Reason.CANCEL)
+    if end.ending == "stopped":
+        return _after_a_stop(job)
+    return _after_a_failure(job, end, retry, now)
+
+
+def _after_a_stop(job: JobRow) -> Move:
+    if job.desired is Desired.PAUSE:
+        return Move(JobState.PAUSED, Reason.PAUSE)
+    if job.reason is Reason.TIME_LIMIT:
+        return _out_of_time(job)
+    return Move(JobState.QUEUED, Reason.DRAINED)
+
+
+def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:
+    was_told = job.state is JobState.STOPPING
+    retryable = end.ending == "lost" or end.reason in retry.on
+    used = {"spent": job.spent + 1, "stuck": job.stuck + 1, "error": _json(end.error)}
+    if was_told and retryable and job.desired is Desired.PAUSE:
+        return Move(JobState.PAUSED, Reason.PAUSE, "it ended before it could checkpoint")
+    if was_told and job.reason is Reason.TIME_LIMIT:
+        return _out_of_time(job)
+    if was_told and retryable:
+        return Move(JobState.QUEUED, Reason.DRAINED, "its node went away before it could checkpoint")
+    refusal = _why_not_again(job, end, retry)
+    if refusal is not None:
+        return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
+    wait = min(retry.backoff_seconds * 2**job.spent, max(LONGEST_WAIT_SECONDS, retry.backoff_seconds))
+    message = f"attempt {job.attempt} ended: {end.reason}; tries again in {wait:g} s"
+    return Move(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
+
+
+def _why_not_again(job: JobRow, end: End, retry: RetryRules) -> tuple[Reason, str] | None:
+    if end.reason not in retry.on:
+        return end.reason, f"{end.reason} is not in retry.on" if end.ending == "lost" else _said(end)
+    is_spent = job.spent + 1 >= retry.max_attempts
+    if job.stuck + 1 >= POISON_AFTER and (end.ending == "lost" or not is_spent):
+        return (
+            Reason.POISON,
+            f"{job.stuck + 1} attempts in a row ended without a new checkpoint; the last: {end.reason}",
+        )
+    if is_spent:
+        return end.reason, f"{_said(end)} (attempt {job.spent + 1} of {retry.max_attempts})"
+    return None
+
+
+def _said(end: End) -> str:
+    return str(end.error["message"]) if end.error else str(end.reason)
+
+
+def _out_of_time(job: JobRow) -> Move:
+    limit = (job.time_limit_ms or 0) / 1000
+    message = f"ran for its time limit of {limit:g} s; resume it with a higher time_limit to go on"
+    error = {"code": Reason.TIME_LIMIT.value, "message": message}
+    return Move(JobState.FAILED, Reason.TIME_LIMIT, message, {"error": json.dumps(error)})
+
+
+def _as_running(conn: Connection, job: JobRow, end: End, now: int) -> JobRow:
+    """A finish before anybody said that it ran: the table knows no shorter way than through RUNNING."""
+    if end.ending != "finished" or job.state is not JobState.STARTING:
+        return job
+    jobs.move(conn, job.id, to=JobState.RUNNING, expect=[job.state], reason=Reason.TRAINING, now=now)
+    return jobs.lock(conn, job.id) or job
+
+
+def record_loss(conn: Connection, job: JobRow, now: int) -> None:
+    """Says which events are lost with an attempt: each source's, from its watermark on."""
+    for part in attempts.sources_of(conn, job.id, job.attempt):
+        if part.claim is not None and part.done is None:
+            gap = {"source": part.source, "from": part.watermark + 1, "to": None, "reason": Reason.NODE_LOST.value}
+            events.append(conn, job.id, Kind.GAP, gap, now)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value)

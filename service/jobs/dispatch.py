@@ -1,0 +1,101 @@
+"""Ring a node's bell: a Celery message with ids in it, into that node's own queue.
+
+Rung twice is harmless, since a claim is granted once. Not rung, or lost with its Redis, is rung again while nobody has claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery import Celery
+from kombu import Exchange, Queue
+from sqlalchemy import Connection
+
+from contract import keys
+from contract.ids import Fence, JobId, NodeId
+from service.store import attempts, queue
+from service.store.queue import BellRow
+
+VISIBILITY_TIMEOUT_SECONDS = 3600
+"""The same in every client of this broker: kombu gives back what any of them thinks unacknowledged for longer."""
+
+
+class Bell:
+    """The producing half of Celery. Blocks for as long as a socket may, so it is rung from a thread of its own."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._app = Celery("footplate", broker=redis_url, set_as_current=False)
+        self._app.conf.update(
+            task_serializer="json",
+            accept_content=["json"],
+            task_ignore_result=True,
+            task_create_missing_queues=False,
+            # Ours is the only retry: a publish that was repeated below would ring twice and hide an outage.
+            task_publish_retry=False,
+            broker_connection_retry=False,
+            broker_transport_options={
+                "visibility_timeout": VISIBILITY_TIMEOUT_SECONDS,
+                "socket_timeout": 5,
+                "socket_connect_timeout": 2,
+                "retry_on_timeout": False,
+                "max_retries": 0,
+            },
+        )
+        self._queues: dict[NodeId, Queue] = {}
+
+    def ring(self, node: NodeId, job: JobId, attempt: int, fence: Fence) -> None:
+        self._app.send_task(
+            keys.TASK,
+            kwargs={"job": job, "attempt": attempt, "fence": fence},
+            queue=self._queue(node),
+            ignore_result=True,
+            retry=False,
+        )
+
+    def close(self) -> None:
+        self._app.close()
+
+    def _queue(self, node: NodeId) -> Queue:
+        # The object, not its name: a name that is not configured raises, and an empty exchange with a routing key lands
+        # silently in a list called `celery`, which nobody reads.
+        if node not in self._queues:
+            name = keys.queue(node)
+            self._queues[node] = Queue(name, Exchange(name, type="direct"), routing_key=name)
+        return self._queues[node]
+
+
+def due(rows: Sequence[BellRow], waited: Callable[[BellRow], float], ring_seconds: float) -> list[BellRow]:
+    """Those that never rang, and those that rang and were not claimed for a while."""
+    return [row for row in rows if row.rung_at is None or waited(row) > ring_seconds]
+
+
+def ring_all(bell: Bell, rows: Sequence[BellRow]) -> tuple[list[BellRow], Exception | None]:
+    """Rings until it cannot: what rang, and what stopped it."""
+    rung: list[BellRow] = []
+    for row in rows:
+        try:
+            bell.ring(row.node, row.job_id, row.attempt, row.fence)
+        except OSError as error:
+            return rung, error
+        except Exception as error:
+            if not _is_broker_away(error):
+                raise
+            return rung, error
+        rung.append(row)
+    return rung, None
+
+
+def mark_rung(conn: Connection, rung: Sequence[BellRow], now: int) -> None:
+    attempts.mark_rung(conn, [(row.job_id, row.attempt, row.source) for row in rung], now)
+
+
+def unclaimed(conn: Connection) -> list[BellRow]:
+    return queue.unclaimed(conn)
+
+
+def _is_broker_away(error: Any) -> bool:
+    from kombu.exceptions import OperationalError
+    from redis.exceptions import RedisError
+
+    return isinstance(error, OperationalError | RedisError)

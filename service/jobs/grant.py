@@ -1,0 +1,67 @@
+"""May I run this? One asker gets a yes, which carries all that an attempt needs; asked again, it gets it again."""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy import Connection
+
+from contract.ids import ClaimId
+from contract.lifecycle import JobState, Reason
+from contract.messages import CheckpointOffer, Claim, Denial, Grant
+from service.settings import ServiceSettings
+from service.store import attempts, checkpoints, jobs, nodes
+from service.store.rows import JobRow, SourceRow
+
+
+def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -> Grant | Denial:
+    """By one guarded UPDATE. A denial is for good: somebody else has it, or nobody wants it any more."""
+    node = nodes.find(conn, claim.node)
+    if node is not None and node.refused is not None:
+        return Denial(claim=claim.claim, reason=f"this node gets no work: {node.refused}")
+    part = attempts.claim(
+        conn, claim.job, claim.attempt, claim.fence, claim.node, claim.boot, ClaimId(claim.claim), now
+    )
+    job = jobs.lock(conn, claim.job)
+    if part is None or job is None:
+        return Denial(claim=claim.claim, reason=_why_not(conn, claim, job))
+    if job.state is JobState.STARTING and job.reason is not Reason.CLAIMED:
+        jobs.record(conn, job.id, reason=Reason.CLAIMED, message=None)
+    if part.claimed_at == now:
+        attempts.change(conn, job.id, job.attempt, claimed_at=now)
+    return _granted(conn, claim, job, part, settings)
+
+
+def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, settings: ServiceSettings) -> Grant:
+    offers = [
+        CheckpointOffer(id=row.id, step=row.step, path=row.path, manifest_sha256=row.manifest_sha256)
+        for row in checkpoints.offers(conn, job.id)
+    ]
+    left_ms = None if job.time_limit_ms is None else max(0, job.time_limit_ms - job.running_ms)
+    return Grant(
+        job=job.id,
+        attempt=job.attempt,
+        fence=job.fence,
+        claim=claim.claim,
+        source=part.source,
+        spec=json.loads(job.spec),
+        gpus=json.loads(part.gpus),
+        checkpoints=offers,
+        watermark=part.watermark,
+        lease_seconds=settings.lease_seconds,
+        beat_seconds=settings.beat_seconds,
+        time_left_seconds=None if left_ms is None else left_ms / 1000,
+    )
+
+
+def _why_not(conn: Connection, claim: Claim, job: JobRow | None) -> str:
+    if job is None:
+        return "there is no such job"
+    if (job.attempt, job.fence) != (claim.attempt, claim.fence):
+        return f"attempt {claim.attempt} is over: the job is at attempt {job.attempt}"
+    if not job.state.holds_slots:
+        return f"the job is {job.state}"
+    mine = [part for part in attempts.sources_of(conn, job.id, job.attempt) if part.node == claim.node]
+    if not mine:
+        return "it was placed on another node"
+    return "somebody else has claimed it" if mine[0].claim else f"the job is {job.state} and starts nothing new"

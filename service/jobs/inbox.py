@@ -1,0 +1,93 @@
+"""What workers say, answered: many messages in one transaction, each as a function of (SQL, message, now)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from contract import keys
+from contract.ids import JobId
+from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Message, NodeBeat
+from service.jobs.beat import attempt_beat, node_beat, protocol_refusal, stop_of
+from service.jobs.grant import grant
+from service.jobs.rescue import attempt_key, node_key
+from service.settings import ServiceSettings
+from service.store import attempts, jobs
+
+
+@dataclass(slots=True)
+class Heard:
+    """The answers, by the list that each goes to; and what else follows."""
+
+    replies: list[tuple[str, Message]] = field(default_factory=list)
+    alive: list[tuple[Hashable, int]] = field(default_factory=list)
+    """Whose lease a heartbeat extends, and the heartbeat's number."""
+    jobs: set[JobId] = field(default_factory=set)
+    told_to_stop: set[JobId] = field(default_factory=set)
+    granted: int = 0
+    denied: int = 0
+    beats: int = 0
+    superseded: int = 0
+    lost: int = 0
+    has_new_room: bool = False
+
+
+def answer(
+    conn: Connection, messages: Sequence[Claim | AttemptBeat | NodeBeat], now: int, settings: ServiceSettings
+) -> Heard:
+    heard = Heard()
+    for message in messages:
+        if isinstance(message, Claim):
+            _claim(conn, message, now, settings, heard)
+        elif isinstance(message, AttemptBeat):
+            _attempt(conn, message, now, heard)
+        else:
+            _node(conn, message, now, settings, heard)
+    return heard
+
+
+def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, heard: Heard) -> None:
+    refusal = protocol_refusal(claim.protocol)
+    answered = Denial(claim=claim.claim, reason=refusal) if refusal else grant(conn, claim, now, settings)
+    heard.replies.append((keys.reply(claim.claim), answered))
+    if isinstance(answered, Denial):
+        heard.denied += 1
+    else:
+        heard.granted += 1
+        heard.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
+        heard.jobs.add(claim.job)
+
+
+def _attempt(conn: Connection, beat: AttemptBeat, now: int, heard: Heard) -> None:
+    reply = attempt_beat(conn, beat, now)
+    heard.beats += 1
+    heard.replies.append((keys.reply(beat.claim), reply))
+    if reply.superseded:
+        heard.superseded += 1
+    else:
+        heard.alive.append((attempt_key(beat.job, beat.attempt, beat.source), beat.number))
+
+
+def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, heard: Heard) -> None:
+    beaten = node_beat(conn, beat, now, settings)
+    heard.beats += 1
+    heard.replies.append((keys.node_reply(beat.node, beat.boot), beaten.reply))
+    heard.alive.append((node_key(beat.node, beat.boot), beat.number))
+    heard.jobs |= beaten.jobs
+    heard.told_to_stop |= beaten.told_to_stop
+    heard.lost += beaten.lost
+    heard.has_new_room |= beaten.has_new_room
+
+
+def stops(conn: Connection, now: int) -> dict[tuple[str, int | None], AttemptReply]:
+    """What each worker of a stopping job must hear, by its claim and the stop's deadline: a harder cancel moves that."""
+    told: dict[tuple[str, int | None], AttemptReply] = {}
+    for job in jobs.stopping(conn):
+        for part in attempts.sources_of(conn, job.id, job.attempt):
+            if part.claim is not None and part.ended_at is None:
+                told[part.claim, job.stop_deadline] = AttemptReply(
+                    claim=part.claim, stop=stop_of(job, now), watermark=part.watermark
+                )
+    return told

@@ -1,0 +1,95 @@
+"""Load what waits and what is free, place it, write it down: one transaction."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from pydantic import TypeAdapter
+from sqlalchemy import Connection
+
+from contract.ids import Fence, JobId
+from contract.lifecycle import JobState, Reason
+from contract.messages import Gpu
+from service.jobs.needs import Needs
+from service.jobs.place import Placement, Room, Waiting, place
+from service.store import attempts, jobs, nodes, queue
+from service.store.rows import AttemptRow, NodeRow, SourceRow
+
+_GPUS = TypeAdapter(tuple[Gpu, ...])
+
+
+@dataclass(slots=True)
+class Placed:
+    jobs: list[JobId] = field(default_factory=list)
+    waiting: int = 0
+
+
+def place_waiting(conn: Connection, now: int) -> Placed:
+    """What was placed now. A job that changed since it was read stays where it is."""
+    queued = queue.waiting(conn, now)
+    if not queued:
+        return Placed()
+    rooms = load_rooms(conn)
+    wanted = [Waiting(job.id, _needs(job.needs), job.priority, job.queued_at) for job in queued]
+    plan = place(wanted, rooms)
+    placed = [one.job_id for one in plan.placements if _start(conn, one, now)]
+    for job in queued:
+        wait = plan.waits.get(job.id)
+        if wait is not None and (wait.reason, wait.message) != (job.reason, job.message):
+            queue.explain(conn, job.id, wait.reason, wait.message)
+    return Placed(placed, len(plan.waits))
+
+
+def load_rooms(conn: Connection) -> list[Room]:
+    """Every node that is up and staying, with what its open attempts leave free."""
+    taken: dict[str, list[SourceRow]] = {}
+    for part in attempts.open_sources(conn):
+        taken.setdefault(part.node, []).append(part)
+    up = [node for node in nodes.everyone(conn) if node.is_staying]
+    return [_room(node, taken.get(node.id, [])) for node in up]
+
+
+def _room(node: NodeRow, taken: list[SourceRow]) -> Room:
+    gpus = _gpus(node.gpus)
+    busy = {uuid for part in taken for uuid in json.loads(part.gpus)}
+    return Room(
+        node=node.id,
+        boot=node.boot,
+        pool=node.pool,
+        slots=node.slots,
+        free_slots=node.slots - sum(part.slots for part in taken),
+        gpus=gpus,
+        free_gpus=tuple(gpu for gpu in gpus if gpu.uuid not in busy),
+        is_open=node.takes_work,
+    )
+
+
+def _start(conn: Connection, placement: Placement, now: int) -> bool:
+    job = jobs.lock(conn, placement.job_id)
+    if job is None or job.state is not JobState.QUEUED:
+        return False
+    attempt, fence = job.attempt + 1, Fence(job.fence + 1)
+    jobs.move(
+        conn, job.id, to=JobState.STARTING, expect=[JobState.QUEUED], fence=job.fence, reason=Reason.PLACED, now=now,
+        next_attempt=attempt, next_fence=fence, not_before=None,
+    )  # fmt: skip
+    row = AttemptRow(
+        job_id=job.id, attempt=attempt, fence=fence, placed_at=now, claimed_at=None, running_at=None, ended_at=None,
+        ending=None, reason=None, error=None, result=None, running_ms=0,
+    )  # fmt: skip
+    parts = [
+        SourceRow(
+            job_id=job.id, attempt=attempt, source=source, node=share.node, boot=share.boot, slots=share.slots,
+            gpus=json.dumps(share.gpus), claim=None, rung_at=None, claimed_at=None, running_at=None, watermark=0,
+            ended_at=None, done=None,
+        )
+        for source, share in enumerate(placement.shares)
+    ]  # fmt: skip
+    attempts.insert_attempt(conn, row, parts)
+    return True
+
+
+_needs = lru_cache(maxsize=4096)(Needs.from_json)
+_gpus = lru_cache(maxsize=4096)(_GPUS.validate_json)

@@ -1,0 +1,204 @@
+"""What is not heard of is lost; what was told to stop and did not is gone; nothing is stuck.
+
+Time here is control's own monotonic clock, given in seconds as `clock`: a wall clock that jumps rescues nobody early. What a
+new control, or one that had no Redis, has not timed yet gets its full time first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from threading import Lock
+
+from sqlalchemy import Connection
+
+from contract.ids import JobId, NodeId
+from contract.lifecycle import JobState, Reason, StopMode
+from service.jobs.conclude import End, conclude, record_loss
+from service.jobs.stopping import tell, withdraw
+from service.settings import ServiceSettings
+from service.store import attempts, jobs, nodes
+from service.store.rows import AttemptRow, JobRow, SourceRow
+
+
+class Timers:
+    """For how long each thing has been as it is. Written by the event loop, read by a writer thread."""
+
+    def __init__(self) -> None:
+        self._since: dict[Hashable, float] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._lock = Lock()
+
+    def heard(self, key: Hashable, number: int, clock: float) -> None:
+        """A heartbeat: only a number that was not seen before counts."""
+        with self._lock:
+            if number > self._numbers.get(key, -1):
+                self._numbers[key] = number
+                self._since[key] = clock
+
+    def restart(self, key: Hashable, clock: float) -> None:
+        with self._lock:
+            self._since[key] = clock
+
+    def elapsed(self, key: Hashable, clock: float) -> float:
+        """Seconds since it was heard or restarted, or since anybody first asked."""
+        with self._lock:
+            return clock - self._since.setdefault(key, clock)
+
+    def restart_all(self, clock: float) -> None:
+        with self._lock:
+            self._since = dict.fromkeys(self._since, clock)
+
+    def forget(self, family: str, *, but: Iterable[Hashable]) -> None:
+        """Drops the keys of one family, whose first part is its name, that are no longer used."""
+        wanted = set(but)
+        with self._lock:
+            for known in (self._since, self._numbers):
+                for key in [key for key in known if isinstance(key, tuple) and key[0] == family and key not in wanted]:
+                    del known[key]
+
+
+def attempt_key(job_id: str, attempt: int, source: int) -> Hashable:
+    return ("lease", job_id, attempt, source)
+
+
+def node_key(node: str, boot: str) -> Hashable:
+    return ("node", node, boot)
+
+
+@dataclass(slots=True)
+class Rescued:
+    """What changed."""
+
+    jobs: set[JobId] = field(default_factory=set)
+    told_to_stop: set[JobId] = field(default_factory=set)
+    lost: int = 0
+    nodes_lost: list[NodeId] = field(default_factory=list)
+
+
+def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: ServiceSettings) -> Rescued:
+    """One look at every attempt that is under way and every node that is up."""
+    rescued = Rescued()
+    used: set[Hashable] = set()
+    for job in jobs.active(conn):
+        parts = [part for part in attempts.sources_of(conn, job.id, job.attempt) if part.ended_at is None]
+        look = _Look(conn, job, parts, timers, clock, now, settings, rescued)
+        look.at_the_job()
+        used |= look.used
+    used |= _silent_nodes(conn, timers, clock, settings, rescued)
+    for family in ("lease", "node", "claim", "stop", "running"):
+        timers.forget(family, but=used)
+    return rescued
+
+
+class _Look:
+    """One active job, and the ways in which its time can be up."""
+
+    def __init__(
+        self, conn: Connection, job: JobRow, parts: list[SourceRow], timers: Timers, clock: float, now: int,
+        settings: ServiceSettings, rescued: Rescued,
+    ) -> None:  # fmt: skip
+        self.conn, self.job, self.parts, self.timers, self.clock = conn, job, parts, timers, clock
+        self.now, self.settings, self.rescued = now, settings, rescued
+        self.used: set[Hashable] = set()
+
+    def at_the_job(self) -> None:
+        job, claimed = self.job, [part for part in self.parts if part.claim is not None]
+        if job.state is JobState.STARTING and len(claimed) < len(self.parts) and self._waited_for_claims():
+            self._give_back()
+        elif any(self._is_silent(part) for part in claimed):
+            self._lose(f"no word from it for {self.settings.lease_seconds:g} s")
+        elif job.state is JobState.STOPPING and (not claimed or self._overran_its_stop()):
+            self._lose("it did not stop in time")
+        elif job.state is JobState.RUNNING and self._is_out_of_time():
+            self._stop_for_time()
+
+    def _elapsed(self, key: Hashable) -> float:
+        self.used.add(key)
+        return self.timers.elapsed(key, self.clock)
+
+    def _waited_for_claims(self) -> bool:
+        return self._elapsed(("claim", self.job.id, self.job.attempt)) > self.settings.claim_seconds
+
+    def _is_silent(self, part: SourceRow) -> bool:
+        return self._elapsed(attempt_key(part.job_id, part.attempt, part.source)) > self.settings.lease_seconds
+
+    def _overran_its_stop(self) -> bool:
+        # Keyed by the deadline, because a harder cancel moves it. The stored one is what a new control goes by, but for no
+        # longer than a stop may take, whatever the wall clock says.
+        key = ("stop", self.job.id, self.job.attempt, self.job.stop_deadline)
+        waited = self._elapsed(key)
+        given = self.settings.stop_seconds if self.job.stop_mode is not StopMode.KILL else 0.0
+        return waited > given + self.settings.kill_seconds
+
+    def _is_out_of_time(self) -> bool:
+        if self.job.time_limit_ms is None:
+            return False
+        left = (self.job.time_limit_ms - self.job.running_ms) / 1000
+        return self._elapsed(("running", self.job.id, self.job.attempt)) > left
+
+    def _give_back(self) -> None:
+        """Whoever claims it later finds the attempt over. Costs no retry."""
+        job = self.job
+        withdraw(self.conn, job, self.now)
+        message = f"attempt {job.attempt} was not claimed within {self.settings.claim_seconds:g} s"
+        jobs.move(
+            self.conn, job.id, to=JobState.QUEUED, expect=[JobState.STARTING], attempt=job.attempt, fence=job.fence,
+            reason=Reason.NOT_CLAIMED, message=message, now=self.now,
+        )  # fmt: skip
+        self.rescued.jobs.add(job.id)
+
+    def _lose(self, why: str) -> None:
+        if lose(self.conn, self.job.id, self.job.attempt, why, self.now, self.settings):
+            self.rescued.jobs.add(self.job.id)
+            self.rescued.lost += 1
+
+    def _stop_for_time(self) -> None:
+        job = jobs.lock(self.conn, self.job.id)
+        if job is None or (job.state, job.attempt) != (JobState.RUNNING, self.job.attempt):
+            return
+        tell(
+            self.conn, job, desired=job.desired, reason=Reason.TIME_LIMIT, mode=StopMode.CHECKPOINT,
+            stop_seconds=self.settings.stop_seconds, now=self.now,
+        )  # fmt: skip
+        self.rescued.jobs.add(job.id)
+        self.rescued.told_to_stop.add(job.id)
+
+
+def lose(conn: Connection, job_id: JobId, attempt: int, why: str, now: int, settings: ServiceSettings) -> bool:
+    """Declares an attempt lost: its events end in a gap, and its job goes where the policy says. False: it is over already."""
+    job = jobs.lock(conn, job_id)
+    if job is None or job.attempt != attempt or not job.state.holds_slots:
+        return False
+    record_loss(conn, job, now)
+    row = attempts.get(conn, job_id, attempt)
+    names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
+    end = End(
+        ending="lost",
+        reason=Reason.NODE_LOST,
+        running_ms=_ran_for(row, now, settings),
+        error={"code": Reason.NODE_LOST.value, "message": f"attempt {attempt} on {names} was lost: {why}"},
+    )
+    conclude(conn, job, end, now, retry_backoff_seconds=settings.retry_backoff_seconds)
+    return True
+
+
+def _ran_for(row: AttemptRow | None, now: int, settings: ServiceSettings) -> int:
+    if row is None or row.running_at is None:
+        return 0
+    return max(0, now - row.running_at - round(settings.lease_seconds * 1000))
+
+
+def _silent_nodes(
+    conn: Connection, timers: Timers, clock: float, settings: ServiceSettings, rescued: Rescued
+) -> set[Hashable]:
+    used: set[Hashable] = set()
+    for node in nodes.everyone(conn):
+        if node.lost:
+            continue
+        key = node_key(node.id, node.boot)
+        used.add(key)
+        if timers.elapsed(key, clock) > settings.lease_seconds:
+            nodes.change(conn, node.id, lost=True)
+            rescued.nodes_lost.append(node.id)
+    return used

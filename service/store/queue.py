@@ -1,0 +1,85 @@
+"""Statements about the queue: what waits, what must be rung, and why the rest waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, bindparam, or_, select, update
+
+from contract.ids import Fence, JobId, NodeId
+from contract.lifecycle import JobState, Reason
+from service.store.tables import IS_WAITING, jobs, sources
+
+LONGEST_BACKOFF_MS = 24 * 3600 * 1000
+"""A retry that is further away than any backoff waits for a clock that has jumped."""
+MOST = 10_000
+"""How many waiting jobs are looked at in one go."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRow:
+    id: JobId
+    priority: int
+    queued_at: int
+    needs: str
+    reason: Reason
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BellRow:
+    """A source that nobody has claimed yet."""
+
+    job_id: JobId
+    attempt: int
+    source: int
+    node: NodeId
+    fence: Fence
+    rung_at: int | None
+
+
+_NOW = bindparam("now")
+_WAITING = (
+    select(jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.needs, jobs.c.reason, jobs.c.message)
+    .where(IS_WAITING)
+    .where(or_(jobs.c.not_before.is_(None), jobs.c.not_before <= _NOW, jobs.c.not_before > _NOW + LONGEST_BACKOFF_MS))
+    .order_by(jobs.c.priority.desc(), jobs.c.id)
+    .limit(bindparam("most"))
+)
+_UNCLAIMED = (
+    select(sources.c.job_id, sources.c.attempt, sources.c.source, sources.c.node, jobs.c.fence, sources.c.rung_at)
+    .join(jobs, (jobs.c.id == sources.c.job_id) & (jobs.c.attempt == sources.c.attempt))
+    .where(sources.c.ended_at.is_(None), sources.c.claim.is_(None), jobs.c.state == JobState.STARTING.value)
+)
+
+
+def waiting(conn: Connection, now: int, most: int = MOST) -> list[QueuedRow]:
+    """Queued jobs of every project that may start now, the most urgent first."""
+    return [
+        QueuedRow(row.id, row.priority, row.queued_at, row.needs, Reason(row.reason), row.message)
+        for row in conn.execute(_WAITING, {"now": now, "most": most})
+    ]
+
+
+_FRESH = (
+    select(jobs.c.id)
+    .where(IS_WAITING, jobs.c.reason.not_in([Reason.CAPACITY.value, Reason.NO_SUCH_SHAPE.value]))
+    .where(or_(jobs.c.not_before.is_(None), jobs.c.not_before <= _NOW, jobs.c.not_before > _NOW + LONGEST_BACKOFF_MS))
+    .limit(1)
+)
+
+
+def has_fresh(conn: Connection, now: int) -> bool:
+    """Whether a job waits that placement has not looked at, or whose time has come."""
+    return conn.execute(_FRESH, {"now": now}).one_or_none() is not None
+
+
+def explain(conn: Connection, job_id: JobId, reason: Reason, message: str) -> None:
+    """Says why it waits. No event and no new version: it may change with every node that comes and goes."""
+    queued = (jobs.c.id == job_id) & (jobs.c.state == JobState.QUEUED.value)
+    conn.execute(update(jobs).where(queued).values(reason=reason.value, message=message))
+
+
+def unclaimed(conn: Connection) -> list[BellRow]:
+    """Placed and not claimed: their bells may have to be rung, again."""
+    return [BellRow(*row) for row in conn.execute(_UNCLAIMED)]

@@ -1,0 +1,100 @@
+"""The lock that makes one control of many: flock beside the SQLite file, an advisory lock in PostgreSQL.
+
+It keeps two from doing the same work. That nothing breaks while two hold it for a moment is the business of fences and rows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import Protocol
+
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+ADVISORY_KEY = 0x466F6F74706C6174
+"""'Footplat': any number that nobody else in this database uses."""
+
+
+class Single(Protocol):
+    def try_take(self) -> bool:
+        """Whether we hold it now."""
+
+    def is_held(self) -> bool:
+        """Whether we still do: a lock ends with its connection."""
+
+    def release(self) -> None: ...
+
+
+def single(url: str) -> Single:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return FileLock(f"{parsed.database}.control")
+    return AdvisoryLock(url)
+
+
+class FileLock:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def try_take(self) -> bool:
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._fd = fd
+        return True
+
+    def is_held(self) -> bool:
+        return self._fd is not None
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+class AdvisoryLock:
+    def __init__(self, url: str) -> None:
+        self._engine: Engine = create_engine(
+            url,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            connect_args={"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3},
+        )
+        self._connection: Connection | None = None
+
+    def try_take(self) -> bool:
+        try:
+            connection = self._engine.connect()
+            if connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": ADVISORY_KEY}).scalar():
+                self._connection = connection
+                return True
+            connection.close()
+        except SQLAlchemyError:
+            pass
+        return False
+
+    def is_held(self) -> bool:
+        if self._connection is None:
+            return False
+        try:
+            self._connection.execute(text("SELECT 1"))
+        except SQLAlchemyError:
+            self.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            connection.close()
+        except SQLAlchemyError:
+            # Gone with its server, and the lock with it.
+            connection.invalidate()
