@@ -1,0 +1,173 @@
+"""The service's side of Redis, as small as a test of the worker needs it: grants, acknowledges, remembers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import redis as redis_py
+from celery import Celery
+from kombu.entity import Exchange, Queue
+
+from contract import keys
+from contract.ids import new_checkpoint_id, new_job_id
+from contract.messages import TO_CONTROL, AttemptBeat, AttemptReply, Claim, Denial, Grant, NodeBeat, NodeReply, Stop
+from contract.testing import make_spec
+from tests.support.processes import until
+
+
+class FakeControl(threading.Thread):
+    """Grants every attempt to the first claim of its job and attempt, and stores events as SQL would."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self.client = redis_py.Redis.from_url(url, socket_timeout=5)
+        self.offers: dict[str, dict[str, Any]] = {}
+        self.granted: dict[tuple[str, int], Claim] = {}
+        self.denied: list[Claim] = []
+        self.grants_sent = 0
+        self.beats: dict[str, AttemptBeat] = {}
+        self.nodes: dict[str, NodeBeat] = {}
+        self.events: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
+        self.arrived_at: dict[tuple[str, int, int], float] = {}
+        self.duplicates = 0
+        self.stops: dict[str, Stop] = {}
+        self.superseded: set[str] = set()
+        self.acknowledges = True
+        self.drains = False
+        self._last_entry = "0"
+        self._ends = threading.Event()
+        self.start()
+
+    # What a test asks for
+
+    def node(self, name: str | None = None, within: float = 30) -> NodeBeat:
+        """The first beat of the node (of that name)."""
+
+        def found() -> NodeBeat | None:
+            return next((one for one in list(self.nodes.values()) if name in (None, one.name)), None)
+
+        return until(found, within=within, what="a node says that it is there")
+
+    def submit(self, node: NodeBeat, job: str | None = None, attempt: int = 1, *, times: int = 1, **grant: Any) -> str:
+        """Offers an attempt and rings the node's bell. `grant` holds the spec's fields and, by name, the grant's."""
+        job = job or new_job_id()
+        of_grant = {name: grant.pop(name) for name in list(grant) if name in Grant.model_fields}
+        spec = of_grant.pop("spec", None) or make_spec(**grant).as_json()
+        self.offers[job] = {"attempt": attempt, "fence": attempt, "spec": spec, **of_grant}
+        for _ in range(times):
+            self.ring(node.node, job, attempt)
+        return job
+
+    def ring(self, node: str, job: str, attempt: int) -> None:
+        app = Celery(broker=self.url, set_as_current=False)
+        app.conf.task_create_missing_queues = False
+        name = keys.queue(node)  # type: ignore[arg-type]
+        queue = Queue(name, Exchange(name, type="direct"), routing_key=name)
+        app.conf.task_queues = [queue]
+        kwargs = {"job": job, "attempt": attempt, "fence": attempt}
+        with app.connection_for_write() as connection:
+            app.send_task(keys.TASK, kwargs=kwargs, queue=queue, connection=connection, ignore_result=True)
+
+    def stop(self, job: str, because: str, mode: str = "checkpoint", within: float = 10.0) -> None:
+        """Decided now: pushed at once, repeated with every beat."""
+        self.stops[job] = Stop(because=because, mode=mode, within_seconds=within)  # type: ignore[arg-type]
+        for (granted, _), claim in list(self.granted.items()):
+            if granted == job:
+                self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, stop=self.stops[job]))
+
+    def of(self, job: str, kind: str | None = None, attempt: int = 1) -> list[dict[str, Any]]:
+        """Its stored events, in order."""
+        stored = dict(self.events.get((job, attempt), {}))
+        return [event for _, event in sorted(stored.items()) if kind in (None, event["kind"])]
+
+    def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
+        """The data of its `done`, awaited."""
+        found = until(lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done")
+        return dict(found[0]["data"])
+
+    def await_kind(self, job: str, kind: str, count: int = 1, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
+        what = f"{count} {kind} of {job}"
+        return until(lambda: self.of(job, kind, attempt)[count - 1 :], within=within, what=what)[0]
+
+    def end(self) -> None:
+        self._ends.set()
+        self.join(10)
+
+    # What a thread does
+
+    def run(self) -> None:
+        while not self._ends.is_set():
+            with suppress(redis_py.RedisError, OSError):
+                self.client.set(keys.EPOCH, "epoch", nx=True)
+                if popped := self.client.blpop([keys.INBOX], timeout=0.002):
+                    self._hear(TO_CONTROL.validate_json(popped[1]))
+                self._ingest()
+
+    def _hear(self, message: Claim | AttemptBeat | NodeBeat) -> None:
+        if isinstance(message, Claim):
+            self._answer_claim(message)
+        elif isinstance(message, AttemptBeat):
+            self.beats[message.claim] = message
+            job = message.job
+            reply = AttemptReply(
+                claim=message.claim,
+                number=message.number,
+                superseded=job in self.superseded,
+                stop=self.stops.get(job),
+                watermark=self._watermark(job, message.attempt) if self.acknowledges else 0,
+            )
+            self._push(keys.reply(message.claim), reply)
+        else:
+            self.nodes[message.node] = message
+            known = message.catalogue_hash
+            reply = NodeReply(number=message.number, catalogue_known=known, drain=self.drains)
+            self._push(keys.node_reply(message.node, message.boot), reply)
+
+    def _answer_claim(self, claim: Claim) -> None:
+        offer = self.offers.get(claim.job)
+        holder = self.granted.setdefault((claim.job, claim.attempt), claim)
+        if offer is None or holder.claim != claim.claim:
+            self.denied.append(claim)
+            self._push(keys.reply(claim.claim), Denial(claim=claim.claim, reason="somebody else has it"))
+            return
+        self.grants_sent += 1
+        given = {"lease_seconds": 10.0, "beat_seconds": 0.5, **offer}
+        self._push(keys.reply(claim.claim), Grant(job=claim.job, claim=claim.claim, **given))
+
+    def _push(self, key: str, message: Any) -> None:
+        self.client.rpush(key, message.model_dump_json())
+
+    def _ingest(self) -> None:
+        answer = self.client.xread({keys.EVENTS: self._last_entry}, count=64)
+        if not answer:
+            if not self.client.exists(keys.EVENTS):
+                self._last_entry = "0"
+            return
+        entries = answer[keys.EVENTS.encode()][0] if isinstance(answer, dict) else answer[0][1]
+        for entry, fields in entries:
+            batch = json.loads(fields[b"batch"])
+            stored = self.events.setdefault((batch["job"], batch["attempt"]), {})
+            for event in batch["events"]:
+                self.duplicates += event["seq"] in stored
+                stored.setdefault(event["seq"], event)
+                self.arrived_at.setdefault((batch["job"], batch["attempt"], event["seq"]), time.time())
+            self._last_entry = entry
+            if self.acknowledges:
+                mark = self._watermark(batch["job"], batch["attempt"])
+                self.client.set(keys.watermark(batch["job"], batch["attempt"], batch["source"]), mark)
+                self.client.xdel(keys.EVENTS, entry)
+
+    def _watermark(self, job: str, attempt: int) -> int:
+        return max(self.events.get((job, attempt), {0: {}}))
+
+
+def offer_of(event: dict[str, Any]) -> dict[str, Any]:
+    """What a grant says about the checkpoint of a `checkpoint` event."""
+    data = event["data"]
+    return {"id": new_checkpoint_id(), "step": event["step"], "path": data["path"],
+            "manifest_sha256": data["manifest_sha256"]}  # fmt: skip

@@ -1,0 +1,19 @@
+"""`python -m worker`: one node. The same as `celery -A worker.app worker`."""
+
+from __future__ import annotations
+
+import sys
+
+from contract.errors import SettingsError
+
+
+def main() -> None:
+    try:
+        from worker.app import app
+    except SettingsError as error:
+        raise SystemExit(f"footplate worker: {error.message}") from error
+    app.worker_main(["worker", "--loglevel=INFO", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

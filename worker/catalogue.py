@@ -1,0 +1,83 @@
+"""A one-shot program: imports every registered component and prints what each is and takes, as JSON.
+
+Apart from the node because imports of strangers cost seconds, memory and sometimes more. A component that cannot be
+imported is left out, and said on stderr: a job that names it is told that nobody here has it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import TypeAdapter, create_model
+from pydantic.fields import FieldInfo
+
+from contract.components import GROUPS, Catalogue, Described
+from worker.build import registered
+
+
+def main() -> None:
+    # What a component prints while it is imported is not the catalogue.
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    catalogue = Catalogue.of(describe_all())
+    json.dump({"hash": catalogue.hash, "catalogue": catalogue.as_json()}, answer)
+    answer.close()
+    os._exit(0)
+
+
+def describe_all() -> Iterator[Described]:
+    from worker.trainer.metrics import METRICS
+
+    for group in GROUPS:
+        for name, entry in sorted(registered(group).items()):
+            try:
+                yield describe(group, name, entry.load())
+            except Exception as error:
+                print(f"{group} {name} is left out: {type(error).__name__}: {error}", file=sys.stderr)
+    for name in sorted(set(METRICS) - set(registered("metrics"))):
+        yield Described(name=name, group="metrics", summary=f"{name}, over a whole evaluation")
+
+
+def describe(group: str, name: str, target: Any) -> Described:
+    """Its first line, and the JSON Schema of its keyword arguments."""
+    summary = (inspect.getdoc(target) or "").partition("\n")[0].strip()
+    return Described(name=name, group=group, summary=summary, args=arguments_schema(target))
+
+
+def arguments_schema(target: Any) -> dict[str, Any]:
+    """What its signature says: types, defaults, and in `Annotated[..., "text"]` the meaning."""
+    fields: dict[str, Any] = {}
+    is_open = False
+    for parameter in inspect.signature(target, eval_str=True).parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            is_open = True
+        elif parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
+            fields[parameter.name] = _field(parameter)
+    schema = TypeAdapter(create_model("Arguments", **fields)).json_schema()
+    return {
+        "type": "object",
+        "properties": {name: _plain(one) for name, one in schema.get("properties", {}).items()},
+        "required": schema.get("required", []),
+        "additionalProperties": is_open,
+        **({"$defs": schema["$defs"]} if "$defs" in schema else {}),
+    }
+
+
+def _field(parameter: inspect.Parameter) -> tuple[Any, Any]:
+    annotation = Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation
+    text = next((one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, str)), None)
+    default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+    return annotation, FieldInfo(default=default, description=text)
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != "title"}
+
+
+if __name__ == "__main__":
+    main()

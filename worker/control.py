@@ -1,0 +1,233 @@
+"""The link of one attempt to control: its thread sends events and beats, and reads what control says.
+
+It is the only one who talks to Redis. A Redis that is away, frozen or empty costs this thread its time and nobody else:
+the supervisor goes on writing its journal, and everything from the last acknowledged event on is sent again later.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from queue import SimpleQueue
+
+import redis
+from pydantic import ValidationError
+
+from contract import keys
+from contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, EventBatch, Grant
+from worker.journal import CHUNK, Header, Journal
+from worker.redis_line import AWAY, BLOCK_SECONDS, Listener, post
+
+log = logging.getLogger("footplate.worker")
+
+BATCH_EVENTS = 500
+WINDOW_EVENTS = 20_000
+"""Sent and not acknowledged. More would only fill Redis while nobody reads."""
+WINDOW_BYTES = 8 * 1024 * 1024
+GATHER_SECONDS = 0.01
+"""Between two sends under load. The first event after a silence goes at once."""
+LOOK_SECONDS = 0.25
+"""Between two looks at the watermark while something is not acknowledged."""
+HURRY_SECONDS = 0.02
+"""The same, when the acknowledgement is all that the attempt waits for."""
+SILENCE_SECONDS = 5.0
+"""Nothing acknowledged for this long: send again. Doubles with every try that brings nothing."""
+LONGEST_SILENCE_SECONDS = 60.0
+
+
+def batch(header: Header, events: list[bytes]) -> bytes:
+    """One entry of the stream. The events are JSON already and are not read again."""
+    envelope = EventBatch(
+        job=header.job,
+        attempt=header.attempt,
+        fence=header.fence,
+        claim=header.claim,
+        source=header.source,
+        events=[],
+    ).model_dump_json()
+    return envelope.removesuffix("[]}").encode() + b"[" + b",".join(events) + b"]}"
+
+
+class Sender:
+    """What of a journal is on its way and what has arrived. Sends through whatever pipeline it is given."""
+
+    def __init__(self, journal: Journal, acknowledged: int = 0) -> None:
+        self.journal = journal
+        self.acknowledged = acknowledged
+        self._sent = acknowledged
+        self._sent_bytes: list[tuple[int, int]] = []
+        self._epoch: bytes | None = None
+        self._silence = SILENCE_SECONDS
+        self._moved_at = time.monotonic()
+
+    @property
+    def has_more(self) -> bool:
+        return self._sent < self.journal.last and not self._window_is_full()
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.acknowledged < self._sent
+
+    def rewind(self) -> None:
+        """Everything not acknowledged goes again: it may have gone with a connection or a Redis."""
+        self._sent = self.acknowledged
+        self._sent_bytes.clear()
+        self._moved_at = time.monotonic()
+
+    def exchange(self, client: redis.Redis, beat: AttemptBeat | None = None) -> None:
+        """One round trip: a few batches and a beat go, the watermark and Redis's epoch come."""
+        header = self.journal.header
+        upto, sizes = self._sent, list[tuple[int, int]]()
+        with client.pipeline(transaction=False) as pipeline:
+            pipeline.get(keys.EPOCH)
+            pipeline.get(keys.watermark(header.job, header.attempt, header.source))
+            if beat is not None:
+                post(pipeline, beat)
+            while upto < self.journal.last and not self._window_is_full(upto, sizes) and len(sizes) < 8:
+                events = self.journal.read(upto, BATCH_EVENTS, CHUNK)
+                upto += len(events)
+                sizes.append((upto, sum(map(len, events))))
+                pipeline.xadd(keys.EVENTS, {"batch": batch(header, events)})
+            epoch, mark, *_ = pipeline.execute()
+        if not self.is_waiting:
+            self._moved_at = time.monotonic()
+        self._sent = upto
+        self._sent_bytes += sizes
+        self.acknowledge(int(mark or 0))
+        self._watch(epoch)
+
+    def acknowledge(self, mark: int) -> None:
+        if mark > self.acknowledged:
+            self.acknowledged = min(mark, self.journal.last)
+            self._sent = max(self._sent, self.acknowledged)
+            self._sent_bytes = [one for one in self._sent_bytes if one[0] > self.acknowledged]
+            self._moved_at, self._silence = time.monotonic(), SILENCE_SECONDS
+
+    def _watch(self, epoch: bytes | None) -> None:
+        """Sends again what a Redis that restarted empty, or a stream that lost entries, may have forgotten."""
+        if epoch != self._epoch:
+            if self._epoch is not None or epoch is None:
+                self.rewind()
+            self._epoch = epoch
+        elif self.is_waiting and time.monotonic() - self._moved_at > self._silence:
+            self._silence = min(self._silence * 2, LONGEST_SILENCE_SECONDS)
+            self.rewind()
+
+    def _window_is_full(self, upto: int | None = None, sizes: list[tuple[int, int]] | None = None) -> bool:
+        if (self._sent if upto is None else upto) - self.acknowledged >= WINDOW_EVENTS:
+            return True
+        return sum(size for _, size in self._sent_bytes) + sum(size for _, size in sizes or ()) >= WINDOW_BYTES
+
+
+class Link(threading.Thread):
+    """Starts with the grant, ends with `close`. `replies` fills as control speaks; `wake` is told when it did."""
+
+    def __init__(self, client: redis.Redis, grant: Grant, journal: Journal, wake: int) -> None:
+        super().__init__(name=f"link-{grant.claim}", daemon=True)
+        self.replies: SimpleQueue[AttemptReply] = SimpleQueue()
+        self.is_hurried = False
+        self._client, self._grant = client, grant
+        self._sender = Sender(journal, grant.watermark)
+        self._wake, self._poke = wake, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closing = threading.Event()
+        self._number = 0
+        self._beat_due = self._sent_at = 0.0
+
+    @property
+    def acknowledged(self) -> int:
+        return self._sender.acknowledged
+
+    def poke(self, *, beat: bool = False) -> None:
+        """There is something new to send; a beat too, where control should hear at once."""
+        if beat:
+            self._beat_due = 0.0
+        os.eventfd_write(self._poke, 1)
+
+    def close(self, within: float = 1.0) -> None:
+        """Ends the thread. One that hangs in a frozen Redis is left to its timeout."""
+        self._closing.set()
+        self.poke()
+        self.join(within)
+        if not self.is_alive():
+            os.close(self._poke)
+
+    def run(self) -> None:
+        away_since = 0.0
+        while not self._closing.is_set():
+            listener = None
+            try:
+                listener = Listener(self._client, keys.reply(self._grant.claim))
+                self._sender.rewind()
+                self._talk(listener)
+            except AWAY as error:
+                away_since = away_since or time.monotonic()
+                log.warning("%s attempt %s: Redis is away (%s)", self._grant.job, self._grant.attempt, error)
+                self._closing.wait(0.2 if time.monotonic() - away_since < 5 else 1.0)
+            finally:
+                if listener is not None:
+                    listener.close()
+
+    def _talk(self, listener: Listener) -> None:
+        heard_at = time.monotonic()
+        while not self._closing.is_set():
+            self._exchange()
+            readable, _, _ = select.select([listener.fd, self._poke], [], [], self._pause())
+            now = time.monotonic()
+            if listener.fd in readable:
+                heard_at = now
+                self._hear(listener.take())
+            elif now - heard_at > BLOCK_SECONDS + 3:
+                raise TimeoutError("Redis does not answer")
+            if self._poke in readable:
+                os.eventfd_read(self._poke)
+
+    def _pause(self) -> float:
+        """How long there is nothing to do, if nobody speaks."""
+        now = time.monotonic()
+        if self._sender.has_more:
+            return max(0.0, self._sent_at + GATHER_SECONDS - now)
+        due = self._beat_due - now
+        if self._sender.is_waiting:
+            due = min(due, HURRY_SECONDS if self.is_hurried else LOOK_SECONDS)
+        return max(0.0, due)
+
+    def _exchange(self) -> None:
+        now = time.monotonic()
+        beat = self._beat() if now >= self._beat_due else None
+        if beat is None and self._sender.has_more and now < self._sent_at + GATHER_SECONDS:
+            return
+        before = self._sender.acknowledged
+        self._sent_at = now
+        self._sender.exchange(self._client, beat)
+        if self._sender.acknowledged != before:
+            os.eventfd_write(self._wake, 1)
+
+    def _beat(self) -> AttemptBeat:
+        self._number += 1
+        self._beat_due = time.monotonic() + self._grant.beat_seconds
+        grant = self._grant
+        return AttemptBeat(
+            job=grant.job,
+            attempt=grant.attempt,
+            fence=grant.fence,
+            claim=grant.claim,
+            source=grant.source,
+            number=self._number,
+            journaled=self._sender.journal.last,
+        )
+
+    def _hear(self, raw: bytes | None) -> None:
+        if raw is None:
+            return
+        try:
+            message = TO_ATTEMPT.validate_json(raw)
+        except ValidationError as error:
+            log.warning("control's word to %s cannot be read: %s", self._grant.claim, error)
+            return
+        if isinstance(message, AttemptReply):
+            self._sender.acknowledge(message.watermark)
+            self.replies.put(message)
+            os.eventfd_write(self._wake, 1)

@@ -1,0 +1,265 @@
+"""The node's own thread in the Celery parent: tells control that it is there, what it has and what it runs.
+
+It also sends what dead attempts have left in their journals, and keeps a canary going through the node's own queue:
+a worker that is alive and takes no work is of no use to anybody, so an idle one that does not consume starts anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import redis
+from kombu.exceptions import KombuError
+from pydantic import ValidationError
+
+from contract import keys, layout
+from contract.messages import Gpu, NodeBeat, NodeReply, RunningAttempt
+from worker.control import Sender
+from worker.journal import SUFFIX, Journal, header_of, is_owned
+from worker.node import Node
+from worker.redis_line import AWAY, BLOCK_SECONDS, connect, post
+from worker.settings import WorkerSettings
+
+log = logging.getLogger("footplate.worker")
+
+CANARY_SECONDS = 5.0
+"""Between two canaries, when they come back."""
+CANARY_LOST_SECONDS = 15.0
+"""One that has not come back by then: this node does not consume."""
+RESTART_AFTER_SECONDS = 60.0
+RESEND_AT_ONCE = 4
+KEEP_JOURNALS_SECONDS = 7 * 86400
+
+
+class Heartbeat(threading.Thread):
+    def __init__(self, settings: WorkerSettings, node: Node, gpus: list[Gpu], slots: int) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._settings, self._node, self._gpus, self._slots = settings, node, gpus, slots
+        self._number = 0
+        self._wanted = threading.Event()
+        self._catalogue = CatalogueMaker()
+        self._known_catalogue: str | None = None
+        self._canary = Canary(node)
+        self._resender = Resender(node.places.journals)
+        self._refused: str | None = None
+
+    def run(self) -> None:
+        client = connect(self._settings.redis)
+        while True:
+            try:
+                self._beat(client)
+            except AWAY as error:
+                log.warning("node: Redis is away (%s)", error)
+                self._canary.forgive()
+                time.sleep(min(1.0, self._settings.beat_seconds))
+            except Exception:
+                # This thread is the node's voice: nothing that one turn trips over may end it.
+                log.exception("node: a heartbeat failed")
+                time.sleep(1.0)
+
+    def say_now(self) -> None:
+        """The next beat goes out at once."""
+        self._wanted.set()
+
+    def running(self) -> list[RunningAttempt]:
+        """What supervisors of this node hold: an attempt runs as long as somebody has its journal locked."""
+        found = []
+        for path in self._node.places.journals.glob(f"*{SUFFIX}"):
+            if path not in self._resender.taken and is_owned(path) and (header := header_of(path)):
+                one = RunningAttempt(job=header.job, attempt=header.attempt, fence=header.fence, claim=header.claim)
+                found.append(one)
+        return found
+
+    def _beat(self, client: redis.Redis) -> None:
+        self._wanted.clear()
+        running = self.running()
+        with client.pipeline(transaction=False) as pipeline:
+            post(pipeline, self._message(running))
+            pipeline.get(keys.canary(self._node.id, self._node.boot))
+            *_, canary = pipeline.execute()
+        self._canary.look(int(canary or 0))
+        if self._canary.is_overdue() and not running and not self._node.places.is_draining():
+            start_anew()
+        self._resender.turn(client)
+        self._listen(client)
+
+    def _listen(self, client: redis.Redis) -> None:
+        until = time.monotonic() + self._settings.beat_seconds
+        key = keys.node_reply(self._node.id, self._node.boot)
+        while not self._wanted.is_set() and (left := until - time.monotonic()) > 0:
+            # In short turns while there is something to send, or to notice.
+            longest = 0.1 if self._resender.taken else 0.5
+            popped = client.blpop([key], timeout=max(0.01, min(left, longest, BLOCK_SECONDS)))
+            if popped is not None:
+                self._hear(popped[1])
+            if self._resender.taken:
+                self._resender.turn(client)
+
+    def _hear(self, raw: bytes | str) -> None:
+        try:
+            reply = NodeReply.model_validate_json(raw)
+        except ValidationError as error:
+            log.warning("control's word to this node cannot be read: %s", error)
+            return
+        self._known_catalogue = reply.catalogue_known
+        if reply.refused and reply.refused != self._refused:
+            log.error("the service gives this node no work: %s", reply.refused)
+        self._refused = reply.refused
+        if reply.drain and not self._node.places.is_draining():
+            log.info("control drains this node")
+            self._node.places.drain.touch()
+
+    def _message(self, running: list[RunningAttempt]) -> NodeBeat:
+        self._number += 1
+        settings, node = self._settings, self._node
+        catalogue = self._catalogue.take()
+        is_known = catalogue is None or self._known_catalogue == catalogue["hash"]
+        return NodeBeat(
+            node=node.id,
+            boot=node.boot,
+            number=self._number,
+            name=settings.node_name,
+            pool=settings.pool,
+            slots=self._slots,
+            gpus=self._gpus,
+            draining=node.places.is_draining(),
+            consuming=self._canary.is_back(),
+            store_ok=os.access(settings.artifacts_path / layout.PROBE, os.R_OK),
+            catalogue_hash=catalogue["hash"] if catalogue else None,
+            catalogue=catalogue["catalogue"] if catalogue and not is_known else None,
+            versions=versions(),
+            running=running,
+        )
+
+
+class Canary:
+    """A message to ourselves, through our own queue and our own pool."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._sent = self._seen = 0
+        self._sent_at = 0.0
+        self._back_at = time.monotonic()
+
+    def look(self, seen: int) -> None:
+        """What Redis says came back; sends the next where one is due."""
+        now = time.monotonic()
+        if seen >= self._sent:
+            self._back_at = now
+            if now - self._sent_at >= CANARY_SECONDS:
+                self._send(now)
+        elif now - self._sent_at >= CANARY_LOST_SECONDS:
+            self._send(now)
+
+    def is_back(self) -> bool:
+        return time.monotonic() - self._back_at < CANARY_LOST_SECONDS
+
+    def is_overdue(self) -> bool:
+        return time.monotonic() - self._back_at > RESTART_AFTER_SECONDS
+
+    def forgive(self) -> None:
+        """With Redis away nothing comes back, and that is not our fault."""
+        self._back_at = time.monotonic()
+
+    def _send(self, now: float) -> None:
+        from worker.app import app, queue_of
+
+        self._sent += 1
+        self._sent_at = now
+        # A connection of its own each time declares the queue anew: a Redis that was emptied learns its binding again.
+        with suppress(KombuError, *AWAY), app.connection_for_write() as connection:
+            options: dict[str, Any] = {"queue": queue_of(self._node.id), "connection": connection, "retry": False}
+            app.send_task(keys.CANARY_TASK, kwargs={"number": self._sent}, expires=CANARY_LOST_SECONDS, **options)
+
+
+class Resender:
+    """What dead attempts have left goes on its way, a few journals at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.taken: dict[Path, Sender] = {}
+
+    def turn(self, client: redis.Redis) -> None:
+        self._take()
+        for path, sender in list(self.taken.items()):
+            sender.exchange(client)
+            if sender.acknowledged >= sender.journal.last:
+                log.info("%s: all %d events of a dead attempt have arrived", path.name, sender.journal.last)
+                sender.journal.delete()
+                del self.taken[path]
+
+    def _take(self) -> None:
+        for path in self._folder.glob(f"*{SUFFIX}"):
+            if len(self.taken) >= RESEND_AT_ONCE:
+                return
+            if path in self.taken or is_owned(path):
+                continue
+            if time.time() - path.stat().st_mtime > KEEP_JOURNALS_SECONDS:
+                log.error("%s: nobody has taken these events for seven days; they are dropped", path.name)
+                path.unlink()
+            elif (journal := Journal.reopen(path)) is not None:
+                self.taken[path] = Sender(journal)
+
+
+class CatalogueMaker:
+    """A child that imports every component and says what each takes, so that neither parent has to import them."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: Any = None
+
+    def take(self) -> dict[str, Any] | None:
+        """The catalogue and its hash, once the child is done."""
+        if self._made is not None:
+            return self._made
+        if self._process is None:
+            self._start()
+        elif self._process.poll() is not None:
+            self._output.seek(0)
+            try:
+                self._made = json.load(self._output)
+            except ValueError:
+                log.error("the catalogue child ended with %s and no catalogue", self._process.returncode)
+                self._made = None
+                self._process = None
+        return self._made
+
+    def _start(self) -> None:
+        from worker.parent import clean_environment
+
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "worker.catalogue"],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            env=clean_environment(os.environ),
+        )
+
+
+@cache
+def versions() -> dict[str, str]:
+    known = {"python": python_version()}
+    for name in ("footplate", "torch", "accelerate"):
+        with suppress(PackageNotFoundError):
+            known[name] = version(name)
+    return known
+
+
+def start_anew() -> None:
+    """This very program again, in this very process: its children die with the thread that forked them."""
+    log.error("this node is idle and does not consume: starting anew")
+    os.execv(sys.executable, sys.orig_argv)

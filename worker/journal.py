@@ -1,0 +1,348 @@
+"""One attempt's events, numbered and on disk until SQL has them.
+
+A line is a CRC-32 in hex, a space, the event as JSON. `read` checks every line again: what the disk has lost comes back
+as a `gap` in its place, so that numbers stay dense and nobody waits for an event that does not exist any more.
+The file is flocked by whoever sends it: an unlocked journal is a dead attempt's, and the node's re-sender takes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+from zlib import crc32
+
+from contract.errors import AttemptError
+from contract.events import KEPT, Kind, json_safe, now_text
+from contract.ids import ClaimId, Fence, JobId
+
+log = logging.getLogger("footplate.worker")
+
+SUFFIX = ".journal"
+MAX_EVENT_BYTES = 64 * 1024
+INDEX_EVERY = 256
+"""Lines between two remembered offsets."""
+CHUNK = 256 * 1024
+
+_SEQ = re.compile(rb'\{"seq":(\d+),"kind":"(\w+)"')
+
+
+class JournalFull(AttemptError):
+    """More waits on this disk than may; the attempt ends, because nothing is ever dropped in silence."""
+
+    code = "journal_full"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Whose events these are: the first line."""
+
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+    source: int = 0
+
+
+class Journal:
+    """Written by one thread and read by another: `size` and `last` only grow, and cover whole lines only."""
+
+    def __init__(self, path: Path, fd: int, header: Header, max_bytes: int) -> None:
+        self.path, self.header = path, header
+        self.size = 0
+        self.last = 0
+        self.is_done = False
+        self._fd, self._max_bytes = fd, max_bytes
+        self._index: list[tuple[int, int]] = []
+        self._cursor = (1, 0)
+        self._beyond: list[bytes] = []
+        """Lines that the disk did not take: at most the `done`."""
+        self._dirty = self._is_named = False
+
+    @classmethod
+    def create(cls, folder: Path, header: Header, max_mb: float) -> Self:
+        """A new, locked one. It gets its name once it is locked, so that no re-sender takes it for a dead one's."""
+        path = folder / f"{header.job}-{header.attempt}-{header.claim}{SUFFIX}"
+        fresh = path.with_suffix(".new")
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        journal = cls(path, fd, header, int(max_mb * 1024 * 1024))
+        try:
+            journal._begin()
+        except OSError:
+            os.close(fd)
+            fresh.unlink()
+            raise
+        fresh.rename(path)
+        return journal
+
+    @classmethod
+    def in_memory(cls, header: Header, max_mb: float) -> Self:
+        """For an attempt whose disk takes no file, so that it can say so: it ends with its process."""
+        fd = os.memfd_create("footplate-journal", os.MFD_CLOEXEC)
+        journal = cls(Path(os.devnull), fd, header, int(max_mb * 1024 * 1024))
+        journal._begin()
+        return journal
+
+    @classmethod
+    def reopen(cls, path: Path) -> Self | None:
+        """A dead attempt's, its torn end cut off; None while its owner lives, or when nothing in it can be told."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        journal = cls(path, fd, Header(JobId(""), 0, Fence(0), ClaimId("")), 0)
+        if not journal._recover():
+            log.error("%s is not readable as a journal any more: set aside, and whatever it held is lost", path)
+            path.rename(path.with_suffix(".unreadable"))
+            journal.close()
+            return None
+        return journal
+
+    def append(self, events: Iterable[dict[str, Any]], *, even_if_full: bool = False) -> None:
+        """Numbers and writes them. The kinds that are kept are on the disk before this returns."""
+        lines: list[bytes] = []
+        offset, seq, must_sync, done = self.size, self.last, False, False
+        for event in events:
+            seq += 1
+            kind = event["kind"]
+            line = _line(_encode(seq, event))
+            if seq % INDEX_EVERY == 1:
+                self._index.append((seq, offset))
+            offset += len(line)
+            lines.append(line)
+            must_sync = must_sync or kind in KEPT
+            done = done or kind == Kind.DONE
+        if not lines:
+            return
+        if offset > self._max_bytes and not even_if_full:
+            self._forget_index(after=self.last)
+            raise JournalFull(
+                f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk, as many as may",
+                hint="bring the service or its Redis back, log less often, or raise FOOTPLATE_JOURNAL_MAX_MB",
+            )
+        try:
+            self._write(b"".join(lines))
+        except OSError as error:
+            self._forget_index(after=self.last)
+            if not even_if_full:
+                raise JournalFull(f"the node's disk does not take the attempt's events: {error.strerror}") from error
+            self._beyond += lines
+        self.last = seq
+        self.is_done = self.is_done or done
+        if must_sync:
+            self.sync()
+
+    def sync(self) -> None:
+        """On the disk, name and all. The first one comes with the first event that is kept, not before it is needed."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        os.fdatasync(self._fd)
+        if not self._is_named:
+            self._is_named = True
+            _sync_folder(self.path.parent)
+
+    def read(self, after: int, max_events: int, max_bytes: int = CHUNK) -> list[bytes]:
+        """The events after a seq, as JSON: dense, whatever the disk did. At least one, if there is any."""
+        found: list[bytes] = []
+        last, total = self.last, 0
+        for event in self._from(after + 1, last):
+            if found and (len(found) == max_events or total + len(event) > max_bytes):
+                break
+            found.append(event)
+            total += len(event) + 1
+        return found
+
+    def close(self) -> None:
+        """Unlocked and left for the re-sender."""
+        with suppress(OSError):
+            self.sync()
+        os.close(self._fd)
+
+    def delete(self) -> None:
+        if self.path.suffix == SUFFIX:
+            self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+    def _begin(self) -> None:
+        self._write(_line(json.dumps(asdict(self.header)).encode()))
+        self._cursor = (1, self.size)
+
+    def _write(self, data: bytes) -> None:
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._fd, data[written:], self.size + written)
+        except OSError:
+            # Half a line would be taken for a torn end, and what is written after it for corrupt.
+            os.ftruncate(self._fd, self.size)
+            raise
+        self._dirty = True
+        self.size += len(data)
+
+    def _from(self, seq: int, last: int) -> Iterator[bytes]:
+        """Events seq..last. A line that is broken or missing is a gap of one."""
+        if self._cursor[0] > seq or self._cursor[0] <= seq - INDEX_EVERY:
+            place = bisect_right(self._index, (seq, 1 << 62)) - 1
+            if place >= 0:
+                self._cursor = self._index[place]
+        expected, offset = self._cursor
+        expected = min(expected, seq)
+        for line, end in self._lines(offset):
+            event = _payload(line)
+            match = _SEQ.match(event) if event else None
+            if match is None or event is None or not expected <= (number := int(match[1])) <= last:
+                continue
+            while expected < number:
+                if expected >= seq:
+                    yield _gap(expected)
+                expected += 1
+            expected = number + 1
+            if number >= seq:
+                yield event
+                # Only once the reader wants another: an event at which it stopped was too much for it.
+                self._cursor = (expected, end)
+        while expected <= last:
+            if expected >= seq:
+                yield _gap(expected)
+            expected += 1
+
+    def _lines(self, offset: int) -> Iterator[tuple[bytes, int]]:
+        """Each line and where it ends."""
+        size, rest = self.size, b""
+        while offset < size:
+            chunk = os.pread(self._fd, min(CHUNK, size - offset), offset)
+            if not chunk:
+                break
+            start = offset - len(rest)
+            offset += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                start += len(line) + 1
+                yield line, start
+        for line in self._beyond:
+            yield line[:-1], size
+
+    def _recover(self) -> bool:
+        """Reads what a dead attempt left: whose it is, where it ends, which of its lines are whole."""
+        self.size = os.fstat(self._fd).st_size
+        whole = 0
+        for line, end in self._lines(0):
+            event = _payload(line)
+            if event is None:
+                continue
+            if match := _SEQ.match(event):
+                self.last = max(self.last, int(match[1]))
+                self.is_done = self.is_done or match[2] == Kind.DONE.encode()
+                if self.last % INDEX_EVERY == 1:
+                    self._index.append((self.last, end - len(line) - 1))
+            elif not self.header.job:
+                self.header = Header(**json.loads(event))
+                self._cursor = (1, end)
+            whole = end
+        os.ftruncate(self._fd, whole)
+        self.size = whole
+        return bool(self.header.job)
+
+    def _forget_index(self, after: int) -> None:
+        while self._index and self._index[-1][0] > after:
+            self._index.pop()
+
+
+def is_owned(path: Path) -> bool:
+    """Whether a living supervisor holds it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def header_of(path: Path) -> Header | None:
+    """Whose journal it is, without taking it."""
+    with suppress(OSError, ValueError, TypeError), path.open("rb") as file:
+        if payload := _payload(file.readline().rstrip(b"\n")):
+            return Header(**json.loads(payload))
+    return None
+
+
+def _line(payload: bytes) -> bytes:
+    return b"%08x %b\n" % (crc32(payload), payload)
+
+
+def _payload(line: bytes) -> bytes | None:
+    payload = line[9:]
+    return payload if payload and line[:8] == b"%08x" % crc32(payload) else None
+
+
+def _encode(seq: int, event: dict[str, Any]) -> bytes:
+    """`seq` and `kind` first, because readers find them there without parsing."""
+    body = {"seq": seq, "kind": str(event["kind"]), **{name: event[name] for name in _REST if name in event}}
+    try:
+        text = json.dumps(body, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(json_safe(body), separators=(",", ":"))
+    if "\\u0000" in text or "\\ud" in text:
+        text = json.dumps(_without_traps(json.loads(text)), separators=(",", ":"))
+    if len(text) > MAX_EVENT_BYTES:
+        return _encode(seq, {**event, "data": _shortened(event.get("data"), len(text))})
+    return text.encode()
+
+
+_REST = ("rank", "at", "step", "epoch", "data")
+
+
+def _without_traps(value: Any) -> Any:
+    """NUL and half surrogates are JSON, and no database takes them."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_without_traps(key): _without_traps(item) for key, item in value.items()}
+    return [_without_traps(item) for item in value] if isinstance(value, list) else value
+
+
+def _shortened(data: Any, size: int) -> dict[str, Any]:
+    """What of a huge event fits: its small values, and the beginning of its longer texts."""
+    kept: dict[str, Any] = {"truncated": True, "bytes": size}
+    room = MAX_EVENT_BYTES // 4
+    for name, value in (data if isinstance(data, dict) else {}).items():
+        short = value[:4096] if isinstance(value, str) else value
+        room -= len(name) + len(json.dumps(json_safe(short)))
+        if room < 0:
+            break
+        kept[name[:256]] = short
+    return kept
+
+
+def _gap(seq: int) -> bytes:
+    return _encode(
+        seq, {"kind": Kind.GAP, "at": now_text(), "data": {"from": seq, "to": seq, "why": "lost on the node's disk"}}
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,139 @@
+"""What one rank is told when it is started, and the wire between a supervisor and the warm parent.
+
+A supervisor connects, sends one packet per rank with its descriptors, and keeps the connection: as a lifeline (its end
+kills the ranks), to have them killed, and to hear how they ended. The order itself lies in a memory file, so that it
+leaves nothing behind and may be of any size.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from contract.ids import ClaimId, Fence, JobId
+from contract.messages import CheckpointOffer
+from worker.artifacts import AttemptFiles
+
+SOCKET = "warm.sock"
+
+
+class Order(BaseModel):
+    """Everything that one rank of one attempt is told. Holds no credential."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+    rank: int = 0
+    spec: dict[str, Any]
+    gpus: list[str]
+    checkpoints: list[CheckpointOffer]
+    artifacts: Path
+    data: Path
+    models: Path
+    threads: int
+    environment: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def files(self) -> AttemptFiles:
+        return AttemptFiles(self.artifacts, self.job, self.attempt)
+
+
+class Started(BaseModel):
+    type: Literal["started"] = "started"
+    rank: int
+    pid: int
+    """Of the process, its session and its group alike."""
+
+
+class Exited(BaseModel):
+    type: Literal["exited"] = "exited"
+    rank: int
+    code: int
+    """As `os.waitstatus_to_exitcode` says: negative is the signal that ended it."""
+    peak_rss_mb: float
+
+
+class Start(BaseModel):
+    type: Literal["start"] = "start"
+    rank: int = 0
+
+
+class Kill(BaseModel):
+    """To the groups of all ranks on this connection."""
+
+    type: Literal["kill"] = "kill"
+    signal: int
+
+
+TO_WARM: TypeAdapter[Start | Kill] = TypeAdapter(Annotated[Start | Kill, Field(discriminator="type")])
+FROM_WARM: TypeAdapter[Started | Exited] = TypeAdapter(Annotated[Started | Exited, Field(discriminator="type")])
+
+FD_NAMES = ("order", "events", "stop", "stdout", "stderr")
+"""The descriptors of a start, in this order: the Order to read, the socket to emit on, the stop byte, two pipes."""
+
+
+@contextmanager
+def short_path(folder: Path) -> Iterator[str]:
+    """A path to the socket that fits into the 108 bytes that a socket's address has, wherever the folder lies."""
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{SOCKET}"
+    finally:
+        os.close(fd)
+
+
+def connect(folder: Path) -> socket.socket:
+    """A connection to the node's warm parent; ConnectionRefusedError or FileNotFoundError where there is none now."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with short_path(folder) as path:
+            connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def listen(folder: Path) -> socket.socket:
+    """The warm parent's side. A socket file of a dead one is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SOCKET).unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with short_path(folder) as path:
+        listening.bind(path)
+    listening.listen(256)
+    return listening
+
+
+def send_start(connection: socket.socket, order: Order, events: int, stop: int, stdout: int, stderr: int) -> None:
+    memory = os.memfd_create("footplate-order", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(memory), "wb") as file:
+            file.write(order.model_dump_json().encode())
+        os.lseek(memory, 0, os.SEEK_SET)
+        message = Start(rank=order.rank).model_dump_json().encode()
+        socket.send_fds(connection, [message], [memory, events, stop, stdout, stderr])
+    finally:
+        os.close(memory)
+
+
+def read_order(fd: int) -> Order:
+    with os.fdopen(fd, "rb") as file:
+        return Order.model_validate_json(file.read())
+
+
+def close_all_but(kept: Sequence[int]) -> None:
+    """Closes every descriptor of this process but these."""
+    previous = -1
+    for fd in [*sorted(set(kept)), os.sysconf("SC_OPEN_MAX")]:
+        os.closerange(previous + 1, fd)
+        previous = fd

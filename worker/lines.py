@@ -1,0 +1,76 @@
+"""What training prints, as `line` events: cut, counted and never too many. A gigabyte on stdout must hurt nobody."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from contract.events import Kind, now_text
+
+MAX_LINE_CHARS = 4096
+LINES_PER_SECOND = 200.0
+BURST_LINES = 2000.0
+TAIL_LINES = 40
+
+
+class Lines:
+    """One stream of one rank. `tail` is what an explanation of a crash quotes."""
+
+    def __init__(self, stream: str, rank: int = 0) -> None:
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._stream, self._rank = stream, rank
+        self._rest = b""
+        self._room, self._seen_at = BURST_LINES, time.monotonic()
+        self._left_out = 0
+
+    def take(self, chunk: bytes) -> list[dict[str, Any]]:
+        """The events of what was read; an empty chunk is the end of the stream."""
+        self._refill()
+        whole, self._rest = self._cut(chunk)
+        if not whole:
+            return self._mark() if not chunk else []
+        if self._room < 1:
+            # Only counted: splitting a flood would cost more than printing it did.
+            self._left_out += whole.count(b"\n")
+            self._remember(whole[-MAX_LINE_CHARS:])
+            return []
+        lines = whole.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if lines and not lines[-1]:
+            lines.pop()
+        taken = lines[: int(self._room)]
+        events = self._mark() + [self._event(line) for line in taken]
+        self._room -= len(taken)
+        self._left_out += len(lines) - len(taken)
+        self.tail.extend(line[:MAX_LINE_CHARS] for line in lines[-TAIL_LINES:])
+        return events
+
+    def _refill(self) -> None:
+        now = time.monotonic()
+        self._room = min(BURST_LINES, self._room + (now - self._seen_at) * LINES_PER_SECOND)
+        self._seen_at = now
+
+    def _cut(self, chunk: bytes) -> tuple[bytes, bytes]:
+        """Whole lines, and the beginning of the next. A line without end is cut where it has become too long."""
+        data = self._rest + chunk
+        if not chunk or (len(data) > 16 * MAX_LINE_CHARS and b"\n" not in data):
+            return data, b""
+        end = data.rfind(b"\n") + 1
+        return data[:end], data[end:]
+
+    def _remember(self, data: bytes) -> None:
+        self.tail.extend(data.decode("utf-8", "replace").split("\n")[-TAIL_LINES:])
+
+    def _event(self, text: str) -> dict[str, Any]:
+        data: dict[str, Any] = {"stream": self._stream, "text": text[:MAX_LINE_CHARS]}
+        if len(text) > MAX_LINE_CHARS:
+            data["cut"] = len(text) - MAX_LINE_CHARS
+        return {"rank": self._rank, "kind": Kind.LINE, "at": now_text(), "data": data}
+
+    def _mark(self) -> list[dict[str, Any]]:
+        if not self._left_out:
+            return []
+        text = f"[{self._left_out} lines are left out here: training prints faster than is kept]"
+        event = self._event(text)
+        event["data"]["left_out"], self._left_out = self._left_out, 0
+        return [event]

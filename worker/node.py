@@ -1,0 +1,99 @@
+"""What makes a node one node: its identity, held by a lock, and what lies in its folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.errors import SettingsError
+from contract.ids import NodeId, is_id, new_node_id, uuid7
+
+LOCK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things lie in a node's folder."""
+
+    root: Path
+
+    @property
+    def identity(self) -> Path:
+        return self.root / "node.json"
+
+    @property
+    def journals(self) -> Path:
+        return self.root / "journals"
+
+    @property
+    def run(self) -> Path:
+        """What this start of the node needs: gone at the next one."""
+        return self.root / "run"
+
+    @property
+    def drain(self) -> Path:
+        """Exists: everyone on this node comes to an end. A file, because it is there even when Redis is not."""
+        return self.run / "drain"
+
+    def is_draining(self) -> bool:
+        return os.access(self.drain, os.F_OK)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One start of one node. The lock lives as long as the process that made this."""
+
+    id: NodeId
+    boot: str
+    places: Places
+
+
+def claim_node(root: Path) -> Node:
+    """The identity in the node's folder, made at its first start and held until this process ends."""
+    places = Places(root)
+    for folder in (root, places.journals):
+        folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(places.identity, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if not _lock(fd):
+        os.close(fd)
+        raise SettingsError(
+            f"another worker runs in {root}: a node's folder belongs to one. Give this one its own FOOTPLATE_NODE_HOME."
+        )
+    node = Node(_identity(fd), uuid7(), places)
+    shutil.rmtree(places.run, ignore_errors=True)
+    places.run.mkdir(mode=0o700)
+    return node
+
+
+def _lock(fd: int) -> bool:
+    """The children of a worker that was killed hold its lock for the moment in which they die."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
+
+
+def _identity(fd: int) -> NodeId:
+    """Read, or made where the file is new or does not say one."""
+    try:
+        known = json.loads(os.pread(fd, 4096, 0))["node"]
+        if is_id(known, "node"):
+            return NodeId(known)
+    except (ValueError, KeyError, TypeError):
+        pass
+    node = new_node_id()
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, json.dumps({"node": node}).encode() + b"\n", 0)
+    os.fsync(fd)
+    return node

@@ -1,0 +1,140 @@
+"""Foreign errors, exit codes and signals become ours, here and nowhere else. An outcome is data before an action."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from contract.errors import AttemptError, FootplateError, InvalidSpec, NotAvailableYet, UnknownComponent
+from contract.events import Failure
+from contract.lifecycle import Reason
+
+TRACEBACK_CHARS = 8000
+OUTPUT_LINES = 20
+
+
+class Verdict(NamedTuple):
+    """Why an attempt failed: what decides about a retry, and what the user reads."""
+
+    reason: Reason
+    error: Failure
+
+
+class _Row(NamedTuple):
+    matches: Callable[[BaseException], bool]
+    reason: Reason
+    code: str
+    hint: str | None = None
+
+
+def _is(*names: str) -> Callable[[BaseException], bool]:
+    """By qualified class name, so that whoever asks need not import torch."""
+    return lambda error: any(f"{one.__module__}.{one.__qualname__}" in names for one in type(error).__mro__)
+
+
+def _says(*texts: str) -> Callable[[BaseException], bool]:
+    return lambda error: isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+
+
+OTHER_RANKS = "see this and the other ranks' lines"
+SMALLER = "a smaller per_device_train_batch_size with more gradient_accumulation_steps needs less memory"
+
+EXCEPTIONS = (
+    _Row(lambda error: isinstance(error, UnknownComponent | InvalidSpec | NotAvailableYet), Reason.NOT_BUILDABLE, ""),
+    _Row(_is("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError"), Reason.OOM, "gpu_out_of_memory", SMALLER),
+    _Row(_says("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED"), Reason.OOM, "gpu_out_of_memory", SMALLER),
+    _Row(_says("DefaultCPUAllocator: can't allocate memory"), Reason.OOM, "out_of_memory", SMALLER),
+    _Row(lambda error: isinstance(error, MemoryError), Reason.OOM, "out_of_memory", SMALLER),
+    _Row(_is("torch.distributed.DistBackendError"), Reason.CRASHED, "nccl_error", OTHER_RANKS),
+    _Row(_is("torch.AcceleratorError"), Reason.CRASHED, "cuda_error", "CUDA_LAUNCH_BLOCKING=1 tells where it arose"),
+    _Row(_says("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS"), Reason.CRASHED, "cuda_error",
+         "CUDA_LAUNCH_BLOCKING=1 tells where it arose"),
+    _Row(_says("NCCL"), Reason.CRASHED, "nccl_error", OTHER_RANKS),
+    _Row(lambda error: isinstance(error, FloatingPointError), Reason.ERROR, "nan",
+         "a lower learning_rate, warmup or max_grad_norm; fp16 overflows where bf16 does not"),
+    _Row(lambda error: isinstance(error, SystemExit), Reason.CRASHED, "exited", "code under training may not exit"),
+)  # fmt: skip
+
+
+def of_exception(error: BaseException, rank: int = 0) -> Verdict:
+    """What user code, torch or we raised inside training."""
+    for row in EXCEPTIONS:
+        if row.matches(error):
+            return Verdict(row.reason, _failure(error, row.code, row.hint, rank))
+    if isinstance(error, AttemptError) and error.code in set(Reason):
+        return Verdict(Reason(error.code), _failure(error, error.code, None, rank))
+    return Verdict(Reason.ERROR, _failure(error, "", None, rank))
+
+
+def _failure(error: BaseException, code: str, hint: str | None, rank: int) -> Failure:
+    ours = error if isinstance(error, FootplateError) else None
+    message = ours.message if ours else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, SystemExit):
+        message = f"training called sys.exit({error.code!r})"
+    trace = "".join(traceback.format_exception(error))
+    return Failure(
+        code=code or (ours.code if ours else "error"),
+        message=message[:2000],
+        hint=(ours.hint if ours else None) or hint,
+        rank=rank,
+        traceback=trace[-TRACEBACK_CHARS:],
+    )
+
+
+def of_exit(code: int, *, rank: int, peak_rss_mb: float, oom_kills: int, output: str) -> Verdict:
+    """A training process that ended without a word: `code` is its exit code, or minus the signal."""
+    reason, name, message, hint = _exit_row(code, peak_rss_mb, oom_kills)
+    return Verdict(reason, Failure(code=name, message=message, hint=hint, rank=rank, traceback=output or None))
+
+
+def _exit_row(code: int, peak_rss_mb: float, oom_kills: int) -> tuple[Reason, str, str, str | None]:
+    used = f"it had used {peak_rss_mb:.0f} MB"
+    if code == -signal.SIGKILL and oom_kills > 0:
+        return Reason.OOM, "out_of_memory", f"the kernel's OOM killer ended the training process; {used}", SMALLER
+    if code == -signal.SIGKILL:
+        text = f"the training process was killed (SIGKILL): the kernel's OOM killer or a kill -9; {used}"
+        return Reason.CRASHED, "killed", text, None
+    if code < 0:
+        name = _signal_name(-code)
+        hints = {"SIGSEGV": "a native extension touched memory that is not its own; faulthandler's lines may name it"}
+        return Reason.CRASHED, name.lower(), f"the training process died of {name}; {used}", hints.get(name)
+    text = f"the training process exited with code {code} and without a word; {used}"
+    return Reason.CRASHED, "exited", text, "code under training may not exit"
+
+
+def _signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+STALLED = "nothing came from training for {seconds:.0f} s, its stall limit, so it was killed"
+
+
+def stalled(seconds: float, output: str) -> Verdict:
+    hint = "raise resources.stall_limit if a step, an evaluation or loading may take that long"
+    error = Failure(code="stalled", message=STALLED.format(seconds=seconds), hint=hint, traceback=output or None)
+    return Verdict(Reason.STALLED, error)
+
+
+def time_limit(seconds: float | None) -> Verdict:
+    text = "the job's time limit" + (f" of {seconds:.0f} s" if seconds else "") + " is reached"
+    hint = "raise resources.time_limit and resume: it continues from its last checkpoint"
+    return Verdict(Reason.TIME_LIMIT, Failure(code="time_limit", message=text, hint=hint))
+
+
+def of_ours(error: FootplateError, reason: Reason) -> Verdict:
+    return Verdict(reason, Failure(code=error.code, message=error.message, hint=error.hint))
+
+
+def oom_kill_count() -> int:
+    """How often this machine's kernel has killed for want of memory, in any cgroup."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

@@ -1,0 +1,168 @@
+"""The Celery parent: what it does beside consuming. Identity first, then the warm parent, then heartbeats; drain last.
+
+It imports no torch, and neither do the pool processes that it forks: each of them supervises one attempt at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from celery import signals
+from celery.worker import state as celery_state
+
+from contract.errors import SettingsError
+from contract.messages import Gpu
+from worker.gpus import inventory
+from worker.heartbeat import Heartbeat
+from worker.linux import die_with_parent
+from worker.node import Node, claim_node
+from worker.settings import WorkerSettings
+
+log = logging.getLogger("footplate.worker")
+
+CELERY_SECONDS = 10.0
+"""How long Celery may take to end once nothing runs any more."""
+RESTART_SECONDS = (0.0, 1.0, 5.0, 15.0)
+
+PASSED_ON = frozenset({
+    "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHONPATH",
+    "PYTHONHASHSEED", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "XDG_CACHE_HOME", "SSL_CERT_FILE",
+})  # fmt: skip
+PASSED_ON_PREFIXES = (
+    "LC_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "TORCH_", "PYTORCH_", "TRITON_", "MALLOC_",
+)  # fmt: skip
+"""What training may inherit. A list of what is allowed, because a list of what is secret would never be complete."""
+
+
+@cache
+def settings() -> WorkerSettings:
+    return WorkerSettings.from_environment()
+
+
+_node: Node | None = None
+_main_pid = 0
+
+
+def node() -> Node:
+    """This start of this node, as the parent made it and its pool processes inherited it."""
+    assert _node is not None, "only inside a worker"
+    return _node
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the warm parent, and so training, starts with: no key, no URL of ours, and numpy without a second thread."""
+    passed = {
+        name: value for name, value in environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
+    }
+    return {**passed, "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+class WarmKeeper(threading.Thread):
+    """Starts the warm parent at once; as a thread, another one whenever it dies."""
+
+    def __init__(self) -> None:
+        super().__init__(name="warm-keeper", daemon=True)
+        # Whoever holds the writing end keeps the warm parent alive, so only this process does.
+        self._lifeline, self.writing_end = os.pipe2(os.O_CLOEXEC)
+
+        self._process = self._begin()
+
+    def run(self) -> None:
+        failures = 0
+        while True:
+            started = time.monotonic()
+            code = self._process.wait()
+            failures = failures + 1 if time.monotonic() - started < 60 else 0
+            pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
+            log.error("the warm parent ended with %s; another one starts in %.0f s", code, pause)
+            time.sleep(pause)
+            self._process = self._begin()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "worker.warm", str(node().places.run), str(os.getpid())]
+        environment = clean_environment(os.environ)
+        return subprocess.Popen(command, stdin=self._lifeline, env=environment, start_new_session=True)
+
+
+_keeper: WarmKeeper | None = None
+_heartbeat: Heartbeat | None = None
+
+
+def connect() -> None:
+    """Hears Celery's signals. They are weakly held by default, and these must stay."""
+    signals.celeryd_init.connect(_become_node, weak=False)
+    signals.worker_process_init.connect(_become_pool_process, weak=False)
+    signals.worker_ready.connect(_be_ready, weak=False)
+
+
+def _become_node(conf: Any, **_: Any) -> None:
+    """Before Celery reads its settings: they follow from who we are and what we have."""
+    global _node, _main_pid, _keeper, _heartbeat
+    from worker.app import queue_of
+
+    try:
+        gpus: list[Gpu] = inventory(settings().gpus)
+        _node = claim_node(settings().node_path)
+    except SettingsError as error:
+        raise SystemExit(f"footplate worker: {error}") from error
+    _main_pid = os.getpid()
+    queue = queue_of(_node.id)
+    conf.task_queues = [queue]
+    conf.task_default_queue = conf.task_default_exchange = conf.task_default_routing_key = queue.name
+    slots = settings().slot_count(len(gpus))
+    # One more than may run: the canary must not wait behind a running attempt.
+    conf.worker_concurrency = slots + 1
+    _keeper = WarmKeeper()
+    _heartbeat = Heartbeat(settings(), _node, gpus, slots)
+
+
+def _become_pool_process(**_: Any) -> None:
+    die_with_parent(_main_pid)
+    if _keeper is not None:
+        os.close(_keeper.writing_end)
+
+
+def _be_ready(**_: Any) -> None:
+    assert _heartbeat is not None
+    assert _keeper is not None
+    _keeper.start()
+    _heartbeat.start()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, _drain)
+
+
+_is_draining = False
+
+
+def _drain(number: int, frame: object) -> None:
+    """Celery's own handlers come too late for a checkpoint: the attempts end first, Celery after them."""
+    global _is_draining
+    if _is_draining:
+        # Asked twice: at once. Everything dies with this process; journals stay, checkpoints stand.
+        os._exit(1)
+    _is_draining = True
+    node().places.drain.touch()
+    threading.Thread(target=_end_when_drained, name="drain", daemon=True).start()
+
+
+def _end_when_drained() -> None:
+    assert _heartbeat is not None
+    log.info("draining: no new work, and what runs has %.0f s to checkpoint", settings().drain_seconds)
+    _heartbeat.say_now()
+    # Supervisors keep to the same limit by themselves; theirs ends a little earlier.
+    deadline = time.monotonic() + settings().drain_seconds + 5.0
+    while _heartbeat.running() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    celery_state.should_stop = 0
+    time.sleep(CELERY_SECONDS)
+    log.warning("Celery does not end by itself; ending without it")
+    os._exit(0)

@@ -1,0 +1,189 @@
+"""The training process, from its first line to its last. Read `main`, then `train`: they are the pipeline.
+
+    order -> place (folder, GPUs, limits) -> spec -> parts -> Trainer -> checkpoint to continue from -> train -> outputs
+
+It inherits a socket to emit on, a byte that tells it to stop, and stdout. It knows no queue, no Redis and no key.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import resource
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from contract.errors import CheckpointCorrupt, NoValidCheckpoint
+from contract.events import CheckpointData, DoneData, Ending, Kind, StateData, json_safe
+from contract.lifecycle import Reason
+from contract.spec import JobSpec
+from worker import outcome
+from worker.build import Parts, Roots, build
+from worker.emit import OUTCOME, Emit, Wire
+from worker.launch import Order, read_order
+from worker.trainer.callbacks import PrinterCallback, ProgressCallback
+from worker.trainer.checkpoint import verify
+from worker.trainer.trainer import Trainer, set_seed
+
+FLUSH_SECONDS = 60.0
+"""How long the last events may take to leave: the supervisor is told of everything before this process ends."""
+
+
+def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float) -> int:
+    """Runs one rank of one attempt; the exit code says only whether the outcome was told."""
+    started = time.monotonic()
+    order = read_order(order_fd)
+    wire = Wire(events_fd)
+    try:
+        emit = Emit(wire, stop_fd, order.files)
+        wire.send("tick", {"fork_ms": round((started - forked_at) * 1000, 1)})
+        settle(order)
+        done = train(order, emit)
+    except BaseException as error:
+        verdict = outcome.of_exception(error, order.rank)
+        done = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=verdict.error)
+    wire.send(OUTCOME, done.model_dump(mode="json"))
+    sys.stdout.flush()
+    wire.flush(within=FLUSH_SECONDS)
+    return 0
+
+
+def settle(order: Order) -> None:
+    """Makes this process the attempt's own: its folder, its GPUs, its limits."""
+    folder = order.files.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    os.environ.update(order.environment)
+    # Before anything asks CUDA: it reads this once.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order.gpus)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    torch.set_num_threads(order.threads)
+    sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
+    faulthandler.enable(file=2)
+    os.register_at_fork(before=_remember_forker, after_in_child=_die_with_trainer)
+
+
+def train(order: Order, emit: Emit) -> DoneData:
+    """The attempt as a story."""
+    spec = JobSpec.parse(order.spec)
+    args = replace(spec.training, output_dir=str(order.files.folder))
+    # Before the model is made, so that its first weights follow the seed.
+    set_seed(args.seed)
+    trainer = assemble(build(spec, Roots(order.data, order.models)), args, emit)
+    trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
+    trainer.on_save_failed = emit.save_failed
+    emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+    if not order.gpus and (args.bf16 or args.fp16):
+        emit.note("without a GPU, mixed precision runs under CPU autocast")
+    if spec.data.train is None:
+        trainer.evaluate()
+        return finished(trainer, spec, order, emit)
+    trainer.train(resume_from_checkpoint=checkpoint_to_continue(order, emit))
+    if emit.obeyed is not None and trainer.state.global_step < trainer.state.max_steps:
+        return DoneData(
+            ending=Ending.STOPPED,
+            reason=Reason.CANCEL,
+            result=result(trainer, emit),
+            had_checkpoint=emit.had_checkpoint,
+        )
+    return finished(trainer, spec, order, emit)
+
+
+def assemble(parts: Parts, args: Any, emit: Emit) -> Trainer:
+    trainer = Trainer(
+        model=parts.model,
+        args=args,
+        data_collator=parts.collator,
+        train_dataset=parts.train,
+        eval_dataset=parts.eval,
+        processing_class=parts.processor,
+        callbacks=parts.callbacks,
+        metrics=parts.metrics,
+    )
+    # Its lines would say in text what the events say in numbers.
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    # Last of all, so that it sees what the job's own callbacks decided, and has the last word about stopping.
+    trainer.add_callback(emit)
+    return trainer
+
+
+def checkpoint_to_continue(order: Order, emit: Emit) -> str | None:
+    """The newest that verifies. One that does not is said and passed over; had some and none verifies is an end."""
+    if not order.checkpoints:
+        emit.note("starts at step 0: the job has no checkpoint")
+        return None
+    for offer in order.checkpoints:
+        try:
+            folder = order.files.existing(offer.path)
+            verify(folder)
+        except CheckpointCorrupt as error:
+            data = CheckpointData(
+                status="corrupt", path=offer.path, manifest_sha256=offer.manifest_sha256, message=error.message
+            )
+            emit.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), offer.step)
+            continue
+        emit.note(f"continues at step {offer.step}", checkpoint=offer.path)
+        return str(folder)
+    raise NoValidCheckpoint(
+        f"none of the job's {len(order.checkpoints)} checkpoints verifies",
+        hint="its checkpoint events say what is wrong with each; a new job starts from step 0",
+    )
+
+
+def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
+    """Trained to the end: what a user wants to keep is written where they look for it."""
+    folder = order.files.outputs
+    told = result(trainer, emit)
+    trainer.save_model(str(folder))
+    (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    return DoneData(
+        ending=Ending.FINISHED,
+        reason=Reason.COMPLETED,
+        result=told,
+        had_checkpoint=emit.had_checkpoint,
+        outputs=order.files.relative(folder),
+    )
+
+
+def result(trainer: Trainer, emit: Emit) -> dict[str, Any]:
+    """Final figures, and the best evaluation where one was looked for."""
+    state = trainer.state
+    told: dict[str, Any] = {"steps": state.global_step, "final": json_safe(emit.latest), "best": None}
+    if "train_loss" in emit.latest:
+        told["train_loss"] = json_safe(emit.latest["train_loss"])
+    if state.best_metric is not None:
+        told["best"] = {
+            "metric": trainer.args.metric_for_best_model,
+            "value": json_safe(state.best_metric),
+            "step": state.best_global_step,
+        }
+    return told
+
+
+# What training forks (data loaders) dies with it, even where nobody is left to kill the group. PDEATHSIG follows the
+# forking thread, so only for what the main thread forks: another thread may end long before its children should.
+
+_forker = (0, False)
+
+
+def _remember_forker() -> None:
+    import threading
+
+    global _forker
+    _forker = (os.getpid(), threading.get_native_id() == os.getpid())
+
+
+def _die_with_trainer() -> None:
+    from worker.linux import die_with_parent
+
+    pid, was_main_thread = _forker
+    if was_main_thread:
+        die_with_parent(pid)

@@ -1,0 +1,59 @@
+"""The one task: it lives as long as its attempt. And the canary, which proves that this node takes work."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+import redis
+
+from contract import keys
+from contract.ids import Fence, JobId, new_claim_id
+from contract.messages import Claim, Grant
+from worker import parent
+from worker.app import app
+from worker.claim import ask
+from worker.redis_line import AWAY, connect
+from worker.supervise import Supervisor
+
+log = logging.getLogger("footplate.worker")
+
+CANARY_SECONDS = 60
+
+
+@app.task(name=keys.TASK)  # type: ignore[untyped-decorator]
+def attempt(job: str, attempt: int, fence: int) -> None:
+    """Asks whether this attempt is ours; if it is, stays with it to its end. Everything else drops the message."""
+    node = parent.node()
+    if node.places.is_draining():
+        log.info("%s attempt %s is left to others: this node is draining", job, attempt)
+        return
+    claim = Claim(
+        job=JobId(job),
+        attempt=attempt,
+        fence=Fence(fence),
+        claim=new_claim_id(),
+        node=node.id,
+        boot=node.boot,
+    )
+    answer = ask(redis_client(), claim, give_up=node.places.is_draining)
+    if isinstance(answer, Grant):
+        Supervisor(parent.settings(), node.places, answer, redis_client()).run()
+    elif answer is not None:
+        log.info("%s attempt %s is not ours: %s", job, attempt, answer.reason)
+
+
+@app.task(name=keys.CANARY_TASK)  # type: ignore[untyped-decorator]
+def canary(number: int) -> None:
+    """Consumed: says so where the parent looks."""
+    node = parent.node()
+    try:
+        redis_client().set(keys.canary(node.id, node.boot), number, ex=CANARY_SECONDS)
+    except AWAY as error:
+        log.info("a canary came back and could not say so: %s", error)
+
+
+@cache
+def redis_client() -> redis.Redis:
+    """One per pool process: made there, after the fork, and kept from attempt to attempt."""
+    return connect(parent.settings().redis)

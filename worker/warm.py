@@ -1,0 +1,209 @@
+"""The warm parent: one per node. It has imported what training imports, run none of it, and forks training from that.
+
+It is also the guardian. PDEATHSIG follows the thread that forked, so training cannot be made to die with its supervisor
+by the kernel: instead every supervisor holds a connection here, and its end kills what that supervisor had started. The
+warm parent in turn dies with the Celery parent, by a pipe that ends and by PDEATHSIG, and takes all training along.
+
+One thread, no torch operation, no CUDA: whoever is forked from a process that has run either hangs sooner or later.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from worker.launch import FD_NAMES, TO_WARM, Exited, Start, Started, close_all_but, listen
+from worker.linux import adopt_orphans, die_with_parent, kill_group
+
+log = logging.getLogger("footplate.warm")
+
+
+@dataclass(eq=False)
+class Rank:
+    """One training process: the head of its own session and group."""
+
+    number: int
+    pid: int
+    pidfd: int
+    supervisor: socket.socket
+
+    def kill(self, by: signal.Signals) -> None:
+        # The head by itself as well: it may not have made its group yet.
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, by)
+        kill_group(self.pid, by)
+
+
+class Warm:
+    """A loop over requests, exits and lifelines."""
+
+    def __init__(self, listening: socket.socket, lifeline: int) -> None:
+        self._pid = os.getpid()
+        self._listening, self._lifeline = listening, lifeline
+        self._ranks: dict[socket.socket, list[Rank]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listening, selectors.EVENT_READ, self._accept)
+        self._selector.register(lifeline, selectors.EVENT_READ, self._end)
+
+    def serve(self) -> None:
+        # PDEATHSIG, where the pipe did not come first.
+        signal.signal(signal.SIGTERM, lambda *_: self._end())
+        while True:
+            for key, _ in self._selector.select():
+                key.data()
+
+    def _accept(self) -> None:
+        supervisor, _ = self._listening.accept()
+        self._ranks[supervisor] = []
+        self._selector.register(supervisor, selectors.EVENT_READ, lambda: self._hear(supervisor))
+
+    def _hear(self, supervisor: socket.socket) -> None:
+        if supervisor not in self._ranks:
+            return
+        try:
+            message, fds, _, _ = socket.recv_fds(supervisor, 4096, len(FD_NAMES))
+        except OSError:
+            message, fds = b"", []
+        if not message:
+            self._bury(supervisor)
+            return
+        try:
+            request = TO_WARM.validate_json(message)
+            if isinstance(request, Start) and len(fds) == len(FD_NAMES):
+                self._start(supervisor, request.rank, fds)
+            elif not isinstance(request, Start):
+                for rank in self._ranks[supervisor]:
+                    rank.kill(signal.Signals(request.signal))
+        except ValidationError as error:
+            log.error("a supervisor said what nobody understands: %s", error)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _start(self, supervisor: socket.socket, number: int, fds: list[int]) -> None:
+        forked_at = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            _become_training(self._pid, fds, forked_at)
+        rank = Rank(number, pid, os.pidfd_open(pid), supervisor)
+        self._ranks[supervisor].append(rank)
+        self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._reap(rank))
+        _tell(supervisor, Started(rank=number, pid=pid))
+
+    def _reap(self, rank: Rank) -> None:
+        """The head is gone: so is its group, before anyone hears of it."""
+        self._selector.unregister(rank.pidfd)
+        # Until it is waited for, its number belongs to nobody else.
+        rank.kill(signal.SIGKILL)
+        _, status, usage = os.wait4(rank.pid, 0)
+        os.close(rank.pidfd)
+        if rank in self._ranks.get(rank.supervisor, []):
+            self._ranks[rank.supervisor].remove(rank)
+            code = os.waitstatus_to_exitcode(status)
+            _tell(rank.supervisor, Exited(rank=rank.number, code=code, peak_rss_mb=usage.ru_maxrss / 1024))
+        self._reap_orphans()
+
+    def _reap_orphans(self) -> None:
+        """Grandchildren whose parents died are ours: the dead are buried, the runaways end with the last rank."""
+        living = {rank.pid for ranks in self._ranks.values() for rank in ranks}
+        with suppress(OSError):
+            for text in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+                pid = int(text)
+                if pid not in living and (not living or os.waitid(os.P_PID, pid, _GONE) is not None):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+    def _bury(self, supervisor: socket.socket) -> None:
+        """A supervisor is gone, whatever the reason: nothing that it started may go on."""
+        for rank in self._ranks.pop(supervisor):
+            rank.kill(signal.SIGKILL)
+        self._selector.unregister(supervisor)
+        supervisor.close()
+
+    def _end(self) -> None:
+        for ranks in self._ranks.values():
+            for rank in ranks:
+                rank.kill(signal.SIGKILL)
+        os._exit(0)
+
+
+_GONE = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
+def _tell(supervisor: socket.socket, message: BaseModel) -> None:
+    # One that is gone is noticed by its lifeline.
+    with suppress(OSError):
+        supervisor.send(message.model_dump_json().encode(), socket.MSG_DONTWAIT)
+
+
+def _become_training(warm: int, fds: list[int], forked_at: float) -> None:
+    """The rest of a child's life: it never returns."""
+    code = 70
+    try:
+        die_with_parent(warm)
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        order, events, stop, stdout, stderr = fds
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        close_all_but([1, 2, order, events, stop])
+        os.open(os.devnull, os.O_RDONLY)
+        from worker import run
+
+        code = run.main(order, events, stop, forked_at)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        # No interpreter teardown: what is left of training's threads and atexit hooks could hang here for ever.
+        os._exit(code)
+
+
+def preload() -> None:
+    """Imports what every training process needs. torch._dynamo alone would cost each of them 1.8 seconds."""
+    import accelerate  # noqa: F401
+    import torch._dynamo  # noqa: F401
+
+    from worker import build, run  # noqa: F401
+
+    build.preload()
+    gc.collect()
+    # What is here now lives for ever: no child's collector shall touch, and so copy, its pages.
+    gc.freeze()
+
+
+def main() -> None:
+    folder, parent = Path(sys.argv[1]), int(sys.argv[2])
+    die_with_parent(parent, signal.SIGTERM)
+    adopt_orphans()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    listening = listen(folder)
+    lifeline = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    started = time.monotonic()
+    preload()
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise SystemExit(f"the warm parent has {threads} threads after its imports; what is forked from it would hang")
+    log.info("warm after %.1f s", time.monotonic() - started)
+    Warm(listening, lifeline).serve()
+
+
+if __name__ == "__main__":
+    main()
