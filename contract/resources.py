@@ -70,7 +70,7 @@ class Resources(Group):
     strategy: Strategy = Single()
     """How the processes share the work; its name alone stands for its defaults."""
     time_limit: Annotated[float, Field(gt=0, le=366 * DAY), DURATION] | None = None
-    """Running time over all attempts, "4h" or seconds; null, the default, is none. Ends in failed(time_limit), resumable."""
+    """Running time over all attempts, "4h" or seconds; null is none. Ends in failed(time_limit), resumable."""
     stall_limit: Annotated[float, Field(gt=0, le=7 * DAY), DURATION] = 600.0
     """Time without any progress, "10m" or seconds, after which an attempt is stalled and killed. At most seven days."""
 

@@ -1,4 +1,4 @@
-"""Settings come from the environment, are read once, and are frozen. What is wrong is said in sentences, all at once."""
+"""Settings come from the environment, are read once and frozen. What is wrong is said in sentences, all at once."""
 
 from __future__ import annotations
 
