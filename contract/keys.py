@@ -32,6 +32,11 @@ CANARY_TASK = "footplate.canary"
 REPLY_TTL_SECONDS = 120
 
 
+def broker_url(redis_url: str) -> str:
+    """The same Redis as Celery spells it: what redis-py calls unix://, kombu calls redis+socket://."""
+    return redis_url.replace("unix://", "redis+socket://", 1)
+
+
 def reply(claim: ClaimId) -> str:
     """List: what control tells the supervisor that made this claim: a grant, a denial, answers to beats, stops."""
     return f"fp:reply:{claim}"

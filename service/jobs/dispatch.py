@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import Celery
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 from sqlalchemy import Connection
 
 from contract import keys
@@ -25,7 +25,7 @@ class Bell:
     """The producing half of Celery. Blocks for as long as a socket may, so it is rung from a thread of its own."""
 
     def __init__(self, redis_url: str) -> None:
-        self._app = Celery("footplate", broker=redis_url, set_as_current=False)
+        self._app = Celery("footplate", broker=keys.broker_url(redis_url), set_as_current=False)
         self._app.conf.update(
             task_serializer="json",
             accept_content=["json"],
