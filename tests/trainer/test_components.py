@@ -71,7 +71,7 @@ def test_a_broken_row_is_named_by_file_and_line(tmp_path: Path) -> None:
 
     with pytest.raises(DatasetError, match=r"a\.jsonl, line 3: "):
         rows[1]
-    with pytest.raises(DatasetError, match=r"a\.jsonl, line 4: a row is a JSON object, and this is list"):
+    with pytest.raises(DatasetError, match=r"a\.jsonl, line 4: a row is a JSON object, and this is a list"):
         rows[2]
 
 

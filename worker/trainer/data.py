@@ -87,6 +87,11 @@ class DropUnused:
             )
         if not dropped:
             return self.collator(features)
+        if len(dropped) == len(features[0]):
+            raise ValueError(
+                f"the model's forward takes {', '.join(sorted(self.keep))}, and the data has none of them, only: "
+                f"{', '.join(map(str, dropped))}"
+            )
         return self.collator([{k: v for k, v in feature.items() if k in self.keep} for feature in features])
 
 

@@ -91,6 +91,7 @@ def _update(metrics: Iterable[Metric], logits: Any, labels: Any, *, shifts: bool
     if not metrics or labels is None:
         return
     first = logits[0] if isinstance(logits, tuple) else logits
+    labels = labels[0] if isinstance(labels, tuple) else labels
     if shifts:
         first, labels = shifted(first, labels)
     for metric in metrics:

@@ -89,10 +89,10 @@ def _open_epoch(trainer: Trainer, loader: Any, epoch: int, done: int, restore_rn
 
 def _run_epoch(trainer: Trainer, plan: Plan, step: Step, epoch: int, done: int, batches: Iterator[Any]) -> None:
     args, state, events = trainer.args, trainer.state, trainer.callback_handler
-    accumulate = args.gradient_accumulation_steps
+    accumulate, device = args.gradient_accumulation_steps, trainer.strategy.device
     batch = done * accumulate
     for number in range(done, plan.steps_per_epoch):
-        window, items = trainer.get_batch_samples(batches, plan.micro_batches(number, accumulate), args.device)
+        window, items = trainer.get_batch_samples(batches, plan.micro_batches(number, accumulate), device)
         if not window:
             trainer.control.should_training_stop |= batch == 0
             break

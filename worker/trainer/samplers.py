@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, SequentialSampler
 
 
 class EpochSampler(Sampler[int]):
@@ -47,12 +47,19 @@ class Batches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         skip, self._skip = self._skip * self.batch_size, 0
-        order = self.sampler.order() if isinstance(self.sampler, EpochSampler) else list(self.sampler)
+        order = _order(self.sampler)
         for start in range(skip, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]
             if len(batch) == self.batch_size or not self.drop_last:
-                yield batch.tolist() if isinstance(batch, torch.Tensor) else batch
+                yield batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
 
     def __len__(self) -> int:
         samples = len(self.sampler)  # type: ignore[arg-type]
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+
+def _order(sampler: Sampler[int]) -> torch.Tensor | range | list[int]:
+    """All of a sampler's numbers, in the cheapest form that can be cut anywhere."""
+    if isinstance(sampler, EpochSampler):
+        return sampler.order()
+    return range(len(sampler)) if isinstance(sampler, SequentialSampler) else list(sampler)

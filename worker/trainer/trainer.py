@@ -134,9 +134,7 @@ class Trainer:
         try:
             return self._train(resume_from_checkpoint)
         finally:
-            # Also when training raises: a progress bar or a tracker that is left open loses what it holds.
             self.is_in_train = False
-            self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
 
     def _train(self, resume_from: str | Path | bool | None) -> TrainOutput:
         args = self.args
@@ -157,10 +155,14 @@ class Trainer:
         self._step = Step(self)
         self.model_wrapped.zero_grad()
         self.control = self.callback_handler.on_train_begin(args, self.state, self.control)
-        if args.eval_on_start:
-            self._evaluate(follow=False)
-        run_epochs(self, plan, self._step, loader, restore_rng)
-        return self._finish(plan, started)
+        try:
+            if args.eval_on_start:
+                self._evaluate(follow=False)
+            run_epochs(self, plan, self._step, loader, restore_rng)
+            return self._finish(plan, started)
+        finally:
+            # Also when training raises: a progress bar or a tracker that is left open loses what it holds.
+            self.control = self.callback_handler.on_train_end(args, self.state, self.control)
 
     def _new_state(self, plan: Plan, folder: Path | None) -> TrainerState:
         state = saving.load_state(self, folder) if folder else TrainerState()
@@ -419,7 +421,7 @@ class Trainer:
         collator = self.data_collator
         if self.args.remove_unused_columns and not self._open_ended:
             collator = DropUnused(collator, [*self._signature, "label", "label_ids", "labels", *self.label_names])
-        return self.accelerator.prepare(make_loader(dataset, self.args, collator, batch_size, sampler))
+        return self.strategy.prepare_loader(make_loader(dataset, self.args, collator, batch_size, sampler))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset

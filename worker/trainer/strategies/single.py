@@ -36,6 +36,12 @@ class Single:
         known = model in self.accelerator._models
         return model if known else self.accelerator.prepare_model(model, evaluation_mode=True)
 
+    def prepare_loader(self, loader: Any) -> Any:
+        prepared = self.accelerator.prepare(loader)
+        # Accelerate keeps every loader it has seen, and every evaluation makes one.
+        self.accelerator._dataloaders.clear()
+        return prepared
+
     def prepare_schedule(self, scheduler: LRScheduler) -> None:
         self.accelerator.prepare(scheduler)
 
@@ -61,7 +67,6 @@ class Single:
         """Lets go of what was prepared, so that a second `train()` starts clean. The model stays prepared."""
         self.accelerator._optimizers.clear()
         self.accelerator._schedulers.clear()
-        self.accelerator._dataloaders.clear()
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -1,0 +1,70 @@
+"""A save that is killed at any of its durable steps leaves the older checkpoint or the newer one, and both verify."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from worker.trainer import preload
+preload()
+from worker.trainer import checkpoint as files
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.trainer import Trainer
+
+folder, overwrite = Path(sys.argv[1]), sys.argv[2] == "overwrite"
+
+def train(steps, die_at=None):
+    \"\"\"In a child, which is killed at its n-th step towards the disk: a sync or a rename.\"\"\"
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    left = [die_at]
+    def count(real):
+        def call(*args, **kwargs):
+            if left[0] is not None:
+                if left[0] == 0:
+                    os.kill(os.getpid(), 9)
+                left[0] -= 1
+            return real(*args, **kwargs)
+        return call
+    os.fsync, os.rename, os.mkdir = count(os.fsync), count(os.rename), count(os.mkdir)
+    args = TrainingArguments(str(folder), max_steps=steps, disable_tqdm=True)
+    Trainer(toy.mlp(), args, train_dataset=toy.regression()).train()
+    os._exit(0)
+
+assert train(2) == 0
+killed = 0
+while (ended := train(2 if overwrite else 4, die_at=killed)) != 0:
+    assert ended == -9, ended
+    files.sweep(folder)
+    left = sorted(path.name for path in folder.iterdir())
+    assert left in (["checkpoint-2"], ["checkpoint-2", "checkpoint-4"]), left
+    for name in left:
+        files.verify(folder / name)
+    killed += 1
+print(killed)
+"""
+
+
+def killed_at_every_step(folder: Path, how: str) -> int:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT, str(folder), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=env)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.splitlines()[-1])
+
+
+def test_a_save_killed_at_any_step_leaves_checkpoints_that_verify(tmp_path: Path) -> None:
+    """A folder, six files, the manifest, the folder's own entry, the rename and the parent's: as many places to die."""
+    assert killed_at_every_step(tmp_path, "beside") >= 11
+
+
+def test_a_save_over_an_older_one_killed_at_any_step_leaves_one_of_the_two(tmp_path: Path) -> None:
+    """One more: the older one of the same step is moved aside first, and put back if it comes to nothing."""
+    assert killed_at_every_step(tmp_path, "overwrite") >= 12
