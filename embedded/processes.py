@@ -138,6 +138,10 @@ class Family:
                 raise Failed(f"not after {within:g} s: {what}.{last_words(child.program.log)}")
             self.pause()
 
+    def give_up(self, child: Child) -> None:
+        child.kill()
+        self.children.remove(child)
+
     def pause(self) -> None:
         if self._stop.asked:
             raise Stopped

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from embedded.home import Home, hold, note_holder
-from embedded.processes import Child, Family, Program, Stop, Stopped, die_with, python
+from embedded.processes import Child, Failed, Family, Program, Stop, Stopped, die_with, python
 from embedded.redis import redis_for
 
 DEFAULT_PORT = 8080
@@ -62,9 +62,8 @@ class Launcher:
 
     def start(self) -> None:
         self.start_redis()
-        self.start_nodes()  # they import torch while the database and the service get ready
-        self.family.run(self.program("migrate", "service", "migrate"))
         self.start_service()
+        self.start_nodes()  # after the page: importing torch takes all that two cores have
         note_holder(self.home, self.url)
         self.announce()
         self.start_first_job()
@@ -88,11 +87,31 @@ class Launcher:
             self.nodes.append(self.family.start(self.program(name, "worker", env=env, patience=patience)))
 
     def start_service(self) -> None:
-        self.home.url_file.unlink(missing_ok=True)
-        child = self.family.start(self.program("service", "service", "all"))
-        self.family.wait_until(self.answers, child, within=START_SECONDS, what="the service answers")
+        """The service knows its schema and refuses another, so it need not wait for a migration that is seldom due."""
+        is_first = not self.home.log("service").exists()
+        if is_first:
+            self.migrate()
+        try:
+            self.start_service_on_schema()
+        except Failed:
+            if is_first:
+                raise
+            self.migrate()
+            self.start_service_on_schema()
         # One that dies comes back where its users look for it.
         self.env["FOOTPLATE_PORT"] = str(urlsplit(self.url).port or 80)
+
+    def migrate(self) -> None:
+        self.family.run(self.program("migrate", "service", "migrate"))
+
+    def start_service_on_schema(self) -> None:
+        self.home.url_file.unlink(missing_ok=True)
+        child = self.family.start(self.program("service", "service", "all"))
+        try:
+            self.family.wait_until(self.answers, child, within=START_SECONDS, what="the service answers")
+        except Failed:
+            self.family.give_up(child)
+            raise
 
     def answers(self) -> bool:
         try:
