@@ -1,0 +1,233 @@
+"""The parts of a story, each one real transaction: a node reports, a job is submitted, a worker claims and sends events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from contract.events import CheckpointData, DoneData, Kind, WorkerEvent
+from contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id, new_node_id
+from contract.layout import checkpoint_folder
+from contract.lifecycle import StopMode
+from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, EventBatch, Gpu, Grant, NodeBeat
+from contract.testing import make_spec
+from service.events.entries import Read, read_entries
+from service.events.ingest import Ingested, ingest
+from service.jobs.beat import NodeBeaten, attempt_beat, node_beat
+from service.jobs.cancel import cancel
+from service.jobs.grant import grant
+from service.jobs.pause import pause
+from service.jobs.placing import place_waiting
+from service.jobs.rescue import Rescued, Timers, rescue
+from service.jobs.resume import NO_CHANGES, ResumeChanges, resume
+from service.jobs.submit import IdempotencyUse, Submitted, submit
+from service.settings import ServiceSettings
+from service.store import attempts, events, jobs
+from service.store.database import Database
+from service.store.rows import EventRow, JobRow, SourceRow
+from service.store.times import text_of
+
+T = TypeVar("T")
+SETTINGS = ServiceSettings(retry_backoff_seconds=0)
+
+
+class Stage:
+    """Time stands still until `later` moves it: the wall clock and control's own clock together."""
+
+    def __init__(self, db: Database, settings: ServiceSettings = SETTINGS) -> None:
+        self.db, self.settings = db, settings
+        self.now = 1_800_000_000_000
+        self.clock = 1000.0
+        self.timers = Timers()
+        self.beats = 0
+
+    def write(self, fn: Callable[[Connection], T]) -> T:
+        return self.db.write_now(fn)
+
+    def read(self, fn: Callable[[Connection], T]) -> T:
+        return self.db.read_now(fn)
+
+    def later(self, seconds: float) -> None:
+        self.now += round(seconds * 1000)
+        self.clock += seconds
+
+    # The user ------------------------------------------------------------------------------------------------------
+
+    def submit(self, **changes: Any) -> JobId:
+        return self.submitted(None, **changes).job.id
+
+    def submitted(
+        self, key: str | None, body: str = "body", project: str = "default", nodes: int = 1, **changes: Any
+    ) -> Submitted:
+        spec = make_spec(**changes)
+        # Specs may not ask for several nodes yet; everything behind them can.
+        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"nodes": nodes})})
+        text = json.dumps(spec.as_json())
+        use = IdempotencyUse(key, body, respond=lambda job: f"made {job.id}") if key else None
+        job_id = new_job_id()
+        return self.write(
+            lambda conn: submit(
+                conn, project=project, spec=spec, spec_json=text, now=self.now, job_id=job_id, idempotency=use
+            )
+        )
+
+    def cancel(self, job: JobId, mode: StopMode = StopMode.CHECKPOINT) -> JobRow:
+        return self.write(lambda conn: cancel(conn, "default", job, mode, self.now))
+
+    def pause(self, job: JobId) -> JobRow:
+        return self.write(lambda conn: pause(conn, "default", job, self.now))
+
+    def resume(self, job: JobId, changes: ResumeChanges = NO_CHANGES) -> JobRow:
+        return self.write(lambda conn: resume(conn, "default", job, changes, self.now))
+
+    def job(self, job: JobId) -> JobRow:
+        return self.read(lambda conn: jobs.get(conn, "default", job))
+
+    def events(self, job: JobId, kinds: list[str] | None = None) -> list[EventRow]:
+        return self.read(lambda conn: events.after(conn, job, 0, 100_000, kinds))
+
+    def states(self, job: JobId) -> list[str]:
+        """The states that a reader of the history sees, in order."""
+        return [json.loads(event.data)["state"] for event in self.events(job, ["state"])]
+
+    def sources(self, job: JobId) -> list[SourceRow]:
+        row = self.job(job)
+        return self.read(lambda conn: attempts.sources_of(conn, job, row.attempt))
+
+    # Control and nodes ---------------------------------------------------------------------------------------------
+
+    def node(
+        self,
+        node: NodeId | None = None,
+        boot: str = "boot-1",
+        slots: int = 4,
+        gpus: list[Gpu] | None = None,
+        **says: Any,
+    ) -> NodeId:
+        node = node or new_node_id()
+        self.beat_node(node, boot, slots, gpus, **says)
+        return node
+
+    def beat_node(
+        self, node: NodeId, boot: str = "boot-1", slots: int = 4, gpus: list[Gpu] | None = None, **says: Any
+    ) -> NodeBeaten:
+        self.beats += 1
+        beat = NodeBeat(
+            node=node, boot=boot, number=self.beats, name=node[-6:], slots=slots, gpus=gpus or [], **says
+        )
+        return self.write(lambda conn: node_beat(conn, beat, self.now, self.settings))
+
+    def place(self) -> list[JobId]:
+        return self.write(lambda conn: place_waiting(conn, self.now)).jobs
+
+    def rescue(self) -> Rescued:
+        return self.write(lambda conn: rescue(conn, self.timers, self.clock, self.now, self.settings))
+
+    # A worker ------------------------------------------------------------------------------------------------------
+
+    def claim(self, job: JobId, source: int = 0, claim: ClaimId | None = None) -> Worker:
+        """Claims the job's current attempt; asserts that it was granted."""
+        worker = self.ask(job, source, claim)
+        assert isinstance(worker.answer, Grant), worker.answer
+        return worker
+
+    def ask(self, job: JobId, source: int = 0, claim: ClaimId | None = None) -> Worker:
+        row = self.job(job)
+        parts = self.sources(job)
+        part = parts[source] if source < len(parts) else None
+        return Worker(
+            self, job, row.attempt, row.fence, claim or new_claim_id(), source, part.node if part else NodeId("node_x"),
+            part.boot if part else "boot-1",
+        )  # fmt: skip
+
+    def running(self, **changes: Any) -> tuple[JobId, Worker]:
+        """A job that runs on a node of its own."""
+        self.node()
+        job = self.submit(**changes)
+        assert self.place() == [job]
+        worker = self.claim(job)
+        worker.says_running()
+        return job, worker
+
+
+class Worker:
+    """One claim, and a journal behind it."""
+
+    def __init__(
+        self, stage: Stage, job: JobId, attempt: int, fence: Fence, claim: ClaimId, source: int, node: NodeId, boot: str
+    ) -> None:
+        self.stage, self.job, self.attempt, self.fence = stage, job, attempt, fence
+        self.claim, self.source, self.node, self.boot = claim, source, node, boot
+        self.journal: list[WorkerEvent] = []
+        self.number = 0
+        self.answer = self.ask_again()
+
+    def ask_again(self) -> Grant | Denial:
+        asked = Claim(
+            job=self.job, attempt=self.attempt, fence=self.fence, claim=self.claim, node=self.node, boot=self.boot
+        )
+        return self.stage.write(lambda conn: grant(conn, asked, self.stage.now, self.stage.settings))
+
+    def beat(self) -> AttemptReply:
+        self.number += 1
+        beat = AttemptBeat(
+            job=self.job, attempt=self.attempt, fence=self.fence, claim=self.claim, source=self.source,
+            number=self.number,
+        )  # fmt: skip
+        reply = self.stage.write(lambda conn: attempt_beat(conn, beat, self.stage.now))
+        if not reply.superseded:
+            self.stage.timers.heard(("lease", self.job, self.attempt, self.source), self.number, self.stage.clock)
+        return reply
+
+    def write(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> WorkerEvent:
+        """Into the journal; `send` sends it."""
+        event = WorkerEvent(
+            seq=len(self.journal) + 1, kind=kind, at=text_of(self.stage.now), step=step, data=data
+        )
+        self.journal.append(event)
+        return event
+
+    def send(self, *chosen: WorkerEvent) -> Ingested:
+        """Some events, or the whole journal, in one entry of the stream."""
+        return self.stage.write(self._ingest([self.entry(*chosen)]))
+
+    def send_entries(self, entries: list[bytes]) -> Ingested:
+        return self.stage.write(self._ingest(entries))
+
+    def entry(self, *chosen: WorkerEvent) -> bytes:
+        batch = EventBatch(
+            job=self.job, attempt=self.attempt, fence=self.fence, claim=self.claim, source=self.source,
+            events=[event.model_dump(mode="json") for event in chosen or self.journal],
+        )  # fmt: skip
+        return batch.model_dump_json().encode()
+
+    def _ingest(self, entries: list[bytes]) -> Callable[[Connection], Ingested]:
+        read: Read = read_entries(entries, text_of(self.stage.now))
+        return lambda conn: ingest(conn, read, self.stage.now, retry_backoff_seconds=0)
+
+    def says_running(self) -> Ingested:
+        return self.send(self.write(Kind.STATE, {"state": "running"}))
+
+    def logs(self, step: int, **values: float) -> Ingested:
+        return self.send(self.write(Kind.LOG, values or {"loss": 1.0}, step))
+
+    def checkpoints(self, step: int, **says: Any) -> Ingested:
+        path = str(checkpoint_folder(self.job, self.attempt, step))
+        data = CheckpointData(**{"status": "committed", "path": path, **says})
+        return self.send(self.write(Kind.CHECKPOINT, data.model_dump(mode="json"), step))
+
+    def ends(self, ending: str, reason: str = "completed", **says: Any) -> Ingested:
+        data = DoneData(**{"ending": ending, "reason": reason, "running_s": 1.0, **says})
+        return self.send(self.write(Kind.DONE, data.model_dump(mode="json")))
+
+    def finishes(self) -> Ingested:
+        return self.ends("finished")
+
+    def stops(self) -> Ingested:
+        return self.ends("stopped", "cancel")
+
+    def fails(self, reason: str = "crashed") -> Ingested:
+        return self.ends("failed", reason, error={"code": reason, "message": f"it {reason}"})

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from service.store import migrate
+from service.store.database import Database
+from service.store.tables import metadata
+from tests.conformance.acting import Stage
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Migrated once, copied for every test."""
+    path = tmp_path_factory.mktemp("migrated") / "footplate.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: PostgresServer) -> Iterator[str]:
+    """Migrated once, emptied for every test."""
+    with postgres_server.database() as url:
+        migrate(url)
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def migrated_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "footplate.db")
+        return f"sqlite:///{tmp_path / 'footplate.db'}"
+    url: str = request.getfixturevalue("migrated_postgres")
+    database = Database(url, readers=1, writers=1)
+    names = ", ".join(metadata.tables)
+    database.write_now(lambda conn: conn.execute(text(f"TRUNCATE {names}")))
+    database.close()
+    return url
+
+
+@pytest.fixture
+def db(migrated_url: str) -> Iterator[Database]:
+    database = Database(migrated_url, readers=2, writers=3)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def stage(db: Database) -> Stage:
+    return Stage(db)

@@ -1,0 +1,485 @@
+"""The state table of API.md, line by line, on both databases."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from contract.errors import Conflict, InvalidSpec, NotFound
+from contract.lifecycle import Desired, JobState, Reason, StopMode
+from contract.messages import Denial, Grant
+from service.jobs.resume import ResumeChanges
+from service.store import attempts, checkpoints
+from tests.conformance.acting import SETTINGS, Stage
+
+
+def test_a_job_goes_from_submit_to_succeeded(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.logs(1, loss=2.0)
+    worker.checkpoints(1)
+    worker.logs(2, loss=1.5, lr=0.1)
+    done = worker.finishes()
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.attempt) == (JobState.SUCCEEDED, Reason.COMPLETED, 1)
+    assert stage.states(job) == ["queued", "starting", "running", "succeeded"]
+    assert [event.no for event in stage.events(job)] == list(range(1, row.last_no + 1))
+    assert json.loads(row.metrics or "") == {"loss": 1.5, "lr": 0.1}
+    assert row.running_ms == 1000
+    assert row.finished_at == stage.now
+    assert done.replies[worker.claim].closed
+
+
+def test_nobody_but_the_first_asker_gets_an_attempt(stage: Stage) -> None:
+    stage.node()
+    job = stage.submit()
+    stage.place()
+    first = stage.claim(job)
+
+    second = stage.ask(job)
+
+    assert isinstance(second.answer, Denial)
+    assert isinstance(first.ask_again(), Grant)
+
+
+def test_a_claim_that_comes_after_a_cancel_is_denied(stage: Stage) -> None:
+    stage.node()
+    job = stage.submit()
+    stage.place()
+    stage.cancel(job)
+
+    assert isinstance(stage.ask(job).answer, Denial)
+    assert stage.states(job) == ["queued", "starting", "cancelled"]
+
+
+@pytest.mark.parametrize(("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)])
+def test_a_queued_job_obeys_at_once(stage: Stage, verb: str, state: JobState) -> None:
+    job = stage.submit()
+
+    assert getattr(stage, verb)(job).state is state
+    stage.node()
+    assert stage.place() == []
+
+
+@pytest.mark.parametrize(("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)])
+def test_a_starting_job_that_nobody_claimed_obeys_at_once_and_frees_its_slots(
+    stage: Stage, verb: str, state: JobState
+) -> None:
+    stage.node(slots=1)
+    job = stage.submit()
+    stage.place()
+
+    assert getattr(stage, verb)(job).state is state
+    assert stage.place() == []
+    other = stage.submit()
+    assert stage.place() == [other]
+
+
+def test_a_running_job_stops_first_and_then_is_cancelled(stage: Stage) -> None:
+    job, worker = stage.running()
+
+    told = stage.cancel(job)
+    reply = worker.beat()
+    worker.stops()
+
+    assert (told.state, told.desired) == (JobState.STOPPING, Desired.CANCEL)
+    assert reply.stop is not None
+    assert (reply.stop.because, reply.stop.mode) == ("cancel", StopMode.CHECKPOINT)
+    assert stage.states(job) == ["queued", "starting", "running", "stopping", "cancelled"]
+
+
+def test_pause_and_resume_continue_from_the_newest_checkpoint_first(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.checkpoints(5)
+    worker.checkpoints(9)
+    stage.pause(job)
+    worker.ends("stopped", "pause", stop="pause")
+    assert stage.job(job).state is JobState.PAUSED
+
+    assert stage.resume(job).state is JobState.QUEUED
+    stage.place()
+    again = stage.claim(job)
+
+    assert isinstance(again.answer, Grant)
+    assert [offer.step for offer in again.answer.checkpoints] == [9, 5]
+    assert again.answer.attempt == 2
+
+
+def test_cancel_overrides_pause(stage: Stage) -> None:
+    job, worker = stage.running()
+    stage.pause(job)
+
+    assert stage.cancel(job).desired is Desired.CANCEL
+    worker.stops()
+
+    assert stage.job(job).state is JobState.CANCELLED
+
+
+def test_pause_does_not_override_cancel(stage: Stage) -> None:
+    job, _ = stage.running()
+    stage.cancel(job)
+
+    with pytest.raises(Conflict) as refused:
+        stage.pause(job)
+
+    assert refused.value.state == "stopping"
+    assert refused.value.allowed == []
+
+
+def test_a_harder_cancel_shortens_a_softer_one_and_not_the_other_way_round(stage: Stage) -> None:
+    job, worker = stage.running()
+    stage.cancel(job)
+    stage.cancel(job, StopMode.KILL)
+    stage.cancel(job, StopMode.GRACEFUL)
+
+    reply = worker.beat()
+
+    assert reply.stop is not None
+    assert (reply.stop.mode, reply.stop.within_seconds) == (StopMode.KILL, 0)
+
+
+def test_every_verb_can_be_repeated(stage: Stage) -> None:
+    job, worker = stage.running()
+    assert stage.pause(job) == stage.pause(job)
+    worker.stops()
+    assert stage.pause(job) == stage.pause(job)
+    assert stage.resume(job) == stage.resume(job)
+    assert stage.cancel(job) == stage.cancel(job)
+    assert stage.cancel(job).state is JobState.CANCELLED
+
+
+def test_a_finish_that_wins_over_a_pause_is_a_success(stage: Stage) -> None:
+    job, worker = stage.running()
+    stage.pause(job)
+    worker.finishes()
+
+    row = stage.job(job)
+    assert (row.state, row.desired) == (JobState.SUCCEEDED, Desired.RUN)
+
+
+def test_a_finish_that_wins_over_a_cancel_keeps_its_outputs(stage: Stage) -> None:
+    job, worker = stage.running()
+    stage.cancel(job)
+    worker.ends("finished", outputs="jobs/x/outputs", result={"final": {"loss": 1}})
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.outputs) == (JobState.CANCELLED, Reason.FINISHED_FIRST, "jobs/x/outputs")
+
+
+def test_a_crash_is_tried_again_until_the_budget_is_spent(stage: Stage) -> None:
+    job, worker = stage.running(retry={"max_attempts": 2})
+    worker.fails("crashed")
+    row = stage.job(job)
+    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+
+    stage.place()
+    stage.claim(job).fails("crashed")
+
+    row = stage.job(job)
+    assert (row.state, row.reason) == (JobState.FAILED, Reason.CRASHED)
+    assert json.loads(row.error or "")["message"] == "it crashed"
+
+
+def test_a_retry_waits_out_its_backoff(stage: Stage) -> None:
+    job, worker = stage.running(retry={"backoff": 60})
+    worker.fails("crashed")
+
+    stage.later(59)
+    assert stage.place() == []
+    stage.later(2)
+    assert stage.place() == [job]
+
+
+def test_an_error_of_the_users_own_is_not_tried_again(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.fails("error")
+
+    row = stage.job(job)
+    assert (row.state, row.reason) == (JobState.FAILED, Reason.ERROR)
+
+
+def test_a_failed_job_can_be_resumed_with_a_new_budget(stage: Stage) -> None:
+    job, worker = stage.running(retry={"max_attempts": 1})
+    worker.fails("crashed")
+
+    row = stage.resume(job, ResumeChanges(priority=9, max_steps=77))
+
+    assert (row.state, row.spent, row.priority) == (JobState.QUEUED, 0, 9)
+    stage.place()
+    answer = stage.claim(job).answer
+    assert isinstance(answer, Grant)
+    assert answer.spec["training"]["max_steps"] == 77
+
+
+def test_a_resume_with_nonsense_changes_nothing(stage: Stage) -> None:
+    job, _ = stage.running()
+    stage.cancel(job, StopMode.KILL)
+    stage.later(71)
+    stage.rescue()
+    stage.later(71)
+    stage.rescue()
+    before = stage.job(job)
+    assert before.state is JobState.CANCELLED
+
+    with pytest.raises(InvalidSpec):
+        stage.resume(job, ResumeChanges(max_steps=-5))
+
+    assert stage.job(job) == before
+
+
+def test_a_succeeded_job_cannot_be_resumed_and_the_answer_names_fork(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.finishes()
+
+    with pytest.raises(Conflict) as refused:
+        stage.resume(job)
+
+    assert "/fork" in (refused.value.hint or "")
+    assert refused.value.allowed == ["delete"]
+
+
+def test_verbs_do_not_see_another_projects_job(stage: Stage) -> None:
+    job = stage.submit(project="theirs")
+
+    for verb in (stage.cancel, stage.pause, stage.resume, stage.job):
+        with pytest.raises(NotFound):
+            verb(job)
+
+
+def test_a_silent_attempt_is_lost_and_its_job_goes_on_elsewhere(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.logs(1)
+    stage.rescue()
+    stage.later(SETTINGS.lease_seconds - 1)
+    assert stage.rescue().lost == 0
+    worker.beat()
+    stage.later(SETTINGS.lease_seconds - 1)
+    assert stage.rescue().lost == 0
+    stage.later(2)
+
+    assert stage.rescue().lost == 1
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+    gap = json.loads(stage.events(job, ["gap"])[0].data)
+    assert (gap["source"], gap["from"]) == (0, 3)
+    assert worker.beat().superseded
+
+
+def test_a_repeated_heartbeat_does_not_extend_a_lease(stage: Stage) -> None:
+    _, worker = stage.running()
+    worker.beat()
+    stage.rescue()
+    stage.later(SETTINGS.lease_seconds + 1)
+    worker.number -= 1
+    worker.beat()
+
+    assert stage.rescue().lost == 1
+
+
+def test_a_wall_clock_that_jumps_loses_nobody(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.beat()
+    stage.rescue()
+    for hours in (1, -2):
+        stage.now += hours * 3_600_000
+        assert stage.rescue().lost == 0
+    assert stage.job(job).state is JobState.RUNNING
+
+
+def test_a_zombie_moves_no_state_and_commits_no_checkpoint(stage: Stage) -> None:
+    job, zombie = stage.running()
+    stage.rescue()
+    stage.later(SETTINGS.lease_seconds + 1)
+    stage.rescue()
+    stage.node()
+    stage.place()
+    stage.claim(job).says_running()
+
+    zombie.checkpoints(7)
+    told = zombie.finishes()
+
+    assert stage.job(job).state is JobState.RUNNING
+    assert stage.read(lambda conn: checkpoints.of_job(conn, job)) == []
+    assert told.replies[zombie.claim].closed
+
+
+def test_late_logs_of_a_lost_attempt_are_kept_until_the_job_has_ended(stage: Stage) -> None:
+    job, late = stage.running()
+    stage.rescue()
+    stage.later(SETTINGS.lease_seconds + 1)
+    stage.rescue()
+    assert late.logs(1).stored == 1
+
+    stage.cancel(job)
+    dropped = late.logs(2)
+
+    assert (dropped.stored, dropped.late) == (0, 1)
+    assert dropped.watermarks[job, 1, 0] == 3
+    assert dropped.replies[late.claim].closed
+
+
+def test_three_losses_without_a_checkpoint_are_poison(stage: Stage) -> None:
+    job, _ = stage.running(retry={"max_attempts": 50})
+    for _ in range(3):
+        stage.rescue()
+        stage.later(SETTINGS.lease_seconds + 1)
+        stage.rescue()
+        stage.node()
+        if stage.place():
+            stage.claim(job).says_running()
+
+    row = stage.job(job)
+    assert (row.state, row.reason) == (JobState.FAILED, Reason.POISON)
+
+
+def test_a_new_checkpoint_in_between_is_progress(stage: Stage) -> None:
+    job, worker = stage.running(retry={"max_attempts": 50})
+    for step in range(4):
+        worker.checkpoints(step)
+        stage.rescue()
+        stage.later(SETTINGS.lease_seconds + 1)
+        stage.rescue()
+        stage.node()
+        assert stage.place() == [job]
+        worker = stage.claim(job)
+        worker.says_running()
+
+    assert stage.job(job).state is JobState.RUNNING
+
+
+def test_an_attempt_that_nobody_claims_goes_back_to_the_queue_for_free(stage: Stage) -> None:
+    stage.node()
+    job = stage.submit()
+    stage.place()
+    late = stage.job(job)
+    stage.rescue()
+    stage.later(SETTINGS.claim_seconds + 1)
+
+    stage.rescue()
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.NOT_CLAIMED, 0)
+    assert late.attempt == row.attempt == 1
+    assert isinstance(stage.ask(job).answer, Denial)
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)]
+)
+def test_a_stopping_job_whose_worker_is_gone_reaches_its_goal(stage: Stage, verb: str, state: JobState) -> None:
+    job, _ = stage.running()
+    getattr(stage, verb)(job)
+    stage.rescue()
+    stage.later(SETTINGS.lease_seconds + 1)
+
+    stage.rescue()
+
+    assert stage.job(job).state is state
+
+
+def test_a_stop_that_is_not_obeyed_ends_at_its_deadline(stage: Stage) -> None:
+    job, worker = stage.running()
+    stage.cancel(job)
+    stage.rescue()
+    for _ in range(8):
+        stage.later(10)
+        worker.beat()
+        stage.rescue()
+
+    assert stage.job(job).state is JobState.CANCELLED
+    assert worker.beat().superseded
+
+
+def test_a_node_that_was_started_again_loses_what_it_ran(stage: Stage) -> None:
+    job, worker = stage.running()
+
+    beaten = stage.beat_node(worker.node, boot="boot-2")
+
+    assert beaten.lost == 1
+    assert stage.job(job).state is JobState.QUEUED
+    assert stage.place() == [job]
+
+
+def test_a_beat_of_the_boot_before_changes_nothing(stage: Stage) -> None:
+    job, worker = stage.running()
+    stage.beat_node(worker.node, boot="boot-2")
+    stage.place()
+    stage.claim(job).says_running()
+
+    stale = stage.beat_node(worker.node, boot="boot-1")
+
+    assert stale.reply.refused is not None
+    assert stage.job(job).state is JobState.RUNNING
+
+
+def test_a_drained_job_continues_elsewhere_for_free(stage: Stage) -> None:
+    job, worker = stage.running()
+
+    told = stage.beat_node(worker.node, draining=True)
+    reply = worker.beat()
+    worker.ends("stopped", "drain", stop="drain")
+
+    assert told.told_to_stop == {job}
+    assert reply.stop is not None
+    assert reply.stop.because == "drain"
+    row = stage.job(job)
+    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.DRAINED, 0)
+    assert stage.place() == []
+    stage.node()
+    assert stage.place() == [job]
+
+
+def test_a_job_that_ran_for_its_time_limit_stops_and_can_be_resumed_with_more(stage: Stage) -> None:
+    job, worker = stage.running(resources={"time_limit": 100})
+    stage.rescue()
+    for _ in range(11):
+        stage.later(10)
+        worker.beat()
+        stage.rescue()
+    reply = worker.beat()
+    assert reply.stop is not None
+    assert reply.stop.because == "time_limit"
+    worker.ends("stopped", "time_limit", running_s=101)
+
+    row = stage.job(job)
+    assert (row.state, row.reason) == (JobState.FAILED, Reason.TIME_LIMIT)
+    with pytest.raises(Conflict, match="time_limit|resume"):
+        stage.resume(job)
+    assert stage.resume(job, ResumeChanges(time_limit="1h")).state is JobState.QUEUED
+
+
+def test_two_nodes_start_and_end_together(stage: Stage) -> None:
+    stage.node(slots=1)
+    job = stage.submit(nodes=2)
+    assert stage.place() == []
+    stage.node(slots=1)
+    assert stage.place() == [job]
+    first, second = stage.claim(job, 0), stage.claim(job, 1)
+
+    first.says_running()
+    assert stage.job(job).state is JobState.STARTING
+    second.says_running()
+    assert stage.job(job).state is JobState.RUNNING
+    second.finishes()
+    assert stage.job(job).state is JobState.RUNNING
+    first.finishes()
+
+    assert stage.job(job).state is JobState.SUCCEEDED
+
+
+def test_one_rank_that_fails_fails_them_all(stage: Stage) -> None:
+    stage.node(slots=1)
+    stage.node(slots=1)
+    job = stage.submit(nodes=2)
+    stage.place()
+    first, second = stage.claim(job, 0), stage.claim(job, 1)
+    first.says_running()
+    second.says_running()
+
+    second.fails("error")
+
+    assert stage.job(job).state is JobState.FAILED
+    assert first.beat().superseded
+    assert stage.read(attempts.open_sources) == []
