@@ -99,6 +99,25 @@ NOT_YET: dict[str, NotYet] = {
     "local_rank": NotYet(-1, _ONE_DEVICE),
 }
 
+_BITSANDBYTES = (
+    "adamw_bnb_8bit adamw_8bit ademamix ademamix_8bit lion_32bit lion_8bit paged_adamw_32bit paged_adamw_8bit "
+    "paged_ademamix_32bit paged_ademamix_8bit paged_lion_32bit paged_lion_8bit rmsprop_bnb rmsprop_bnb_8bit "
+    "rmsprop_bnb_32bit"
+)
+_OTHER_OPTIMIZERS = (
+    "adafactor adamw_torch_xla adamw_torch_npu_fused adamw_anyprecision adamw_torch_4bit adamw_torch_8bit galore_adamw "
+    "galore_adamw_8bit galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise "
+    "lomo adalomo grokadamw schedule_free_radam schedule_free_adamw schedule_free_sgd apollo_adamw "
+    "apollo_adamw_layerwise stable_adamw"
+)
+
+CHOICES_NOT_YET: dict[str, tuple[frozenset[str], str]] = {
+    "optim": (frozenset(f"{_BITSANDBYTES} {_OTHER_OPTIMIZERS}".split()), _OPTIM),
+    "lr_scheduler_type": (frozenset({"greedy"}), "use reduce_lr_on_plateau, which follows a metric too"),
+    "train_sampling_strategy": (frozenset({"group_by_length", "batch_rebalance"}), "use random or sequential"),
+}
+"""Values of fields that we have, which the reference knows and we do not yet: also refused with what to use."""
+
 SERVER_OWNED: dict[str, str] = {
     "output_dir": "the server gives every attempt a folder of its own",
     "local_rank": "the server starts the ranks",

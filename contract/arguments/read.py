@@ -10,11 +10,12 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from contract.arguments.agree import disagreements
-from contract.arguments.notyet import NOT_YET, SERVER_OWNED
+from contract.arguments.notyet import CHOICES_NOT_YET, NOT_YET, SERVER_OWNED
 from contract.arguments.training import TrainingArguments
 from contract.errors import InvalidSpec, Problem, did_you_mean
 
 FIELDS = tuple(field.name for field in dataclasses.fields(TrainingArguments))
+_NONE: tuple[frozenset[str], str] = (frozenset(), "")
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 
@@ -47,6 +48,8 @@ def _problems_of(name: str, value: object, at: str) -> Iterator[Problem]:
             yield Problem(at, "not_available_yet", f"{name} is not available yet", NOT_YET[name].instead)
     elif name not in FIELDS:
         yield Problem(at, "unknown_field", f"no training argument named {name!r}", did_you_mean(name, FIELDS))
+    elif isinstance(value, str) and value in CHOICES_NOT_YET.get(name, _NONE)[0]:
+        yield Problem(at, "not_available_yet", f"{name} {value} is not available yet", CHOICES_NOT_YET[name][1])
     else:
         yield from _type_problems(name, value, at)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -89,11 +90,11 @@ class TrainingArguments(
 
 def changed(args: TrainingArguments) -> dict[str, Any]:
     """What differs from the defaults and may stand in a spec: `read_arguments(changed(args))` gives the same again."""
+    return {name: value for name, default in _defaults() if (value := getattr(args, name)) != default}
+
+
+@functools.cache
+def _defaults() -> list[tuple[str, Any]]:
     from contract.arguments.notyet import SERVER_OWNED
 
-    defaults = TrainingArguments().to_dict()
-    return {
-        name: value
-        for name, value in args.to_dict().items()
-        if name in defaults and name not in SERVER_OWNED and value != defaults[name]
-    }
+    return [(name, value) for name, value in TrainingArguments().to_dict().items() if name not in SERVER_OWNED]

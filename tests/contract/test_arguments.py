@@ -113,6 +113,17 @@ def test_a_name_that_is_not_there_yet_is_accepted_where_it_changes_nothing() -> 
     assert "/training/fp16" in problems({"fp16": 0})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("optim", "adamw_bnb_8bit"), ("lr_scheduler_type", "greedy"), ("train_sampling_strategy", "group_by_length")],
+)
+def test_a_choice_that_is_not_there_yet_is_told_from_one_that_does_not_exist(name: str, value: str) -> None:
+    found = problems({name: value})[f"/training/{name}"]
+
+    assert (found.code, bool(found.hint)) == ("not_available_yet", True)
+    assert problems({name: "no_such"})[f"/training/{name}"].code == "literal_error"
+
+
 def test_python_refuses_what_is_not_there_yet_and_what_does_not_exist() -> None:
     with pytest.raises(NotAvailableYet, match="fp16 is not available yet"):
         TrainingArguments("out", fp16=True)  # type: ignore[call-arg]

@@ -73,6 +73,7 @@ def test_losses_and_weights_equal_the_reference_s(tmp_path: Path, accumulate: in
         weight_decay=0.1,
         logging_steps=1,
         save_strategy="no",
+        use_cpu=True,
         disable_tqdm=True,
     )
     Trainer(model, args, train_dataset=toy.regression(n=100), callbacks=[events]).train()

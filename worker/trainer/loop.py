@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from contract.errors import DatasetError
 from worker.trainer.data import draw_and_discard, epoch_batches, has_length
 from worker.trainer.step import Step
 
@@ -38,7 +39,7 @@ class Plan:
             return cls(sys.maxsize, args.max_steps, batches, args.max_steps, args.max_steps * total_batch_size)
         batches = len(loader)
         if batches == 0:
-            raise ValueError("the training data has no batch: it is empty, or smaller than one batch and dropped")
+            raise DatasetError("the training data has no batch: it is empty, or smaller than one batch and dropped")
         steps = math.ceil(batches / accumulate)
         if args.max_steps > 0:
             epochs = math.ceil(args.max_steps / steps)

@@ -1,0 +1,168 @@
+"""How long a run is, what is in its history, and data that is not there or has no length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from contract.errors import DatasetError
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.testing import digest
+from worker.trainer.trainer import Trainer, set_seed
+
+
+def a_trainer(folder: Path, data: Any = None, **values: Any) -> Trainer:
+    args = TrainingArguments(str(folder), **{"save_strategy": "no", "disable_tqdm": True, **values})
+    return Trainer(toy.mlp(), args, train_dataset=toy.regression(n=50) if data is None else data)
+
+
+@pytest.mark.parametrize(
+    ("values", "steps", "epoch"),
+    [
+        # 50 samples in batches of 8 are 7 micro-batches.
+        ({"num_train_epochs": 2}, 14, 2.0),
+        ({"num_train_epochs": 0.5}, 4, 4 / 7),
+        ({"num_train_epochs": 2, "gradient_accumulation_steps": 3}, 6, 2.0),
+        ({"num_train_epochs": 1, "dataloader_drop_last": True}, 6, 1.0),
+        ({"max_steps": 9}, 9, 1 + 2 / 7),
+    ],
+)
+def test_a_run_is_as_long_as_its_arguments_say(
+    tmp_path: Path, values: dict[str, Any], steps: int, epoch: float
+) -> None:
+    trainer = a_trainer(tmp_path, **values)
+
+    output = trainer.train()
+
+    assert output.global_step == trainer.state.max_steps == steps
+    assert trainer.state.epoch == pytest.approx(epoch)
+
+
+def test_the_history_has_the_reference_s_names(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, max_steps=6, logging_steps=0.5, logging_first_step=True, learning_rate=1e-3)
+
+    output = trainer.train()
+
+    first, third, sixth, run = trainer.state.log_history
+    assert [each["step"] for each in (first, third, sixth, run)] == [1, 3, 6, 6]
+    assert set(first) == {"loss", "grad_norm", "learning_rate", "epoch", "step"}
+    assert first["learning_rate"] == 1e-3
+    assert {"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss"} < set(run)
+    assert output.training_loss == pytest.approx((first["loss"] + 2 * third["loss"] + 3 * sixth["loss"]) / 6)
+    assert output.metrics["train_loss"] == output.training_loss
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(toy.regression(n=20))
+
+
+def test_a_stream_without_length_is_read_again_until_the_steps_are_done(tmp_path: Path) -> None:
+    assert a_trainer(tmp_path, Stream(), max_steps=7).train().global_step == 7
+
+
+def test_a_stream_needs_max_steps(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="set max_steps"):
+        a_trainer(tmp_path, Stream()).train()
+
+
+def test_empty_data_is_said_and_not_trained_on(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="has no batch"):
+        a_trainer(tmp_path, []).train()
+
+
+def test_data_that_the_model_does_not_take_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"forward takes .*x.* only: pixels"):
+        a_trainer(tmp_path, [{"pixels": torch.zeros(8)}] * 8).train()
+
+
+def test_what_forward_does_not_take_is_left_out_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{**row, "note": torch.zeros(1)} for row in toy.regression(n=32)]
+
+    a_trainer(tmp_path, rows, num_train_epochs=1).train()
+
+    told = [record.getMessage() for record in caplog.records if "left out of the data" in record.getMessage()]
+    assert len(told) == 1
+    assert "note" in told[0]
+
+
+def test_a_model_init_makes_the_same_model_for_every_run(tmp_path: Path) -> None:
+    def trained() -> str:
+        args = TrainingArguments(str(tmp_path), max_steps=3, save_strategy="no", disable_tqdm=True)
+        trainer = Trainer(model_init=toy.mlp, args=args, train_dataset=toy.regression(n=50))
+        trainer.train()
+        again = digest(trainer.model.state_dict())
+        trainer.train()
+        assert digest(trainer.model.state_dict()) == again
+        return again
+
+    assert trained() == trained()
+
+
+def test_training_twice_goes_on_from_the_weights(tmp_path: Path) -> None:
+    set_seed(0)
+    trainer = a_trainer(tmp_path, num_train_epochs=3, learning_rate=1e-2)
+
+    first, second = trainer.train(), trainer.train()
+
+    assert second.training_loss < first.training_loss
+    assert second.global_step == first.global_step
+
+
+def test_a_trainer_needs_a_model_and_takes_one_only(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a model or a model_init"):
+        Trainer(args=TrainingArguments(str(tmp_path)))
+    with pytest.raises(ValueError, match="a model or a model_init"):
+        Trainer(toy.mlp(), TrainingArguments(str(tmp_path)), model_init=toy.mlp)
+
+
+def test_the_reference_s_overrides_are_called(tmp_path: Path) -> None:
+    called: set[str] = set()
+    names = (
+        "training_step",
+        "compute_loss",
+        "get_train_dataloader",
+        "get_batch_samples",
+        "create_optimizer",
+        "create_scheduler",
+        "log",
+        "save_model",
+        "_save_checkpoint",
+        "_prepare_inputs",
+        "_get_train_sampler",
+        "_get_eval_sampler",
+        "_save",
+        "_load_from_checkpoint",
+        "_determine_best_metric",
+        "evaluate",
+        "evaluation_loop",
+        "prediction_step",
+        "get_eval_dataloader",
+    )
+
+    def noting(name: str) -> Any:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            called.add(name)
+            return getattr(Trainer, name)(self, *args, **kwargs)
+
+        return method
+
+    subclass = type("Own", (Trainer,), {name: noting(name) for name in names})
+    args = TrainingArguments(
+        str(tmp_path),
+        max_steps=2,
+        save_steps=1,
+        eval_strategy="steps",
+        eval_steps=1,
+        load_best_model_at_end=True,
+        disable_tqdm=True,
+    )
+    subclass(toy.mlp(), args, train_dataset=toy.regression(n=16), eval_dataset=toy.regression(n=8)).train()
+
+    assert called == set(names)
