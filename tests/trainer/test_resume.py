@@ -45,6 +45,16 @@ def test_a_run_resumed_twice_in_the_same_epoch_is_the_same_run(tmp_path: Path, u
     assert after.weights == undisturbed.weights
 
 
+def test_loading_processes_that_stay_resume_as_the_same_run(tmp_path: Path, undisturbed: Print) -> None:
+    stay = {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3}
+    run(tmp_path, steps=STEPS, stop_at=13, **stay)
+
+    after = run(tmp_path, steps=STEPS, resume=True, **stay)
+
+    assert after.losses == undisturbed.losses[13:]
+    assert after.weights == undisturbed.weights
+
+
 def test_a_resume_in_a_fresh_process_with_loading_processes_is_the_same_run(tmp_path: Path, undisturbed: Print) -> None:
     run(tmp_path, steps=STEPS, stop_at=13, dataloader_num_workers=2)
 

@@ -1,0 +1,83 @@
+"""Epochs that start anywhere, and loaders that leave the generators of training alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
+
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.collators import default_data_collator
+from worker.trainer.data import epoch_batches, make_loader
+from worker.trainer.samplers import Batches, EpochSampler
+
+
+@given(
+    samples=st.integers(1, 60),
+    size=st.integers(1, 9),
+    skip=st.integers(0, 70),
+    drop_last=st.booleans(),
+    shuffle=st.booleans(),
+)
+def test_an_epoch_started_in_the_middle_is_the_rest_of_the_whole_one(
+    samples: int, size: int, skip: int, drop_last: bool, shuffle: bool
+) -> None:
+    data = range(samples)
+    sampler: Sampler[int] = EpochSampler(data, seed=5) if shuffle else SequentialSampler(data)
+    batches = Batches(sampler, size, drop_last)
+    batches.set_epoch(3)
+    whole = list(batches)
+
+    batches.start_at(skip)
+
+    assert list(batches) == whole[skip:]
+    assert len(whole) == len(batches)
+    assert list(batches) == whole
+
+
+def test_every_sample_comes_once_an_epoch_and_epochs_differ() -> None:
+    sampler = EpochSampler(range(20), seed=1)
+    first = list(sampler)
+    sampler.set_epoch(1)
+
+    assert sorted(first) == list(range(20))
+    assert list(sampler) != first
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_reading_data_draws_nothing_from_the_generator_that_dropout_uses(workers: int) -> None:
+    data = toy.regression(n=20)
+    args = TrainingArguments("out", dataloader_num_workers=workers)
+    loader = make_loader(data, args, default_data_collator, 4, EpochSampler(data, seed=1))
+    before = torch.get_rng_state()
+
+    assert len(list(epoch_batches(loader, seed=1, epoch=0))) == 5
+
+    assert torch.get_rng_state().equal(before)
+
+
+def test_a_loader_of_the_user_s_own_starts_in_the_middle_too() -> None:
+    loader: Any = DataLoader(list(range(10)), batch_size=2)
+
+    assert [batch.tolist() for batch in epoch_batches(loader, seed=1, epoch=0, skip=3)] == [[6, 7], [8, 9]]
+
+
+def test_the_collator_takes_pairs_arrays_numbers_and_objects() -> None:
+    import numpy
+
+    pairs = default_data_collator([(torch.zeros(2), 1), (torch.ones(2), 0)], first="pixels")
+    dicts = default_data_collator([{"x": numpy.zeros(2, dtype=numpy.float32), "label": 3, "name": "a", "none": None}])
+
+    assert pairs["pixels"].tolist() == [[0, 0], [1, 1]]
+    assert pairs["labels"].tolist() == [1, 0]
+    assert dicts["x"].dtype is torch.float32
+    assert set(dicts) == {"x", "labels"}
+    with pytest.raises(TypeError, match="hand in a data_collator"):
+        default_data_collator([3, 4])
