@@ -41,7 +41,8 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         "worker_disable_prefetch": True,
         # Stopping is a fact in SQL. A remote-control broadcast that nobody hears is lost.
         "worker_enable_remote_control": False,
-        # Nobody reads Celery's own events; nodes tell the service about themselves.
+        # No mingle, gossip or heartbeats among workers, and nobody reads Celery's own events: nodes tell the service.
+        "worker_consumer": "worker.consumer:SilentConsumer",
         "worker_send_task_events": False,
         "task_send_sent_event": False,
         # A mistyped queue raises here instead of filling a list that nobody empties.
@@ -63,7 +64,6 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         "worker_soft_shutdown_timeout": settings.drain_seconds,
         # Attempts print through their own pipes, and our log is not a task's business.
         "worker_redirect_stdouts": False,
-        "worker_hijack_root_logger": True,
         "include": ["worker.tasks"],
     }
 

@@ -41,6 +41,7 @@ CANARY_LOST_SECONDS = 15.0
 """One that has not come back by then: this node does not consume."""
 RESTART_AFTER_SECONDS = 60.0
 RESEND_AT_ONCE = 4
+LEFTOVER_SECONDS = 3.0
 KEEP_JOURNALS_SECONDS = 7 * 86400
 
 
@@ -58,6 +59,8 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         client = connect(self._settings.redis)
+        with suppress(*AWAY):
+            self._send_leftovers(client)
         while True:
             try:
                 self._beat(client)
@@ -82,6 +85,14 @@ class Heartbeat(threading.Thread):
                 one = RunningAttempt(job=header.job, attempt=header.attempt, fence=header.fence, claim=header.claim)
                 found.append(one)
         return found
+
+    def _send_leftovers(self, client: redis.Redis) -> None:
+        """What the last start has left goes first: a `done` that was not sent yet is better than a lost attempt."""
+        deadline = time.monotonic() + LEFTOVER_SECONDS
+        self._resender.turn(client)
+        while self._resender.taken and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self._resender.turn(client)
 
     def _beat(self, client: redis.Redis) -> None:
         self._wanted.clear()
@@ -162,6 +173,7 @@ class Canary:
             if now - self._sent_at >= CANARY_SECONDS:
                 self._send(now)
         elif now - self._sent_at >= CANARY_LOST_SECONDS:
+            # Lost with its Redis, perhaps; or this node does not consume.
             self._send(now)
 
     def is_back(self) -> bool:
@@ -171,8 +183,9 @@ class Canary:
         return time.monotonic() - self._back_at > RESTART_AFTER_SECONDS
 
     def forgive(self) -> None:
-        """With Redis away nothing comes back, and that is not our fault."""
+        """With Redis away nothing comes back, and that is not our fault. The next one goes as soon as it is there."""
         self._back_at = time.monotonic()
+        self._sent_at = 0.0
 
     def _send(self, now: float) -> None:
         from worker.app import app, queue_of

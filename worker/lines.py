@@ -11,7 +11,8 @@ from contract.events import Kind, now_text
 MAX_LINE_CHARS = 4096
 LINES_PER_SECOND = 200.0
 BURST_LINES = 2000.0
-TAIL_LINES = 40
+TAIL_LINES = 100
+"""Enough for what faulthandler says of a crash deep inside torch."""
 
 
 class Lines:

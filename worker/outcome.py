@@ -14,7 +14,7 @@ from contract.events import Failure
 from contract.lifecycle import Reason
 
 TRACEBACK_CHARS = 8000
-OUTPUT_LINES = 20
+OUTPUT_LINES = 100
 
 
 class Verdict(NamedTuple):

@@ -118,13 +118,11 @@ class Supervisor:
 
     def _launch(self) -> bool:
         """Whether training was started. It is not where a stop comes first, or the warm parent never does."""
-        deadline = time.monotonic() + WARM_SECONDS
         while not self._must_end():
             try:
                 self._warm = launch.connect(self._places.run)
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    self._verdict = self._crashed(f"this node's warm parent does not answer: {error}")
+            except OSError:
+                # It is being started again.
                 self._turn(0.1)
                 continue
             self._start(self._warm)
@@ -169,7 +167,7 @@ class Supervisor:
     def _watch(self) -> None:
         while not self._is_gone():
             self._turn()
-            if self._is_superseded:
+            if self._is_superseded or self._warm is None:
                 self._kill()
         # The dead write no more: what is in the pipes is all there is, unless somebody ran away with an end.
         deadline = time.monotonic() + LAST_WORDS_SECONDS
@@ -209,8 +207,11 @@ class Supervisor:
             self._obey(Stop(because="time_limit", mode=StopMode.CHECKPOINT, within_seconds=60.0))
         while self._escalations and now >= self._escalations[0][0]:
             self._signal(self._escalations.pop(0)[1])
-        if self._pid is not None and now - self._heard_at > self._stall_seconds and self._verdict is None:
+        if self._verdict is None and self._pid is not None and now - self._heard_at > self._stall_seconds:
             self._end_with(outcome.stalled(self._stall_seconds, self._tail()))
+        if self._verdict is None and self._pid is None and now - self._started > WARM_SECONDS:
+            self._end_with(self._crashed("this node's warm parent does not start anything"))
+            self._lose_warm()
         if self._pid is not None and now >= self._system_at:
             self._system_at = now + SYSTEM_SECONDS
             self._usage = self._usage or Usage(self._pid, grant.gpus)
@@ -274,9 +275,7 @@ class Supervisor:
             packet = b""
         if not packet:
             # It dies with everything it forked, but for what that had forked in turn.
-            self._selector.unregister(warm)
-            warm.close()
-            self._warm = None
+            self._lose_warm()
             if self._exit is None:
                 self._end_with(self._crashed("this node's warm parent died, and training with it"))
             return
@@ -286,6 +285,12 @@ class Supervisor:
             self._heard_at = time.monotonic()
         else:
             self._exit = message
+
+    def _lose_warm(self) -> None:
+        if self._warm is not None:
+            self._selector.unregister(self._warm)
+            self._warm.close()
+            self._warm = None
 
     def _read_events(self, stream: socket.socket) -> None:
         """Everything that is there, in bites, so that one chatty training does not keep the limits waiting."""
@@ -415,7 +420,8 @@ class Supervisor:
         return outcome.of_ours(AttemptError(message), Reason.CRASHED)
 
     def _tail(self) -> str:
-        return "\n".join([*self._lines["stdout"].tail, *self._lines["stderr"].tail][-outcome.OUTPUT_LINES :])
+        lines = [*self._lines["stdout"].tail, *self._lines["stderr"].tail]
+        return "\n".join(lines[-outcome.OUTPUT_LINES :])[-outcome.TRACEBACK_CHARS :]
 
     def _must_end(self) -> bool:
         return self._is_superseded or self._stop is not None or self._verdict is not None

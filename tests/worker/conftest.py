@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,47 @@ from typing import Any
 import pytest
 
 from contract import layout
-from tests.support.processes import Process, Processes
+from contract.messages import NodeBeat
+from tests.support.processes import REPOSITORY, Process, Processes
 from tests.support.redis_server import RedisServer
 from tests.worker.fake_control import FakeControl
+
+ENTRY_POINTS = """\
+[footplate.models]
+test/linear = tests.worker.parts:model
+test/broken = tests.worker.parts:broken_model
+[footplate.data]
+test/data = tests.worker.parts:data
+"""
+
+
+class NodeStarter:
+    """`start(slots=2)` starts `python -m worker` in a folder; keyword arguments are its settings."""
+
+    def __init__(self, processes: Processes, redis: RedisServer) -> None:
+        self.folder, self._processes, self._redis = processes.folder, processes, redis
+        for name in ("artifacts", "data", "models"):
+            (self.folder / name).mkdir()
+        (self.folder / "artifacts" / layout.PROBE).write_text("probe")
+        plugin = self.folder / "plugin" / "footplate_test_parts-1.dist-info"
+        plugin.mkdir(parents=True)
+        (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-parts\nVersion: 1\n")
+        (plugin / "entry_points.txt").write_text(ENTRY_POINTS)
+
+    @property
+    def artifacts(self) -> Path:
+        return self.folder / "artifacts"
+
+    @property
+    def journals(self) -> Path:
+        return self.folder / "node-1" / "journals"
+
+    def __call__(self, *argv: str, **settings: Any) -> Process:
+        given = {"home": self.folder, "redis": self._redis.url, "slots": 1, "beat_seconds": 0.3, "node_name": "one"}
+        env = {f"FOOTPLATE_{name.upper()}": value for name, value in {**given, **settings}.items()}
+        env["PYTHONPATH"] = f"{self.folder / 'plugin'}:{REPOSITORY}"
+        env["SECRET_KEY"] = "hunter2"
+        return self._processes.start(*(argv or ("-m", "worker")), name="worker", env=env)
 
 
 @pytest.fixture
@@ -22,15 +61,39 @@ def control(redis: RedisServer) -> Iterator[FakeControl]:
 
 
 @pytest.fixture
-def start_node(processes: Processes, redis: RedisServer, tmp_path: Path) -> Callable[..., Process]:
-    """`start_node(slots=2)` starts `python -m worker`; keyword arguments are its settings."""
-    for name in ("artifacts", "data", "models"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "artifacts" / layout.PROBE).write_text("probe")
+def start_node(processes: Processes, redis: RedisServer) -> NodeStarter:
+    return NodeStarter(processes, redis)
 
-    def start(*argv: str, **settings: Any) -> Process:
-        given = {"home": tmp_path, "redis": redis.url, "slots": 1, "beat_seconds": 0.3, "node_name": "one", **settings}
-        env = {f"FOOTPLATE_{name.upper()}": value for name, value in given.items()}
-        return processes.start(*(argv or ("-m", "worker")), name="worker", env=env)
 
-    return start
+class Lasting:
+    """One node for all tests of a module that leave it whole: to start one costs seconds."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.redis = RedisServer().start()
+        self.processes = Processes(folder)
+        self.control = FakeControl(self.redis.url)
+        self.start = NodeStarter(self.processes, self.redis)
+        self.process = self.start(**settings)
+        self.node: NodeBeat = self.control.node()
+
+    def submit(self, **given: Any) -> str:
+        return self.control.submit(self.node, **given)
+
+    def close(self) -> None:
+        self.control.end()
+        self.processes.stop_all()
+        self.redis.close()
+
+
+@pytest.fixture(scope="module")
+def make_lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Lasting]]:
+    made: list[Lasting] = []
+    numbers = itertools.count()
+
+    def make(**settings: Any) -> Lasting:
+        made.append(Lasting(tmp_path_factory.mktemp(f"node{next(numbers)}"), **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -37,6 +37,7 @@ class FakeControl(threading.Thread):
         self.duplicates = 0
         self.stops: dict[str, Stop] = {}
         self.superseded: set[str] = set()
+        self.catalogues: dict[str, dict[str, Any]] = {}
         self.acknowledges = True
         self.drains = False
         self._last_entry = "0"
@@ -124,7 +125,9 @@ class FakeControl(threading.Thread):
             self._push(keys.reply(message.claim), reply)
         else:
             self.nodes[message.node] = message
-            known = message.catalogue_hash
+            if message.catalogue is not None and message.catalogue_hash is not None:
+                self.catalogues[message.catalogue_hash] = message.catalogue
+            known = message.catalogue_hash if message.catalogue_hash in self.catalogues else None
             reply = NodeReply(number=message.number, catalogue_known=known, drain=self.drains)
             self._push(keys.node_reply(message.node, message.boot), reply)
 

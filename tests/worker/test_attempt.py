@@ -1,29 +1,294 @@
-"""One attempt from its bell to its `done`, through real processes."""
+"""Attempts from their bell to their `done`, through real processes, on one node with two slots."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
-from tests.support.processes import Process, until
-from tests.worker.fake_control import FakeControl
+import pytest
 
-StartNode = Callable[..., Process]
+from contract.components import Catalogue
+from tests.support.processes import children, is_alive, until
+from tests.worker.conftest import Lasting
+from tests.worker.fake_control import offer_of
+
+SLOW = {"use": "toy/regression", "args": {"seconds_per_item": 0.003}}
+ENDLESS = {"max_steps": 100_000, "logging_steps": 1, "save_strategy": "no", "per_device_train_batch_size": 4}
 
 
-def test_a_job_trains_and_tells_what_happens(start_node: StartNode, control: FakeControl, tmp_path: Path) -> None:
-    start_node()
-    node = control.node()
+@pytest.fixture(scope="module")
+def lasting(make_lasting: Callable[..., Lasting]) -> Lasting:
+    return make_lasting(slots=2)
 
-    job = control.submit(node, training={"max_steps": 20, "logging_steps": 5})
 
-    done = control.done(job, within=60)
+def misbehaving(do: str, **args: Any) -> dict[str, Any]:
+    return {
+        "model": "test/linear",
+        "data": {"use": "test/data", "args": {"at": 9, "do": do, "n": 64, **args}},
+        "training": {"max_steps": 8, "save_strategy": "no"},
+    }
+
+
+def training_process(lasting: Lasting, job: str) -> int:
+    """The process that works in the job's folder."""
+    folder = str(lasting.start.artifacts / "jobs" / job)
+
+    def found() -> list[int]:
+        return [pid for pid in children(lasting.process.pid) if os.readlink(f"/proc/{pid}/cwd").startswith(folder)]
+
+    return until(found, within=30, what=f"a process trains {job}")[0]
+
+
+def test_a_job_trains_and_tells_what_happens(lasting: Lasting) -> None:
+    job = lasting.submit(training={"max_steps": 20, "logging_steps": 5})
+
+    done = lasting.control.done(job, within=60)
+    events = lasting.control.of(job)
     assert (done["ending"], done["reason"], done["error"]) == ("finished", "completed", None)
     assert done["result"]["steps"] == 20
-    assert [event["seq"] for event in control.of(job)] == list(range(1, len(control.of(job)) + 1))
-    assert control.of(job)[0]["data"] == {"state": "running"}
-    assert [event["step"] for event in control.of(job, "log") if "loss" in event["data"]] == [5, 10, 15, 20]
-    assert control.of(job, "progress")[-1]["data"]["step"] == 20
-    outputs = tmp_path / "artifacts" / done["outputs"]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert events[0]["data"] == {"state": "running"}
+    assert [event["step"] for event in events if "loss" in event["data"]] == [5, 10, 15, 20]
+    assert [event["data"]["step"] for event in events if event["kind"] == "progress"][-1] == 20
+    outputs = lasting.start.artifacts / done["outputs"]
     assert {"model.safetensors", "metrics.json", "spec.json"} <= {path.name for path in outputs.iterdir()}
-    until(lambda: not list((tmp_path / "node-1/journals").iterdir()), what="the acknowledged journal is gone")
+    until(lambda: not list(lasting.start.journals.iterdir()), what="the acknowledged journal is gone")
+
+
+def test_evaluations_and_checkpoints_are_told(lasting: Lasting) -> None:
+    job = lasting.submit(
+        data={"train": "toy/classification", "eval": {"use": "toy/classification", "args": {"n": 64, "seed": 1}}},
+        metrics=["accuracy"],
+        training={"max_steps": 8, "eval_strategy": "steps", "eval_steps": 4, "save_steps": 2, "save_total_limit": 1,
+                  "load_best_model_at_end": False},
+    )  # fmt: skip
+
+    done = lasting.control.done(job)
+    evals, saved = lasting.control.of(job, "eval"), lasting.control.of(job, "checkpoint")
+    assert [event["step"] for event in evals] == [4, 8]
+    assert {"eval_loss", "eval_accuracy"} <= set(evals[0]["data"])
+    assert [event["step"] for event in saved] == [2, 4, 6, 8]
+    assert [len(event["data"]["deleted"]) for event in saved] == [0, 1, 1, 1]
+    assert done["had_checkpoint"] is True
+    folder = lasting.start.artifacts / saved[-1]["data"]["path"]
+    assert json.loads((folder / "manifest.json").read_text())["stamp"] == {"job": job, "attempt": 1, "fence": 1}
+    assert not (lasting.start.artifacts / saved[0]["data"]["path"]).exists()
+
+
+def test_the_same_message_a_hundred_times_runs_once(lasting: Lasting) -> None:
+    job = lasting.submit(times=100, training={"max_steps": 5, "save_strategy": "no"})
+
+    lasting.control.done(job)
+    until(lambda: len(lasting.control.denied) == 99, what="every other asker was denied")
+
+    assert [event["seq"] for event in lasting.control.of(job, "state")] == [1]
+    assert lasting.control.grants_sent >= 1
+
+
+@pytest.mark.parametrize("because", ["cancel", "pause", "drain"])
+def test_a_stop_saves_and_says_whose_wish_it_was(lasting: Lasting, because: str) -> None:
+    job = lasting.submit(data=SLOW, training=ENDLESS)
+    lasting.control.await_kind(job, "log")
+
+    lasting.control.stop(job, because)
+
+    done = lasting.control.done(job)
+    assert (done["ending"], done["stop"], done["reason"], done["error"]) == ("stopped", because, because, None)
+    saved = lasting.control.of(job, "checkpoint")
+    assert [event["data"]["status"] for event in saved] == ["committed"]
+    assert saved[0]["step"] == done["result"]["steps"]
+
+
+def test_a_time_limit_saves_and_is_a_failure(lasting: Lasting) -> None:
+    job = lasting.submit(data=SLOW, training=ENDLESS, time_left_seconds=1.0, resources={"time_limit": "1s"})
+
+    done = lasting.control.done(job)
+    assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", "time_limit", "time_limit")
+    assert len(lasting.control.of(job, "checkpoint")) == 1
+
+
+def test_a_graceful_stop_saves_nothing(lasting: Lasting) -> None:
+    job = lasting.submit(data=SLOW, training=ENDLESS)
+    lasting.control.await_kind(job, "log")
+
+    lasting.control.stop(job, "cancel", "graceful")
+
+    assert lasting.control.done(job)["ending"] == "stopped"
+    assert lasting.control.of(job, "checkpoint") == []
+
+
+def test_a_kill_is_at_once(lasting: Lasting) -> None:
+    job = lasting.submit(**misbehaving("hang"))
+    pid = training_process(lasting, job)
+    lasting.control.await_kind(job, "state")
+
+    lasting.control.stop(job, "cancel", "kill")
+
+    done = lasting.control.done(job, within=2)
+    assert (done["ending"], done["stop"]) == ("stopped", "cancel")
+    assert not is_alive(pid)
+
+
+def test_training_that_ignores_everything_is_killed_within_the_deadline(lasting: Lasting) -> None:
+    job = lasting.submit(**misbehaving("hang"))
+    lasting.control.await_kind(job, "progress")
+
+    lasting.control.stop(job, "pause", within=2)
+
+    done = lasting.control.done(job, within=3)
+    assert (done["ending"], done["stop"]) == ("stopped", "pause")
+
+
+def test_a_resumed_attempt_continues_at_its_checkpoint(lasting: Lasting) -> None:
+    job = lasting.submit(data=SLOW, training={**ENDLESS, "max_steps": 40, "save_strategy": "steps", "save_steps": 10})
+    first = lasting.control.await_kind(job, "checkpoint")
+    lasting.control.stop(job, "pause")
+    lasting.control.done(job)
+    saved = lasting.control.of(job, "checkpoint")[-1]
+    lasting.control.stops.clear()
+
+    lasting.submit(
+        job=job, attempt=2, checkpoints=[offer_of(saved), offer_of(first)], training={**ENDLESS, "max_steps": 40}
+    )
+
+    assert lasting.control.done(job, attempt=2)["result"]["steps"] == 40
+    assert lasting.control.of(job, "progress", attempt=2)[0]["step"] == saved["step"] + 1
+
+
+def test_a_corrupt_checkpoint_is_said_and_the_one_before_is_taken(lasting: Lasting) -> None:
+    job = lasting.submit(training={"max_steps": 8, "save_steps": 4})
+    lasting.control.done(job)
+    old, new = lasting.control.of(job, "checkpoint")
+    weights = lasting.start.artifacts / new["data"]["path"] / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
+
+    lasting.submit(job=job, attempt=2, checkpoints=[offer_of(new), offer_of(old)], training={"max_steps": 12})
+    lasting.control.done(job, attempt=2)
+    lasting.submit(job=job, attempt=3, checkpoints=[offer_of(new)], training={"max_steps": 12})
+    done = lasting.control.done(job, attempt=3)
+
+    corrupt = lasting.control.of(job, "checkpoint", attempt=2)[0]
+    assert (corrupt["data"]["status"], corrupt["data"]["path"]) == ("corrupt", new["data"]["path"])
+    assert lasting.control.of(job, "progress", attempt=2)[0]["step"] == 5
+    assert (done["reason"], done["error"]["code"]) == ("no_valid_checkpoint", "no_valid_checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("do", "reason", "code", "says"),
+    [
+        ("raise", "error", "error", "ValueError: a bad sample"),
+        ("memory", "oom", "out_of_memory", "MemoryError"),
+        ("cuda", "oom", "gpu_out_of_memory", "Tried to allocate"),
+        ("sys.exit", "crashed", "exited", "sys.exit(3)"),
+        ("os._exit", "crashed", "exited", "exited with code 4"),
+        ("segfault", "crashed", "sigsegv", "died of SIGSEGV"),
+        ("kill", "crashed", "killed", "a kill -9"),
+    ],
+)
+def test_every_way_to_fail_has_its_reason(lasting: Lasting, do: str, reason: str, code: str, says: str) -> None:
+    job = lasting.submit(**misbehaving(do))
+
+    done = lasting.control.done(job)
+    assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", reason, code)
+    assert says in done["error"]["message"]
+    if do == "segfault":
+        assert "Segmentation fault" in done["error"]["traceback"]
+    if do == "raise":
+        assert "in _raise" in done["error"]["traceback"]
+
+
+def test_what_cannot_be_built_says_so(lasting: Lasting) -> None:
+    unknown = lasting.submit(model="toy/mpl")
+    broken = lasting.submit(model="test/broken")
+    missing = lasting.submit(data={"use": "files/jsonl", "args": {"paths": ["data://nowhere.jsonl"]}})
+
+    error = lasting.control.done(unknown)["error"]
+    assert lasting.control.done(unknown)["reason"] == "not_buildable"
+    assert "toy/mlp" in error["hint"]
+    assert "this model has no layers" in lasting.control.done(broken)["error"]["message"]
+    assert lasting.control.done(missing)["reason"] == "dataset_error"
+    assert "data://nowhere.jsonl" in lasting.control.done(missing)["error"]["message"]
+
+
+def test_training_that_hangs_is_stalled(lasting: Lasting) -> None:
+    job = lasting.submit(**misbehaving("nothing", seconds=0.05), resources={"stall_limit": "1s"})
+    lasting.control.await_kind(job, "progress")
+    os.kill(training_process(lasting, job), signal.SIGSTOP)
+
+    done = lasting.control.done(job, within=10)
+    assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", "stalled", "stalled")
+
+
+def test_a_superseded_attempt_ends_and_says_nothing_more(lasting: Lasting) -> None:
+    job = lasting.submit(data=SLOW, training=ENDLESS)
+    pid = training_process(lasting, job)
+    lasting.control.await_kind(job, "log")
+
+    lasting.control.superseded.add(job)
+
+    until(lambda: not is_alive(pid), within=5, what="training is gone")
+    until(lambda: not list(lasting.start.journals.glob(f"{job}*")), what="its journal is gone")
+    assert lasting.control.of(job, "done") == []
+
+
+def test_training_sees_nothing_of_the_node(lasting: Lasting) -> None:
+    job = lasting.submit(**misbehaving("tell"), gpus=["GPU-a"])
+
+    lasting.control.done(job)
+    told = {line["data"]["text"].partition(" ")[0]: line["data"] for line in lasting.control.of(job, "line")}
+    assert "SECRET_KEY" not in told["environment"]["text"]
+    assert "FOOTPLATE" not in told["environment"]["text"]
+    assert told["visible"]["text"] == "visible GPU-a"
+    assert told["folder"]["text"].endswith(f"jobs/{job}/attempts/1")
+    assert "node-1" not in told["open"]["text"]
+    assert told["open"]["text"].count("socket") == 1
+    assert (told["héllo"]["stream"], told["héllo"]["text"]) == ("stderr", "héllo \ufffd wörld")
+
+
+def test_two_hundred_megabytes_on_stdout_hurt_nobody(lasting: Lasting) -> None:
+    job = lasting.submit(**misbehaving("print"))
+
+    assert lasting.control.done(job, within=60)["ending"] == "finished"
+    lines = [line["data"] for line in lasting.control.of(job, "line")]
+    assert len(lines) < 10_000
+    assert sum(line.get("left_out", 0) for line in lines) > 100_000
+
+
+def test_a_grandchild_that_ran_away_is_caught(lasting: Lasting) -> None:
+    job = lasting.submit(**misbehaving("spawn", marker=str(lasting.start.artifacts)))
+
+    lasting.control.done(job)
+
+    def sleeping() -> list[int]:
+        return [pid for pid in children(lasting.process.pid) if b"sleep" in open(f"/proc/{pid}/cmdline", "rb").read()]
+
+    until(lambda: not sleeping(), within=5, what="the grandchild is gone")
+
+
+def test_an_eval_only_job_is_a_job(lasting: Lasting) -> None:
+    job = lasting.submit(data={"train": None, "eval": {"use": "toy/regression", "args": {"n": 32}}})
+
+    done = lasting.control.done(job)
+    assert (done["ending"], done["error"]) == ("finished", None)
+    assert "eval_loss" in done["result"]["final"]
+
+
+def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
+    beat = until(
+        lambda: (one := lasting.control.nodes[lasting.node.node]).catalogue_hash and one,
+        within=30,
+        what="the catalogue is made",
+    )
+    assert (beat.slots, beat.store_ok, beat.consuming, beat.draining) == (2, True, True, False)
+    assert {"footplate", "torch", "accelerate", "python"} <= set(beat.versions)
+    catalogue = Catalogue.model_validate(lasting.control.catalogues[beat.catalogue_hash])
+    mlp = catalogue.get("models", "toy/mlp")
+    assert mlp is not None
+    hidden = {"type": "integer", "default": 64, "description": "Width of the hidden layers"}
+    assert mlp.args["properties"]["hidden"] == hidden
+    assert catalogue.hash == beat.catalogue_hash
+    assert catalogue.get("models", "test/linear") is not None
+    assert "accuracy" in catalogue.known("metrics")

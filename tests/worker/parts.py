@@ -1,0 +1,125 @@
+"""Components that misbehave, for tests: registered by `conftest.plugin` as any package's would be."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class _Data(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    def __init__(self, n: int, at: int, do: str, seconds: float, marker: str) -> None:
+        self.n, self.at, self.do, self.seconds, self.marker = n, at, do, seconds, marker
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        time.sleep(self.seconds)
+        if index == self.at:
+            MISCHIEF[self.do](self.marker)
+        return {"x": torch.ones(8), "labels": torch.ones(4)}
+
+
+def data(
+    n: int = 10_000, at: int = -1, do: str = "nothing", seconds: float = 0.0, marker: str = "", noise: float = 0.0
+) -> Any:
+    """Ones, and mischief at one of them."""
+    return _Data(n, at, do, seconds, marker)
+
+
+def model() -> nn.Module:
+    """One layer."""
+    return Linear()
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.layer(x)
+        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
+
+
+def broken_model() -> nn.Module:
+    """Cannot be built."""
+    raise ValueError("this model has no layers")
+
+
+def _raise(marker: str) -> None:
+    raise ValueError("a bad sample")
+
+
+def _memory_error(marker: str) -> None:
+    raise MemoryError
+
+
+def _cuda_out_of_memory(marker: str) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def _sys_exit(marker: str) -> None:
+    sys.exit(3)
+
+
+def _os_exit(marker: str) -> None:
+    os._exit(4)
+
+
+def _segfault(marker: str) -> None:
+    ctypes.string_at(0)
+
+
+def _kill(marker: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang(marker: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def _print_much(marker: str) -> None:
+    line = "x" * 999 + "\n"
+    for _ in range(1000):
+        sys.stdout.write(line * 200)
+
+
+def _print_secrets(marker: str) -> None:
+    """What of the node's environment, memory and descriptors training can see."""
+    print("environment", sorted(os.environ), flush=True)
+    print("visible", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+    print("folder", Path.cwd(), flush=True)
+    sockets = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and _is(fd)]
+    print("open", sorted(sockets), flush=True)
+    print("héllo \x00 wörld", file=sys.stderr, flush=True)
+
+
+def _is(fd: str) -> bool:
+    try:
+        os.fstat(int(fd))
+    except OSError:
+        return False
+    return True
+
+
+def _spawn(marker: str) -> None:
+    """A grandchild that leaves the group, as a daemon does."""
+    subprocess.Popen(["sleep", "600"], start_new_session=True, cwd=Path(marker))
+
+
+MISCHIEF = {
+    "nothing": lambda marker: None, "raise": _raise, "memory": _memory_error, "cuda": _cuda_out_of_memory,
+    "sys.exit": _sys_exit, "os._exit": _os_exit, "segfault": _segfault, "kill": _kill, "hang": _hang,
+    "print": _print_much, "tell": _print_secrets, "spawn": _spawn,
+}  # fmt: skip
