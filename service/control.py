@@ -282,11 +282,11 @@ class Control:
 
     async def read_inbox(self) -> None:
         """Takes what is there, answers it after one transaction. What dies in between is asked again by its sender."""
-        first = await self._redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)  # type: ignore[misc]
+        first = await self._redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)
         self._redis_is_back()
         if first is None:
             return
-        more = await self._redis.lpop(keys.INBOX, MAX_MESSAGES)  # type: ignore[misc]
+        more = await self._redis.lpop(keys.INBOX, MAX_MESSAGES)
         messages = [message for raw in (first[1], *(more or ())) if (message := self._understood(raw))]
         clock, now = time.monotonic(), now_ms()
         heard = await self._db.write(lambda conn: answer(conn, messages, now, self._settings))

@@ -95,7 +95,9 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
             seq = _seq(event)
             dead.append((f"event {seq} of {given['job']}: {error}", json.dumps(event, default=str)[:MAX_DATA_BYTES]))
             events.append(_gap(seq, str(error), now_text))
-    return Batch(given["job"], given["attempt"], Fence(given["fence"]), given["claim"], given["source"], events)
+    return Batch(
+        given["job"], given["attempt"], Fence(given["fence"]), ClaimId(given["claim"]), given["source"], events
+    )
 
 
 def _parse(raw: bytes) -> Any:

@@ -202,7 +202,8 @@ class _Ledger:
             jobs.record(conn, self.job.id, **columns)
 
     def _turn(self, conn: Connection, page: _Page) -> None:
-        part, columns = page.part, {}
+        part = page.part
+        columns: dict[str, Any] = {}
         if page.watermark != part.watermark:
             columns["watermark"] = page.watermark
         if page.is_running and part.running_at is None:

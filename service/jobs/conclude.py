@@ -81,7 +81,9 @@ def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff
     )  # fmt: skip
     attempts.end_sources(conn, job.id, job.attempt, now)
     move = next_move(job, end, RetryRules.of(job, retry_backoff_seconds), now)
-    kept = {"result": _json(end.result or None), "outputs": end.outputs} if end.ending == "finished" else {}
+    kept: dict[str, Any] = (
+        {"result": _json(end.result or None), "outputs": end.outputs} if end.ending == "finished" else {}
+    )
     jobs.move(
         conn, job.id, to=move.to, expect=[job.state], attempt=job.attempt, fence=job.fence, reason=move.reason, now=now,
         message=move.message, running_ms=job.running_ms + end.running_ms, **kept, **move.columns,

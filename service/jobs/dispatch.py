@@ -61,7 +61,8 @@ class Bell:
         # silently in a list called `celery`, which nobody reads.
         if node not in self._queues:
             name = keys.queue(node)
-            self._queues[node] = Queue(name, Exchange(name, type="direct"), routing_key=name)
+            exchange = Exchange(name, type="direct")  # type: ignore[no-untyped-call]
+            self._queues[node] = Queue(name, exchange, routing_key=name)  # type: ignore[no-untyped-call]
         return self._queues[node]
 
 

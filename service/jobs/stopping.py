@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection
 
@@ -36,7 +36,7 @@ def tell(
 ) -> None:
     """STOPPING, with a deadline. Told again, it keeps the earlier deadline and the harder mode."""
     deadline = now if mode is StopMode.KILL else now + round(stop_seconds * 1000)
-    columns = {"desired": desired, "stop_mode": mode, "stop_deadline": deadline}
+    columns: dict[str, Any] = {"desired": desired, "stop_mode": mode, "stop_deadline": deadline}
     if job.state is not JobState.STOPPING:
         jobs.move(conn, job.id, to=JobState.STOPPING, expect=[job.state], reason=reason, now=now, **columns)
         return

@@ -16,12 +16,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from contract.errors import Unavailable
 from service.store.engines import Engines, is_away, is_rivalry
@@ -42,6 +42,7 @@ class Database:
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="sql-read")
         count = 1 if self.dialect == "sqlite" else writers
         self._writers = [threading.Thread(target=self._serve, name=f"sql-write-{n}", daemon=True) for n in range(count)]
+        self._arriving: dict[asyncio.AbstractEventLoop, list[_Item]] = {}
         self._closed = False
         for writer in self._writers:
             writer.start()
@@ -50,7 +51,13 @@ class Database:
         """What `fn` returned, once it is committed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._put(_Item(fn, loop, future))
+        arriving = self._arriving.get(loop)
+        if arriving is None:
+            # Together with what else this turn of the loop has read: a writer woken for the first of sixteen requests
+            # would commit it alone, and fight them for the interpreter.
+            arriving = self._arriving[loop] = []
+            loop.call_soon(self._flush, loop)
+        arriving.append(_Item(fn, loop, future))
         return await future
 
     async def read(self, fn: Write[T]) -> T:
@@ -78,6 +85,13 @@ class Database:
             writer.join()
         self._readers.shutdown()
         self._engines.dispose()
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        for item in self._arriving.pop(loop):
+            try:
+                self._put(item)
+            except Unavailable as error:
+                _settle([(item.future, _Outcome(error=error))])
 
     def _put(self, item: _Item) -> None:
         if self._closed:
@@ -129,17 +143,23 @@ class _Session:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._connection: Connection | None = None
+        self.was_stale = False
+        """The last transaction failed on a connection that had been kept, before its commit: a new one may well do it."""
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
+        self.was_stale = self._connection is not None
         with _foreign_errors():
             if self._connection is None:
                 self._connection = self._engine.connect()
             try:
                 with self._connection.begin():
                     yield self._connection
+                    # From here on nobody knows whether it counts.
+                    self.was_stale = False
             except BaseException as error:
-                if not isinstance(error, DBAPIError) or is_away(error):
+                self.was_stale = self.was_stale and is_away(error)
+                if is_away(error):
                     self.close()
                 raise
 
@@ -147,7 +167,7 @@ class _Session:
         connection, self._connection = self._connection, None
         if connection is not None:
             # It may be beyond closing politely; the pool throws it away then.
-            with _ignored(SQLAlchemyError):
+            with suppress(SQLAlchemyError):
                 connection.close()
 
 
@@ -192,7 +212,7 @@ def _alone(session: _Session, item: _Item) -> _Outcome:
                 value = item.fn(connection)
             return _Outcome(value)
         except Exception as error:
-            if not (tries_left and is_rivalry(error)):
+            if not (tries_left and (session.was_stale or is_rivalry(error))):
                 return _Outcome(error=error)
     raise AssertionError("unreachable")
 
@@ -207,7 +227,7 @@ def _deliver(batch: list[_Item], outcomes: list[_Outcome]) -> None:
             by_loop.setdefault(item.loop, []).append((item.future, outcome))
     for loop, settled in by_loop.items():
         # A loop that is gone has nobody left to tell.
-        with _ignored(RuntimeError):
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, settled)
 
 
@@ -226,7 +246,7 @@ def _foreign_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_away(error):
+        if is_away(error) and not isinstance(error, Unavailable):
             raise Unavailable(
                 f"the database cannot serve this right now: {_first_line(error)}", hint="try again in a moment"
             ) from error
@@ -236,11 +256,3 @@ def _foreign_errors() -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     """What the driver said, without the statement and its values."""
     return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-
-
-@contextmanager
-def _ignored(*kinds: type[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except kinds:
-        pass

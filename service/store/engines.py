@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import sqlalchemy.exc
 from sqlalchemy import Engine, create_engine, event, make_url
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from contract.errors import SettingsError, Unavailable
@@ -82,20 +83,26 @@ def _postgres(url: str, size: int) -> Engine:
     )
 
 
-_OUR_MISTAKE = (IntegrityError, DataError, ProgrammingError, NotSupportedError)
+# As SQLAlchemy wraps them, and as they come from the few statements that go past it.
+_DATABASE = (DBAPIError, sqlite3.Error, psycopg.Error)
+_OUR_MISTAKE = tuple(
+    getattr(module, name)
+    for module in (sqlalchemy.exc, sqlite3, psycopg)
+    for name in ("IntegrityError", "DataError", "ProgrammingError", "NotSupportedError")
+)
 
 
 def is_away(error: BaseException) -> bool:
     """Whether SQL, rather than what we asked of it, is the trouble: gone, locked, full, corrupt, exhausted."""
-    if isinstance(error, PoolTimeout | Unavailable | sqlite3.OperationalError | psycopg.OperationalError):
+    if isinstance(error, PoolTimeout | Unavailable):
         return True
-    if isinstance(error, DBAPIError):
-        return error.connection_invalidated or not isinstance(error, _OUR_MISTAKE)
-    return False
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, _DATABASE) and not isinstance(error, _OUR_MISTAKE)
 
 
 def is_rivalry(error: BaseException) -> bool:
     """A deadlock or a serialization failure: the other one won, and the same again will do."""
     cause = error.__cause__ if isinstance(error, Unavailable) else error
-    original = getattr(cause, "orig", None)
+    original = getattr(cause, "orig", cause)
     return isinstance(original, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure)

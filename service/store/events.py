@@ -11,6 +11,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from contract.events import SERVICE_SOURCE, Kind
 from contract.ids import JobId
+from service.store.direct import DirectInsert
 from service.store.mapping import columns_of
 from service.store.rows import DeadEventRow, EventRow
 from service.store.tables import dead_events, events, jobs
@@ -19,7 +20,7 @@ from service.store.times import text_of
 _COLUMNS = columns_of(events, EventRow)
 _NAMES = [column.name for column in _COLUMNS]
 _values = attrgetter(*_NAMES)
-_INSERT = insert(events)
+_insert = DirectInsert(events.name, _NAMES)
 _AFTER = (
     select(*_COLUMNS)
     .where(events.c.job_id == bindparam("job_id"), events.c.no > bindparam("after_no"))
@@ -56,11 +57,8 @@ def insert_own(
     conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int
 ) -> None:
     """An event of the service's own under a number that the caller has just taken."""
-    values = {
-        "job_id": job_id, "no": no, "attempt": attempt, "source": SERVICE_SOURCE, "seq": no, "rank": 0,
-        "kind": kind.value, "at": text_of(now), "step": None, "epoch": None, "data": json.dumps(data),
-    }  # fmt: skip
-    conn.execute(_INSERT, values)
+    row = EventRow(job_id, no, attempt, SERVICE_SOURCE, no, 0, kind, text_of(now), None, None, json.dumps(data))
+    _insert(conn, _values(row))
 
 
 def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:

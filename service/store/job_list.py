@@ -36,6 +36,11 @@ class JobFilter:
     created_before: int | None = None
     """Milliseconds, exclusive."""
 
+    @property
+    def walks(self) -> list[JobState] | list[None]:
+        """One walk along an index for each state; a single one when any state will do."""
+        return sorted(set(self.states)) or [None]
+
 
 def page(
     conn: Connection, filter: JobFilter, sort: Sort = "-created", cursor: str | None = None, limit: int = 50
@@ -96,7 +101,7 @@ def _rows(
 ) -> list[JobRow]:
     """One indexed walk for each state that is asked for, merged: an IN would sort them all."""
     walks: list[list[JobRow]] = []
-    for state in sorted(set(filter.states)) or [None]:
+    for state in filter.walks:
         found = _matching(select(*COLUMNS), filter, state).order_by(*order.columns).limit(limit)
         if place is not None:
             found = found.where(order.beyond(place))
@@ -127,7 +132,7 @@ def _id_at(moment_ms: int) -> str:
 
 def _total(conn: Connection, filter: JobFilter) -> int:
     total = 0
-    for state in sorted(set(filter.states)) or [None]:
+    for state in filter.walks:
         some = _matching(select(jobs.c.id), filter, state).limit(COUNTED_TO + 1).subquery()
         total += conn.execute(select(func.count()).select_from(some)).scalar_one()
     unfiltered = filter == JobFilter(filter.project)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
@@ -13,7 +14,8 @@ from contract.events import Kind
 from contract.ids import JobId
 from contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Reason, StopMode, may_move
 from service.store import events
-from service.store.mapping import columns_of, plain, plain_list, values_of
+from service.store.direct import DirectInsert
+from service.store.mapping import columns_of, plain, plain_list
 from service.store.rows import JobRow
 from service.store.tables import (
     IS_ACTIVE,
@@ -27,7 +29,10 @@ from service.store.tables import (
 from service.store.tables import events as event_table
 
 COLUMNS = columns_of(jobs, JobRow)
-_INSERT = insert(jobs)
+_NAMES = [column.name for column in COLUMNS]
+_NAME = _NAMES.index("name")
+_values = attrgetter(*_NAMES)
+_insert = DirectInsert(jobs.name, _NAMES)
 _INSERT_TAGS = insert(job_tags)
 _BY_ID = select(*COLUMNS).where(jobs.c.id == bindparam("job_id"))
 _LOCKED = _BY_ID.with_for_update()
@@ -45,9 +50,9 @@ def to_row(row: Row[Any]) -> JobRow:
 
 
 def insert_job(conn: Connection, job: JobRow) -> None:
-    values = values_of(job)
-    values["name"] = job.name or ""
-    conn.execute(_INSERT, values)
+    values = list(_values(job))
+    values[_NAME] = job.name or ""
+    _insert(conn, values)
     _insert_tags(conn, job.project, job.id, job.tags)
 
 
@@ -105,8 +110,8 @@ def move(
 ) -> bool:
     """Moves a job by the table, in one guarded statement, and writes its event. False: you were late.
 
-    `attempt` and `fence` guard; `next_attempt` and `next_fence` are what a placement raises them to. `with_event=False` is
-    for the one who has just written the event that says it.
+    `attempt` and `fence` guard; `next_attempt` and `next_fence` are what a placement raises them to. `with_event=False`
+    is for the one who has just written the event that says it.
     """
     allowed = [state for state in expect if may_move(state, to)]
     if len(allowed) != len(expect):
@@ -173,11 +178,18 @@ def stopping(conn: Connection) -> list[JobRow]:
     return [to_row(row) for row in conn.execute(select(*COLUMNS).where(IS_ACTIVE, told))]
 
 
+def heads(conn: Connection, job_ids: Collection[JobId]) -> dict[JobId, int]:
+    """The newest event's number of each job that is there."""
+    return {
+        row.id: row.last_no for row in conn.execute(select(jobs.c.id, jobs.c.last_no).where(jobs.c.id.in_(job_ids)))
+    }
+
+
 def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]:
-    counted = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+    counted = select(jobs.c.state, func.count().label("jobs")).group_by(jobs.c.state)
     if project is not None:
         counted = counted.where(jobs.c.project == project)
-    return {state: count for state, count in conn.execute(counted)}
+    return {row.state: row.jobs for row in conn.execute(counted)}
 
 
 def _insert_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> None:

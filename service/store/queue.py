@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, or_, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, or_, select, update
 
 from contract.ids import Fence, JobId, NodeId
 from contract.lifecycle import JobState, Reason
@@ -38,7 +38,7 @@ class BellRow:
     rung_at: int | None
 
 
-_NOW = bindparam("now")
+_NOW: BindParameter[int] = bindparam("now")
 _WAITING = (
     select(jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.needs, jobs.c.reason, jobs.c.message)
     .where(IS_WAITING)

@@ -1,6 +1,6 @@
 """The lock that makes one control of many: flock beside the SQLite file, an advisory lock in PostgreSQL.
 
-It keeps two from doing the same work. That nothing breaks while two hold it for a moment is the business of fences and rows.
+It keeps two from doing the same work. That nothing breaks while two hold it for a moment is up to fences and row locks.
 """
 
 from __future__ import annotations

@@ -115,9 +115,7 @@ class Stage:
         self, node: NodeId, boot: str = "boot-1", slots: int = 4, gpus: list[Gpu] | None = None, **says: Any
     ) -> NodeBeaten:
         self.beats += 1
-        beat = NodeBeat(
-            node=node, boot=boot, number=self.beats, name=node[-6:], slots=slots, gpus=gpus or [], **says
-        )
+        beat = NodeBeat(node=node, boot=boot, number=self.beats, name=node[-6:], slots=slots, gpus=gpus or [], **says)
         return self.write(lambda conn: node_beat(conn, beat, self.now, self.settings))
 
     def place(self) -> list[JobId]:
@@ -184,9 +182,7 @@ class Worker:
 
     def write(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> WorkerEvent:
         """Into the journal; `send` sends it."""
-        event = WorkerEvent(
-            seq=len(self.journal) + 1, kind=kind, at=text_of(self.stage.now), step=step, data=data
-        )
+        event = WorkerEvent(seq=len(self.journal) + 1, kind=kind, at=text_of(self.stage.now), step=step, data=data)
         self.journal.append(event)
         return event
 

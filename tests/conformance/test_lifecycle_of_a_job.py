@@ -365,9 +365,7 @@ def test_an_attempt_that_nobody_claims_goes_back_to_the_queue_for_free(stage: St
     assert isinstance(stage.ask(job).answer, Denial)
 
 
-@pytest.mark.parametrize(
-    ("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)]
-)
+@pytest.mark.parametrize(("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)])
 def test_a_stopping_job_whose_worker_is_gone_reaches_its_goal(stage: Stage, verb: str, state: JobState) -> None:
     job, _ = stage.running()
     getattr(stage, verb)(job)

@@ -210,6 +210,10 @@ def test_whatever_happens_the_invariants_hold(db: Database) -> None:
 
     OnThisDatabase.db = db
     sizes = settings(
-        max_examples=int(os.environ.get("FOOTPLATE_TEST_EXAMPLES", "12")), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+        max_examples=int(os.environ.get("FOOTPLATE_TEST_EXAMPLES", "12")),
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
     )
     run_state_machine_as_test(OnThisDatabase, settings=sizes)  # type: ignore[no-untyped-call]

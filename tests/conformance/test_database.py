@@ -1,0 +1,226 @@
+"""The connection: neighbours, outages, and what the loop is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from contract.errors import Conflict, Unavailable
+from service.store import migrate, require_current, schema_is_current
+from service.store import engines as engines_module
+from service.store.database import Database
+from service.store.single import single
+from tests.conformance.acting import Stage
+from tests.support.postgres import PostgresServer
+
+
+def keep(key: str) -> Callable[[Connection], str]:
+    def write(conn: Connection) -> str:
+        row = {"key": key}
+        conn.execute(text("INSERT INTO idempotency VALUES ('p', :key, 'x', 'j', NULL, 0)"), row)
+        return key
+
+    return write
+
+
+def kept(db: Database) -> list[str]:
+    return db.read_now(lambda conn: list(conn.execute(text("SELECT key FROM idempotency ORDER BY key")).scalars()))
+
+
+async def test_a_write_that_fails_does_not_hurt_its_neighbours(db: Database) -> None:
+    def refuse(conn: Connection) -> str:
+        keep("never")(conn)
+        raise Conflict("no")
+
+    def break_a_rule(conn: Connection) -> str:
+        return keep("a")(conn)
+
+    await db.write(keep("a"))
+    writes = [keep("b"), refuse, keep("c"), break_a_rule, keep("d")]
+    outcomes = await asyncio.gather(*(db.write(fn) for fn in writes), return_exceptions=True)
+
+    assert [one if isinstance(one, str) else type(one).__name__ for one in outcomes] == [
+        "b", "Conflict", "c", "IntegrityError", "d",
+    ]  # fmt: skip
+    assert kept(db) == ["a", "b", "c", "d"]
+
+
+async def test_many_writers_lose_nothing(db: Database) -> None:
+    wanted = [f"{number:03}" for number in range(300)]
+
+    assert await asyncio.gather(*(db.write(keep(key)) for key in wanted)) == wanted
+    assert kept(db) == wanted
+
+
+async def test_who_stops_waiting_stops_nobody(db: Database) -> None:
+    gone = asyncio.create_task(db.write(keep("gone")))
+    await asyncio.sleep(0)
+    gone.cancel()
+
+    assert await db.write(keep("here")) == "here"
+    assert "here" in kept(db)
+
+
+def test_a_reader_cannot_write(db: Database) -> None:
+    with pytest.raises(Exception, match="read-?only"):
+        db.read_now(keep("x"))
+    assert kept(db) == []
+
+
+def test_a_reader_sees_one_moment(db: Database) -> None:
+    def twice(conn: Connection) -> tuple[int, int]:
+        first = conn.execute(text("SELECT count(*) FROM idempotency")).scalar_one()
+        db.write_now(keep("between"))
+        return first, conn.execute(text("SELECT count(*) FROM idempotency")).scalar_one()
+
+    assert db.read_now(twice) == (0, 0)
+
+
+def test_after_close_nothing_is_taken(db: Database) -> None:
+    db.close()
+
+    with pytest.raises(Unavailable):
+        db.write_now(keep("late"))
+
+
+def test_what_was_queued_is_finished_before_close(migrated_url: str) -> None:
+    database = Database(migrated_url)
+    threads = [threading.Thread(target=database.write_now, args=(keep(f"{n}"),)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    database.close()
+    again = Database(migrated_url)
+    assert len(kept(again)) == 20
+    again.close()
+
+
+def test_a_locked_sqlite_is_unavailable_and_then_well(
+    migrated_sqlite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "locked.db"
+    path.write_bytes(migrated_sqlite.read_bytes())
+    monkeypatch.setattr(engines_module, "BUSY_SECONDS", 0.2)
+    database = Database(f"sqlite:///{path}")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(Unavailable, match="locked"):
+        database.write_now(keep("x"))
+    other.execute("ROLLBACK")
+
+    assert database.write_now(keep("y")) == "y"
+    assert kept(database) == ["y"]
+    database.close()
+    other.close()
+
+
+def test_a_corrupt_sqlite_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "broken.db"
+    path.write_bytes(b"SQLite format 3\0" + b"nonsense" * 1000)
+    database = Database(f"sqlite:///{path}")
+
+    with pytest.raises(Unavailable):
+        database.write_now(keep("x"))
+    with pytest.raises(Unavailable):
+        kept(database)
+    database.close()
+
+
+@pytest.mark.postgres
+def test_a_postgres_that_restarts_is_unavailable_and_then_well(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    migrate(postgres_url)
+    database = Database(postgres_url)
+    database.write_now(keep("before"))
+    postgres_server.stop()
+    try:
+        with pytest.raises(Unavailable):
+            database.write_now(keep("during"))
+        with pytest.raises(Unavailable):
+            kept(database)
+    finally:
+        postgres_server.start()
+
+    assert database.write_now(keep("after")) == "after"
+    assert kept(database) == ["after", "before"]
+    database.close()
+
+
+@pytest.mark.postgres
+def test_a_postgres_that_was_restarted_between_two_writes_is_not_noticed(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    migrate(postgres_url)
+    database = Database(postgres_url, writers=1)
+    database.write_now(keep("before"))
+    postgres_server.stop()
+    postgres_server.start()
+
+    assert database.write_now(keep("after")) == "after"
+    database.close()
+
+
+def test_one_control_at_a_time(migrated_url: str) -> None:
+    first, second = single(migrated_url), single(migrated_url)
+
+    assert first.try_take()
+    assert not second.try_take()
+    assert first.is_held()
+    first.release()
+    assert second.try_take()
+    assert not first.is_held()
+    second.release()
+
+
+def test_the_same_key_at_once_makes_one_job(db: Database) -> None:
+    stage = Stage(db)
+    made: list[str] = []
+    threads = [threading.Thread(target=lambda: made.append(stage.submitted("key").job.id)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(made) == 20
+    assert len(set(made)) == 1
+
+
+def test_migrating_up_and_down_and_up_leaves_a_current_schema(database_url: str) -> None:
+    migrate(database_url)
+    migrate(database_url)
+    database = Database(database_url)
+    assert database.read_now(schema_is_current)
+    database.close()
+
+    migrate(database_url, "base")
+
+    database = Database(database_url)
+    assert not database.read_now(schema_is_current)
+    with pytest.raises(Exception, match="run `python -m service migrate`"):
+        database.read_now(require_current)
+    database.close()
+    migrate(database_url)
+
+
+def test_the_tables_are_what_the_migrations_make(migrated_url: str) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    from service.store.tables import metadata
+
+    database = Database(migrated_url)
+    context_options = {"compare_type": True}
+    drift = database.read_now(
+        lambda conn: compare_metadata(MigrationContext.configure(conn, opts=context_options), metadata)
+    )
+    database.close()
+    assert drift == []
