@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from contract.body import pointer_to
 from contract.errors import (
@@ -128,6 +129,12 @@ def _query_problem(error: Any, known: Sequence[str]) -> Problem:
     return Problem(pointer, "invalid_parameter", error["msg"])
 
 
+async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    """No route has this address; a websocket is told by the same answer, before its handshake."""
+    answer = problem(scope, status=404, code="not_found", title="Not Found", detail=_SENTENCES[404])
+    await answer(scope, receive, send)
+
+
 def install(app: FastAPI) -> None:
     """Answer every exception with a problem."""
 
@@ -151,6 +158,10 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return of_error(request.scope, invalid_query(error.errors(), ()))
 
+    async def anything(request: Request, error: Exception) -> Response:
+        return unexpected(request.scope)
+
     app.add_exception_handler(FootplateError, ours)
+    app.add_exception_handler(Exception, anything)
     app.add_exception_handler(HTTPException, framework)
     app.add_exception_handler(RequestValidationError, parameters)

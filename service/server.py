@@ -93,6 +93,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=65,
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
@@ -116,7 +117,6 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._url_file:
             self._url_file.unlink(missing_ok=True)
-        self._listener.close()
         await self._on_stop()
         await super().shutdown(sockets)
 

@@ -83,7 +83,7 @@ async def create_job(request: Request) -> Response:
         submit,
         project=spec.project,
         spec=spec,
-        spec_json=json.dumps(spec.as_json(), separators=(",", ":")),
+        spec_json=spec.model_dump_json(),
         now=now_ms(),
         job_id=new_job_id(),
         idempotency=_idempotency(request, raw),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from contract.ids import NodeId
@@ -14,6 +15,7 @@ from service.store.times import text_of
 _RESERVED = ('"no":', '"step":', '"epoch":')
 
 
+@lru_cache(maxsize=64)
 def moment(milliseconds: int | None) -> str | None:
     return None if milliseconds is None else text_of(milliseconds)
 

@@ -14,12 +14,13 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Connection
 
+from contract.errors import FootplateError
 from contract.events import Kind
 from contract.ids import JobId
 from contract.lifecycle import JobState
@@ -72,6 +73,7 @@ class Channel:
     def __init__(self, db: Database, project: str, job: JobId) -> None:
         self.project, self.job = project, job
         self.readers = 0
+        self.head = 0
         self.is_closed = False
         self._db = db
         self._version = 0
@@ -110,18 +112,20 @@ class Channel:
 
     async def _read(self, cursor: int, view: View) -> Page:
         version = self._version
-        return await self._db.read(
+        page = await self._db.read(
             partial(_look, project=self.project, job=self.job, cursor=cursor, view=view, version=version)
         )
+        self.head = page.head
+        return page
 
 
 def _look(connection: Connection, project: str, job: JobId, cursor: int, view: View, version: int) -> Page:
     found = jobs.get(connection, project, job)
-    # The job was read first: events are never behind the head that goes with them.
     rows = events.after(connection, job, cursor, PAGE_EVENTS, view.kinds)
     is_full = len(rows) == PAGE_EVENTS
-    last = rows[-1].no if is_full else max(found.last_no, rows[-1].no if rows else cursor)
-    return Page(view.render(rows) if rows else b"", last, max(last, found.last_no), found.state, version)
+    # One snapshot: what is not among the rows up to the head was not wanted.
+    last = rows[-1].no if is_full else max(found.last_no, cursor)
+    return Page(view.render(rows) if rows else b"", last, found.last_no, found.state, version)
 
 
 class Tail:
@@ -170,7 +174,14 @@ class Tail:
     async def _look_anyway(self) -> None:
         while True:
             await asyncio.sleep(FALLBACK_SECONDS)
-            self._wake(list(self._channels))
+            watched = list(self._channels)
+            # SQL that is away says so to the readers themselves.
+            with suppress(FootplateError):
+                heads = await self._db.read(partial(jobs.heads, job_ids=watched)) if watched else {}
+                # A job that is gone is news too.
+                self._wake(
+                    [job for job in watched if job in self._channels and self._channels[job].head != heads.get(job)]
+                )
 
     async def close(self) -> None:
         """Ends every reader's loop, so that a server can stop."""

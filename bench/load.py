@@ -1,0 +1,73 @@
+"""Keep-alive connections that send the same request as fast as it is answered. Own process: `python -m bench.load`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import cast
+
+import uvloop
+
+
+class Client(asyncio.Protocol):
+    """One connection: the next request leaves when the answer to the last one is whole."""
+
+    def __init__(self, request: bytes, until: float, latencies: list[float], over: asyncio.Future[None]) -> None:
+        self.request, self.until, self.latencies, self.over = request, until, latencies, over
+        self.buffer = b""
+        self.errors = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._send()
+
+    def _send(self) -> None:
+        self.sent = time.perf_counter()
+        self.transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        head, found, body = self.buffer.partition(b"\r\n\r\n")
+        if not found or len(body) < int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
+            return
+        self.latencies.append(time.perf_counter() - self.sent)
+        self.errors += not head.startswith(b"HTTP/1.1 20")
+        self.buffer = b""
+        if time.perf_counter() < self.until:
+            self._send()
+        else:
+            self.transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+async def load(port: int, method: str, path: str, body: bytes, connections: int, seconds: float) -> dict[str, float]:
+    lines = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+    if body:
+        lines += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    request = lines.encode() + b"\r\n" + body
+    loop, latencies, clients = asyncio.get_running_loop(), list[float](), list[Client]()
+    started = time.perf_counter()
+    for _ in range(connections):
+        client = Client(request, started + seconds, latencies, loop.create_future())
+        await loop.create_connection(lambda one=client: one, "127.0.0.1", port)
+        clients.append(client)
+    await asyncio.gather(*(client.over for client in clients))
+    latencies.sort()
+    return {
+        "count": len(latencies),
+        "per_second": len(latencies) / (time.perf_counter() - started),
+        "p50_ms": 1000 * latencies[len(latencies) // 2],
+        "p99_ms": 1000 * latencies[int(len(latencies) * 0.99)],
+        "errors": sum(client.errors for client in clients),
+    }
+
+
+if __name__ == "__main__":
+    port, method, path, body, connections, seconds = sys.argv[1:]
+    found = uvloop.run(load(int(port), method, path, body.encode(), int(connections), float(seconds)))
+    print(json.dumps(found))

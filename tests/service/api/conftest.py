@@ -1,0 +1,142 @@
+"""A real server on a real socket and a real database, in the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from contract.events import Kind
+from contract.ids import Fence, JobId
+from contract.lifecycle import JobState, Reason
+from service.api.catalogue import Catalogues
+from service.app import create_app
+from service.auth import Gatekeeper
+from service.deps import Services
+from service.events.tail import Tail
+from service.pipe import Pipe
+from service.prometheus import Meters
+from service.server import Server, listen
+from service.settings import ServiceSettings
+from service.store import events, jobs, schema
+from service.store.database import Database
+from service.store.times import now_ms
+
+KEY = "a-key-of-22-characters-or-more"
+SPEC = {"model": "toy/mlp", "data": "toy/regression"}
+
+
+class Api:
+    """One API process in a nutshell: a client, its parts, and what control and workers would write."""
+
+    def __init__(self, services: Services, server: Server, client: httpx2.AsyncClient) -> None:
+        self.services, self.server, self.client = services, server, client
+        self.db, self.url = services.db, server.url
+
+    async def submit(self, **changes: Any) -> JobId:
+        answer = await self.client.post("/jobs", json={**SPEC, **changes})
+        assert answer.status_code == 201, answer.text
+        return JobId(answer.json()["id"])
+
+    async def append(self, job: JobId, *values: dict[str, Any], kind: Kind = Kind.LOG, wake: bool = True) -> None:
+        """Events of the service's own, as ingest would have stored them."""
+
+        def write(conn: Any) -> None:
+            for value in values:
+                events.append(conn, job, kind, value, now_ms())
+
+        await self.db.write(write)
+        if wake:
+            self.services.tail.wake([job])
+
+    async def end(self, job: JobId, to: JobState = JobState.SUCCEEDED) -> None:
+        """Through the table to a terminal state, as if a worker had run it."""
+
+        def write(conn: Any) -> None:
+            steps = [(JobState.STARTING, Reason.PLACED), (JobState.RUNNING, Reason.TRAINING), (to, Reason.COMPLETED)]
+            for state, reason in steps:
+                row = jobs.lock(conn, job)
+                assert row
+                assert jobs.move(conn, job, to=state, expect=[row.state], reason=reason, now=now_ms(),
+                                 next_attempt=1, next_fence=Fence(1))  # fmt: skip
+
+        await self.db.write(write)
+        self.services.tail.wake([job])
+
+    @asynccontextmanager
+    async def socket(self, path: str, **options: Any) -> AsyncIterator[ClientConnection]:
+        async with connect(self.url.replace("http", "ws") + path, max_size=None, **options) as found:
+            yield found
+
+    async def frames(self, path: str, **options: Any) -> tuple[list[Any], int, str]:
+        """Everything until the server closes, and how it closed."""
+        async with self.socket(path, **options) as socket:
+            return await rest(socket)
+
+
+async def rest(socket: ClientConnection) -> tuple[list[Any], int, str]:
+    found: list[Any] = []
+    try:
+        while True:
+            found.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+    except ConnectionClosed as closed:
+        assert closed.rcvd
+        return found, closed.rcvd.code, closed.rcvd.reason
+
+
+def numbers(frames: list[Any]) -> list[int]:
+    """The `no` of every event, in the order of arrival."""
+    return [event["no"] for frame in frames for event in frame.get("events", [])]
+
+
+Serve = Callable[..., Awaitable[Api]]
+
+
+@pytest.fixture
+async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+    """`await serve(database_url, api_key=KEY)`: any number of servers, gone when the test is."""
+    running: list[tuple[Api, asyncio.Task[None]]] = []
+
+    async def start(database: str, **settings: Any) -> Api:
+        chosen = ServiceSettings(home=tmp_path, database=database, port=0, redis="redis://127.0.0.1:1/0", **settings)
+        await asyncio.to_thread(schema.migrate, chosen.database_url)
+        db = Database(chosen.database_url)
+        tail, pipe, catalogues = Tail(db), Pipe(chosen.redis), Catalogues(db)
+        services = Services(
+            settings=chosen, db=db, tail=tail, catalogues=catalogues, gatekeeper=Gatekeeper(chosen), meters=Meters(),
+            pipe=pipe, poke=lambda: None, has_control=pipe.has_control,
+        )  # fmt: skip
+        await catalogues.start()
+        server = Server(create_app(services), chosen, listen(chosen), on_stop=tail.close)
+        headers = {"Authorization": f"Bearer {settings['api_key']}"} if settings.get("api_key") else {}
+        api = Api(services, server, httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=20))
+        running.append((api, asyncio.create_task(server.serve())))
+        return api
+
+    yield start
+    for api, serving in running:
+        await api.client.aclose()
+        api.server.stop()
+        await serving
+        await api.services.catalogues.close()
+        await api.services.pipe.close()
+        await asyncio.to_thread(api.db.close)
+
+
+@pytest.fixture
+async def api(serve: Serve, sqlite_url: str) -> Api:
+    return await serve(sqlite_url)
+
+
+@pytest.fixture
+async def both(serve: Serve, database_url: str) -> Api:
+    """The same on SQLite and on PostgreSQL."""
+    return await serve(database_url)

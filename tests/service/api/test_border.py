@@ -1,0 +1,230 @@
+"""The border: who may ask, from where, in what form; and that every failure is a problem document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.errors import Unavailable
+from service.api import browsing, jobs, listing, system
+from service.auth import OPEN_PATHS, Tickets
+from tests.service.api.conftest import KEY, SPEC, Api, Serve
+
+SECURITY = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": "default-src 'self'",
+}
+
+
+def is_problem(answer: Any, status: int, code: str) -> bool:
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    found = answer.json()
+    assert set(found) >= {"type", "title", "status", "detail", "instance", "code", "request_id", "errors"}
+    assert found["request_id"] == answer.headers["x-request-id"]
+    assert (answer.status_code, found["status"], found["code"]) == (status, status, code), answer.text
+    return True
+
+
+async def test_every_failure_is_a_problem_document(api: Api) -> None:
+    client = api.client
+
+    assert is_problem(await client.get("/nix"), 404, "not_found")
+    assert is_problem(await client.get("/jobs/"), 404, "not_found")
+    not_allowed = await client.put("/jobs")
+    assert is_problem(not_allowed, 405, "method_not_allowed")
+    assert not_allowed.headers["allow"]
+    assert is_problem(
+        await client.post("/jobs", content=b"{", headers={"Content-Type": "application/json"}), 422, "invalid_spec"
+    )
+    assert is_problem(await client.post("/jobs", json=[1]), 422, "invalid_spec")
+    assert is_problem(await client.post("/jobs"), 422, "invalid_spec")
+    assert is_problem(await client.get("/livez?verbose=1"), 422, "invalid_query")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("application/json", 201),
+        ("Application/JSON; charset=utf-8", 201),
+        ("", 415),
+    ],
+)
+async def test_a_json_body_comes_with_a_json_content_type(api: Api, content_type: str, status: int) -> None:
+    headers = {"Content-Type": content_type} if content_type else {}
+
+    answer = await api.client.post("/jobs", content=json.dumps(SPEC).encode(), headers=headers)
+
+    assert answer.status_code == status
+    assert status == 201 or is_problem(answer, 415, "unsupported_media_type")
+
+
+async def test_a_body_is_counted_as_it_streams(api: Api) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100_000
+
+    headers = {"Content-Type": "application/json"}
+    announced = await api.client.post("/jobs", content=b" " * (1024 * 1024 + 1), headers=headers)
+    streamed = await api.client.post("/jobs", content=endless(), headers=headers)
+
+    assert is_problem(announced, 413, "body_too_large")
+    assert is_problem(streamed, 413, "body_too_large")
+
+
+async def test_an_unexpected_error_tells_nothing_of_its_inside(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object, **named: object) -> None:
+        raise RuntimeError("a secret of ours")
+
+    monkeypatch.setattr(jobs.jobs, "get", broken)
+    monkeypatch.setattr(listing.job_list, "page", broken)
+    quick = await api.client.get(f"/jobs/{await api.submit()}")
+    routed = await api.client.get("/jobs")
+
+    for answer in (quick, routed):
+        assert is_problem(answer, 500, "internal")
+        assert "secret" not in answer.text
+
+
+async def test_sql_that_is_away_is_a_503_with_a_time_to_come_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*given: object, **named: object) -> None:
+        raise Unavailable("the database cannot serve this right now")
+
+    monkeypatch.setattr(jobs, "submit", away)
+    monkeypatch.setattr(system.schema, "schema_is_current", away)
+    refused = await api.client.post("/jobs", json=SPEC)
+
+    assert is_problem(refused, 503, "unavailable")
+    assert int(refused.headers["retry-after"]) > 0
+    not_ready = await api.client.get("/readyz")
+    assert (not_ready.status_code, not_ready.json()["status"]) == (503, "unavailable")
+    assert (await api.client.get("/livez")).status_code == 200
+
+
+async def test_every_answer_carries_security_headers_and_a_request_id(api: Api) -> None:
+    job = await api.submit()
+    for path in ("/", "/jobs", f"/jobs/{job}", "/nix", "/openapi.json", f"/jobs/{job}/outputs/x"):
+        answer = await api.client.get(path, headers={"X-Request-Id": "mine-1"})
+        assert answer.headers["x-request-id"] == "mine-1"
+        for name, value in SECURITY.items():
+            assert answer.headers[name].startswith(value)
+    strange = await api.client.get("/livez", headers={"X-Request-Id": "a b"})
+    assert strange.headers["x-request-id"].startswith("req_")
+
+
+async def test_without_a_key_only_names_of_this_machine_are_answered(api: Api) -> None:
+    port = api.url.rpartition(":")[2]
+    for host, status in (
+        (f"localhost:{port}", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 421),
+        ("", 421),
+    ):
+        answer = await api.client.get("/jobs", headers={"Host": host})
+        assert answer.status_code == status, host
+    assert is_problem(await api.client.get("/livez", headers={"Host": "evil.example"}), 421, "host_not_allowed")
+
+
+async def test_a_page_of_another_site_cannot_act_for_its_visitor(api: Api) -> None:
+    job = await api.submit()
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        refused = await api.client.post(f"/jobs/{job}/cancel", headers={"Origin": origin})
+        assert is_problem(refused, 403, "forbidden")
+    assert (await api.client.post(f"/jobs/{job}/cancel", headers={"Origin": api.url})).status_code == 202
+
+
+async def test_the_key_guards_every_route_but_those_that_say_nothing(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    paths = (await api.client.get("/openapi.json")).json()["paths"]
+    assert len(paths) > 20
+
+    for path, operations in paths.items():
+        for method in operations:
+            address = path.replace("{job}", "x").replace("{node}", "x").replace("{path}", "x")
+            for authorization in ("", "Bearer wrong", f"Basic {KEY}", f"Bearer {KEY}x", KEY):
+                headers = {"Authorization": authorization} if authorization else {"Authorization": ""}
+                answer = await api.client.request(method, address, headers=headers)
+                if path in OPEN_PATHS:
+                    assert answer.status_code in (200, 503), path
+                else:
+                    assert is_problem(answer, 401, "unauthorized"), path
+                    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert (await api.client.get("/jobs")).status_code == 200
+    assert (await api.client.get("/jobs", headers={"Host": "any.example"})).status_code == 200
+
+
+def test_a_ticket_is_good_once_and_not_for_long() -> None:
+    tickets = Tickets(b"key")
+    ticket = tickets.issue(now=100)
+
+    assert not Tickets(b"another").redeem(ticket, now=101)
+    assert not tickets.redeem(ticket, now=131)
+    assert tickets.redeem(ticket, now=101)
+    assert not tickets.redeem(ticket, now=101)
+    assert not tickets.redeem("", now=101)
+    assert not tickets.redeem(ticket[:-1] + "0é", now=101)
+
+
+async def test_the_page_and_the_docs_need_nothing_from_elsewhere(api: Api) -> None:
+    for path in ("/", "/docs", *(f"/pages/{name}" for name in sorted(browsing._names()))):
+        answer = await api.client.get(path)
+        assert answer.status_code == 200
+        assert "http://" not in answer.text.replace("http://www.w3.org", "")
+        assert "https://" not in answer.text
+    assert (await api.client.get("/pages/../app.py")).status_code == 404
+    assert (await api.client.get("/pages/%2e%2e%2fapp.py")).status_code == 404
+
+
+@pytest.fixture
+def artifacts(api: Api) -> Iterator[Path]:
+    yield api.services.settings.artifacts_path
+
+
+async def test_outputs_are_attachments_below_their_folder_and_nothing_else(api: Api, artifacts: Path) -> None:
+    job = await api.submit()
+    folder = artifacts / "jobs" / job / "attempts" / "1" / "outputs"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(bytes(range(100)))
+    (folder / "deep" / "page.html").write_text("<script>")
+    (artifacts / "secret").write_text("secret")
+    (folder / "link").symlink_to(artifacts / "secret")
+    (folder / "inner").symlink_to(folder / "model.safetensors")
+    (folder / "out").symlink_to(artifacts)
+
+    def keep(conn: Any) -> None:
+        from service.store import jobs as store
+
+        store.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs")
+
+    await api.db.write(keep)
+    listed = (await api.client.get(f"/jobs/{job}/outputs")).json()["data"]
+    page = await api.client.get(f"/jobs/{job}/outputs/deep/page.html")
+    part = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": "bytes=10-19"})
+
+    assert [entry["path"] for entry in listed] == ["model.safetensors", "deep/page.html"]
+    assert page.headers["content-disposition"].startswith("attachment")
+    assert page.headers["content-type"] == "application/octet-stream"
+    assert (part.status_code, part.content) == (206, bytes(range(10, 20)))
+    assert part.headers["content-range"] == "bytes 10-19/100"
+    for wrong in ("bytes=200-", "bytes=5-1", "lines=1-2"):
+        refused = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": wrong})
+        assert is_problem(refused, 416, "range_not_satisfiable")
+    for path in (
+        "link",
+        "out/secret",
+        "../outputs/../../../../../secret",
+        "..%2f..%2fsecret",
+        "deep",
+        "no",
+        "a%00b",
+        "x" * 5000,
+    ):
+        assert is_problem(await api.client.get(f"/jobs/{job}/outputs/{path}"), 404, "not_found"), path
+    assert (await api.client.get(f"/jobs/{job}/outputs/inner")).content == bytes(range(100))

@@ -1,0 +1,257 @@
+"""One job over HTTP: submit, look, change, stop, delete; and the list of all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from contract.ids import new_job_id
+from contract.lifecycle import JobState
+from tests.service.api.conftest import SPEC, Api
+
+
+async def test_a_posted_job_is_where_its_location_says(both: Api) -> None:
+    created = await both.client.post("/jobs", json={**SPEC, "name": "first", "tags": ["demo"]})
+
+    assert created.status_code == 201
+    found = await both.client.get(created.headers["Location"])
+    assert found.status_code == 200
+    assert found.json() == created.json()
+    assert found.headers["ETag"] == created.headers["ETag"]
+    assert (found.json()["state"], found.json()["actions"]) == ("queued", ["pause", "cancel"])
+    assert (found.json()["name"], found.json()["tags"]) == ("first", ["demo"])
+
+
+async def test_the_same_idempotency_key_and_body_are_one_job(both: Api) -> None:
+    headers = {"Idempotency-Key": "one"}
+
+    answers = await asyncio.gather(*(both.client.post("/jobs", json=SPEC, headers=headers) for _ in range(20)))
+
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.text for answer in answers}) == 1
+    assert len({answer.headers["ETag"] for answer in answers}) == 1
+    assert sum("Idempotency-Replayed" in answer.headers for answer in answers) == 19
+    assert (await both.client.get("/jobs")).json()["total_estimate"] == 1
+
+
+async def test_the_same_idempotency_key_with_another_body_is_refused(api: Api) -> None:
+    headers = {"Idempotency-Key": "one"}
+    await api.client.post("/jobs", json=SPEC, headers=headers)
+
+    refused = await api.client.post("/jobs", json={**SPEC, "name": "other"}, headers=headers)
+
+    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency_key_reused")
+
+
+async def test_an_idempotency_key_that_cannot_be_one_is_refused(api: Api) -> None:
+    for key in ("", "x" * 256, "tab\there"):
+        refused = await api.client.post("/jobs", json=SPEC, headers={"Idempotency-Key": key})
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_header")
+
+
+async def test_every_error_of_a_spec_comes_at_once_with_a_pointer_and_a_hint(api: Api) -> None:
+    spec = {"model": "toy/mlp", "data": "toy/regression", "tgas": [], "training": {"learning_rat": 1, "max_steps": "x"}}
+
+    for path in ("/jobs", "/jobs/validate"):
+        refused = await api.client.post(path, json=spec)
+
+        assert refused.status_code == 422
+        found = {error["pointer"]: error for error in refused.json()["errors"]}
+        assert set(found) == {"/tgas", "/training/learning_rat", "/training/max_steps"}
+        assert found["/tgas"]["hint"] == "did you mean 'tags'?"
+        assert "learning_rate" in found["/training/learning_rat"]["hint"]
+
+
+async def test_another_project_is_refused_rather_than_ignored(api: Api) -> None:
+    refused = await api.client.post("/jobs", json={**SPEC, "project": "other"})
+
+    assert refused.json()["errors"][0]["pointer"] == "/project"
+    assert (await api.client.get("/jobs?project=other")).json()["data"] == []
+
+
+async def test_a_patch_changes_what_was_sent_and_nothing_else(both: Api) -> None:
+    job = await both.submit(name="before", tags=["a"])
+    before = await both.client.get(f"/jobs/{job}")
+
+    changed = await both.client.patch(
+        f"/jobs/{job}", json={"tags": ["b"], "priority": 9}, headers={"If-Match": before.headers["ETag"]}
+    )
+
+    assert changed.status_code == 200, changed.text
+    found = changed.json()
+    assert (found["name"], found["tags"], found["priority"]) == ("before", ["b"], 9)
+    assert changed.headers["ETag"] != before.headers["ETag"]
+    late = await both.client.patch(f"/jobs/{job}", json={"name": "late"}, headers={"If-Match": before.headers["ETag"]})
+    assert (late.status_code, late.json()["code"]) == (412, "version_changed")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "hint"),
+    [
+        ({}, "", "known: name, tags, metadata, priority"),
+        ({"nmae": "x"}, "/nmae", "did you mean 'name'?"),
+        ({"priority": "high"}, "/priority", None),
+        ({"priority": 101}, "/priority", None),
+        ({"tags": [1]}, "/tags/0", None),
+        ([], "", None),
+    ],
+)
+async def test_a_patch_that_says_nothing_or_nonsense_is_refused(api: Api, body: Any, pointer: str, hint: str) -> None:
+    job = await api.submit()
+
+    refused = await api.client.patch(f"/jobs/{job}", json=body)
+
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == pointer
+    assert refused.json()["errors"][0].get("hint") == hint
+
+
+async def test_verbs_answer_202_and_the_second_time_change_nothing(both: Api) -> None:
+    job = await both.submit()
+
+    for verb, state in (("pause", "paused"), ("resume", "queued"), ("cancel", "cancelled")):
+        first = await both.client.post(f"/jobs/{job}/{verb}")
+        again = await both.client.post(f"/jobs/{job}/{verb}")
+
+        assert (first.status_code, first.json()["state"]) == (202, state)
+        assert (again.status_code, again.json()) == (202, first.json())
+
+
+async def test_a_verb_takes_a_body_and_refuses_what_it_does_not_know(api: Api) -> None:
+    job = await api.submit()
+
+    wrong_mode = await api.client.post(f"/jobs/{job}/cancel", json={"mode": "softly"})
+    typo = await api.client.post(f"/jobs/{job}/cancel", json={"mod": "kill"})
+    pause = await api.client.post(f"/jobs/{job}/pause", json={"mode": "kill"})
+    kill = await api.client.post(f"/jobs/{job}/cancel", json={"mode": "kill"})
+
+    assert [answer.status_code for answer in (wrong_mode, typo, pause, kill)] == [422, 422, 422, 202]
+    assert "graceful" in wrong_mode.json()["errors"][0]["detail"]
+    assert typo.json()["errors"][0]["hint"] == "did you mean 'mode'?"
+
+
+async def test_a_verb_that_the_state_cannot_serve_names_the_state_and_what_it_allows(api: Api) -> None:
+    job = await api.submit()
+    await api.end(job, JobState.SUCCEEDED)
+
+    refused = await api.client.post(f"/jobs/{job}/resume")
+
+    assert refused.status_code == 409
+    assert (refused.json()["state"], refused.json()["allowed"]) == ("succeeded", ["delete"])
+    assert "/fork" in refused.json()["hint"]
+
+
+async def test_resume_may_raise_limits(both: Api) -> None:
+    job = await both.submit(training={"max_steps": 10})
+    await both.client.post(f"/jobs/{job}/pause")
+
+    resumed = await both.client.post(f"/jobs/{job}/resume", json={"max_steps": 20, "priority": 9})
+
+    assert (resumed.status_code, resumed.json()["priority"]) == (202, 9)
+    assert (await both.client.get(f"/jobs/{job}/spec")).json()["training"]["max_steps"] == 20
+
+
+async def test_only_a_job_that_has_ended_can_be_deleted_and_its_files_go_with_it(both: Api) -> None:
+    job = await both.submit()
+    folder = both.services.settings.artifacts_path / "jobs" / job / "attempts" / "1"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text("…")
+
+    early = await both.client.delete(f"/jobs/{job}")
+    await both.client.post(f"/jobs/{job}/cancel")
+    stale = await both.client.delete(f"/jobs/{job}", headers={"If-Match": '"1"'})
+    gone = await both.client.delete(f"/jobs/{job}")
+
+    assert (early.status_code, early.json()["code"]) == (409, "conflict")
+    assert stale.status_code == 412
+    assert (gone.status_code, gone.content) == (204, b"")
+    assert not folder.parent.parent.exists()
+    assert (await both.client.get(f"/jobs/{job}")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "verb", ["", "/events", "/metrics", "/attempts", "/spec", "/checkpoints", "/outputs", "/outputs/x", "/stream"]
+)
+async def test_a_job_that_is_not_there_is_a_404_everywhere(api: Api, verb: str) -> None:
+    for job in (new_job_id(), "nonsense", "job_" + "Z" * 32, "%00", "job_..%2f"):
+        missing = await api.client.get(f"/jobs/{job}{verb}")
+        assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json"), job
+
+
+async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) -> None:
+    jobs = [await both.submit(name=f"n{n % 2}", tags=[f"t{n % 3}"], priority=n) for n in range(7)]
+    await both.client.post(f"/jobs/{jobs[0]}/cancel")
+
+    async def ids(query: str) -> list[str]:
+        answer = await both.client.get(f"/jobs?{query}")
+        assert answer.status_code == 200, answer.text
+        return [job["id"] for job in answer.json()["data"]]
+
+    assert await ids("") == jobs[::-1]
+    assert await ids("sort=created") == jobs
+    assert await ids("sort=-priority&limit=2") == jobs[:4:-1]
+    assert await ids("state=cancelled,failed") == jobs[:1]
+    assert await ids("tag=t1&sort=created") == [jobs[1], jobs[4]]
+    assert await ids("name=n1&tag=t1") == [jobs[1]]
+    middle = (await both.client.get(f"/jobs/{jobs[3]}")).json()["created_at"]
+    assert jobs[3] in await ids(f"created_after={middle}")
+    assert jobs[3] not in await ids(f"created_before={middle}")
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = (await both.client.get("/jobs?limit=3" + (f"&cursor={cursor}" if cursor else ""))).json()
+        seen += [job["id"] for job in page["data"]]
+        cursor = page["next_cursor"]
+    assert seen == jobs[::-1]
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer", "hint"),
+    [
+        ("stat=queued", "/query/stat", "did you mean 'state'?"),
+        ("state=queud", "/query/state", "did you mean 'queued'?"),
+        ("limit=0", "/query/limit", None),
+        ("limit=1&limit=2", "/query/limit", None),
+        ("cursor=nonsense", "/query/cursor", None),
+        ("created_after=yesterday", "/query/created_after", None),
+        ("sort=size", "/query/sort", None),
+    ],
+)
+async def test_a_query_that_cannot_be_answered_says_why(api: Api, query: str, pointer: str, hint: str | None) -> None:
+    refused = await api.client.get(f"/jobs?{query}")
+
+    assert refused.status_code == 422, refused.text
+    error = refused.json()["errors"][0]
+    assert error["pointer"] == pointer
+    if hint:
+        assert error["hint"] == hint
+
+
+async def test_validation_shows_the_effective_spec_and_why_it_would_wait(both: Api) -> None:
+    found = await both.client.post("/jobs/validate", json={**SPEC, "training": {"max_steps": 30}})
+
+    assert found.status_code == 200, found.text
+    assert found.json()["spec"]["model"] == {"use": "toy/mlp", "args": {}}
+    assert found.json()["steps"] == 30
+    assert found.json()["placement"]["waits"] is True
+    assert found.json()["placement"]["reason"] == "no_such_shape"
+    assert (await both.client.get("/jobs")).json()["data"] == []
+
+
+async def test_events_and_metrics_are_paged_by_number(both: Api) -> None:
+    job = await both.submit()
+    await both.append(job, *[{"loss": n} for n in range(25)])
+
+    seen, after = [], 0
+    while after is not None:
+        page = (await both.client.get(f"/jobs/{job}/events?after={after}&limit=10")).json()
+        seen += [event["no"] for event in page["data"]]
+        after = page["next_cursor"]
+    metrics = (await both.client.get(f"/jobs/{job}/metrics?after=20")).json()
+
+    assert seen == list(range(1, 27))
+    assert metrics["data"][0] == {"no": 21, "step": None, "epoch": None, "loss": 19}
+    assert (metrics["last"], metrics["next_cursor"]) == (26, None)
+    state = (await both.client.get(f"/jobs/{job}/events?kinds=state")).json()
+    assert ([event["no"] for event in state["data"]], state["last"]) == ([1], 26)
