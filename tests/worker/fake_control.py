@@ -41,6 +41,7 @@ class FakeControl(threading.Thread):
         self.acknowledges = True
         self.drains = False
         self._last_entry = "0"
+        self.pauses = threading.Event()
         self._ends = threading.Event()
         self.start()
 
@@ -107,7 +108,8 @@ class FakeControl(threading.Thread):
                 self.client.set(keys.EPOCH, "epoch", nx=True)
                 if popped := self.client.blpop([keys.INBOX], timeout=0.002):
                     self._hear(TO_CONTROL.validate_json(popped[1]))
-                self._ingest()
+                if not self.pauses.is_set():
+                    self._ingest()
 
     def _hear(self, message: Claim | AttemptBeat | NodeBeat) -> None:
         if isinstance(message, Claim):
@@ -156,6 +158,9 @@ class FakeControl(threading.Thread):
             batch = json.loads(fields[b"batch"])
             stored = self.events.setdefault((batch["job"], batch["attempt"]), {})
             for event in batch["events"]:
+                # Contiguous, as the service stores them: what jumps ahead will be sent again.
+                if event["seq"] > len(stored) + 1:
+                    break
                 self.duplicates += event["seq"] in stored
                 stored.setdefault(event["seq"], event)
                 self.arrived_at.setdefault((batch["job"], batch["attempt"], event["seq"]), time.time())

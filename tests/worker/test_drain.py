@@ -1,0 +1,101 @@
+"""A node that is told to go lets its attempts checkpoint first."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from contract.messages import NodeBeat
+from tests.support.processes import children, is_alive, until
+from tests.support.redis_server import RedisServer
+from tests.worker.conftest import NodeStarter
+from tests.worker.fake_control import FakeControl
+
+LONG: dict[str, Any] = {
+    "data": {"use": "toy/regression", "args": {"seconds_per_item": 0.002}},
+    "training": {"max_steps": 100_000, "logging_steps": 1, "save_strategy": "no"},
+}
+PLAIN_CELERY = ("-m", "celery", "-A", "worker.app", "worker")
+
+
+def drained(control: FakeControl, job: str) -> None:
+    done = control.done(job, within=5)
+    assert (done["ending"], done["stop"], done["error"]) == ("stopped", "drain", None)
+    assert len(control.of(job, "checkpoint")) == 1
+
+
+@pytest.mark.parametrize("argv", [(), PLAIN_CELERY], ids=["python -m worker", "celery -A worker.app worker"])
+def test_sigterm_checkpoints_and_ends(argv: tuple[str, ...], start_node: NodeStarter, control: FakeControl) -> None:
+    worker = start_node(*argv, slots=2)
+    node = control.node()
+    jobs = [control.submit(node, **LONG) for _ in range(2)]
+    for job in jobs:
+        control.await_kind(job, "log", within=60)
+    everyone = children(worker.pid)
+
+    assert worker.terminate(within=15) == 0
+
+    for job in jobs:
+        drained(control, job)
+    assert control.nodes[node.node].draining is True
+    until(lambda: not any(map(is_alive, everyone)), within=1, what="everyone is gone")
+    assert not list(start_node.journals.iterdir())
+
+
+def test_a_second_sigterm_is_at_once(start_node: NodeStarter, control: FakeControl) -> None:
+    worker = start_node()
+    job = control.submit(
+        control.node(), model="test/linear", data={"use": "test/data", "args": {"at": 9, "do": "hang"}}
+    )
+    control.await_kind(job, "progress", within=60)
+    everyone = children(worker.pid)
+
+    worker.signal(signal.SIGTERM)
+    until(lambda: control.nodes[control.node().node].draining, what="the node says that it drains")
+    worker.signal(signal.SIGTERM)
+
+    worker.wait(within=2)
+    until(lambda: not any(map(is_alive, everyone)), within=1, what="everyone is gone")
+
+
+def test_a_drain_without_redis_checkpoints_and_the_next_start_tells(
+    start_node: NodeStarter, control: FakeControl, redis: RedisServer
+) -> None:
+    worker = start_node(drain_seconds=3)
+    job = control.submit(control.node(), **LONG)
+    control.await_kind(job, "log", within=60)
+    redis.kill()
+
+    worker.terminate(within=15)
+
+    assert len(list(start_node.journals.iterdir())) == 1
+    redis.start()
+    start_node()
+    until(lambda: control.of(job, "done"), within=30, what="the next start has told how it ended")
+    drained(control, job)
+
+
+def test_an_idle_node_ends_at_once(start_node: NodeStarter, control: FakeControl) -> None:
+    worker = start_node()
+    control.node()
+
+    assert worker.terminate(within=5) == 0
+
+
+def test_a_node_that_control_drains_stays_and_takes_nothing(start_node: NodeStarter, control: FakeControl) -> None:
+    worker = start_node()
+    node: NodeBeat = control.node()
+    job = control.submit(node, **LONG)
+    control.await_kind(job, "log", within=60)
+
+    control.drains = True
+
+    drained(control, job)
+    until(lambda: control.nodes[node.node].draining, what="it says so")
+    assert worker.is_running
+    late = control.submit(node, **LONG)
+    numbers = control.nodes[node.node].number
+    until(lambda: control.nodes[node.node].number > numbers + 3, what="time for a claim has passed")
+    assert (late, 1) not in control.granted

@@ -1,0 +1,121 @@
+"""Each of the four processes is killed with -9, with data-loader children alive. Within a second nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from contract.messages import NodeBeat
+from tests.support.processes import Process, children, is_alive, until
+from tests.worker.conftest import NodeStarter
+from tests.worker.fake_control import FakeControl
+
+LONG: dict[str, Any] = {
+    "data": {"use": "toy/regression", "args": {"seconds_per_item": 0.002}},
+    "training": {"max_steps": 100_000, "logging_steps": 1, "save_strategy": "no", "dataloader_num_workers": 2},
+}
+
+
+def command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def descendants(pid: int, where: Callable[[int], bool]) -> list[int]:
+    return [child for child in children(pid) if where(child)]
+
+
+class Running:
+    """A job with two loader children, and who is who."""
+
+    def __init__(self, worker: Process, control: FakeControl, node: NodeBeat, start: NodeStarter) -> None:
+        self.worker, self.control = worker, control
+        self.job = control.submit(node, **LONG)
+        control.await_kind(self.job, "log", within=60)
+        folder = str(start.artifacts / "jobs" / self.job)
+        self.everyone = children(worker.pid)
+        self.training = descendants(worker.pid, lambda pid: os.readlink(f"/proc/{pid}/cwd").startswith(folder))
+        self.head = next(pid for pid in self.training if os.getpgid(pid) == pid)
+        self.warm = next(pid for pid in self.everyone if "worker.warm" in command(pid) and pid not in self.training)
+        self.supervisor = self._holder_of(start.journals.resolve().as_posix())
+        assert len(self.training) == 3
+
+    def _holder_of(self, folder: str) -> int:
+        for pid in self.everyone:
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{fd}").startswith(folder):
+                    return pid
+        raise AssertionError("nobody holds the journal")
+
+    def all_gone(self, pids: list[int]) -> None:
+        until(lambda: not any(map(is_alive, pids)), within=1.0, what="everyone is gone")
+
+
+@pytest.fixture
+def running(start_node: NodeStarter, control: FakeControl) -> Running:
+    worker = start_node()
+    return Running(worker, control, control.node(), start_node)
+
+
+def runs_another(running: Running, control: FakeControl) -> None:
+    job = control.submit(control.node(), training={"max_steps": 3, "save_strategy": "no"})
+    assert control.done(job, within=60)["ending"] == "finished"
+
+
+def test_kill_training(running: Running, control: FakeControl) -> None:
+    os.kill(running.head, signal.SIGKILL)
+
+    running.all_gone(running.training)
+    assert control.done(running.job, within=5)["reason"] == "crashed"
+    runs_another(running, control)
+
+
+def test_kill_the_supervisor(running: Running, control: FakeControl) -> None:
+    os.kill(running.supervisor, signal.SIGKILL)
+
+    running.all_gone([*running.training, running.supervisor])
+    beats = control.nodes[control.node().node].number
+    until(lambda: control.nodes[control.node().node].number > beats + 1, what="the node beats on")
+    assert control.nodes[control.node().node].running == []
+    assert control.of(running.job, "done") == []
+    seqs = [event["seq"] for event in control.of(running.job)]
+    assert seqs == list(range(1, len(seqs) + 1))
+    runs_another(running, control)
+
+
+def test_kill_the_warm_parent(running: Running, control: FakeControl) -> None:
+    os.kill(running.warm, signal.SIGKILL)
+
+    running.all_gone([*running.training, running.warm])
+    done = control.done(running.job, within=5)
+    assert done["reason"] == "crashed"
+    assert "warm parent" in done["error"]["message"]
+    runs_another(running, control)
+
+
+def test_kill_the_celery_parent(running: Running, control: FakeControl, start_node: NodeStarter) -> None:
+    assert [one.job for one in control.nodes[control.node().node].running] == [running.job]
+
+    running.worker.kill()
+
+    running.all_gone(running.everyone)
+    old = control.node()
+    start_node()
+    until(lambda: control.nodes[old.node].boot != old.boot, within=30, what="the node is back, with a new boot id")
+    until(lambda: not list(start_node.journals.iterdir()), what="what the dead attempt left has arrived")
+    seqs = [event["seq"] for event in control.of(running.job)]
+    assert seqs == list(range(1, len(seqs) + 1))
+
+
+def test_a_second_worker_in_the_same_folder_refuses(running: Running, start_node: NodeStarter) -> None:
+    second = start_node()
+
+    assert second.wait() != 0
+    assert "another worker runs in" in second.output
