@@ -47,8 +47,10 @@ from service.store.times import now_ms, text_of
 
 log = logging.getLogger("footplate.control")
 
-BLOCK_SECONDS = 2
+BLOCK_SECONDS = 1
 """How long a read of Redis may block. Must stay below the socket timeout, or it never returns normally."""
+FRESH_SECONDS = 1.5
+"""A Redis that has not answered for this long may be frozen: nobody is called silent then."""
 SOCKET_SECONDS = 5
 LOCK_SECONDS = 1.0
 RESCUE_SECONDS = 1.0
@@ -116,7 +118,7 @@ class Control:
         self._poked = asyncio.Event()
         self._closing = asyncio.Event()
         self._room_changed = True
-        self._placed_at = self._rescued_at = 0.0
+        self._placed_at = self._rescued_at = self._redis_heard_at = 0.0
         self._ring_everything = False
         self._told: set[tuple[str, int | None]] = set()
 
@@ -206,10 +208,11 @@ class Control:
             log.warning("%s waits for Redis: %s", who, error)
         self.redis_ok = False
 
-    def _redis_is_back(self) -> None:
-        if not self.redis_ok:
+    def _redis_answered(self, after: float) -> None:
+        self._redis_heard_at = time.monotonic()
+        if not self.redis_ok or after > FRESH_SECONDS:
             # Nobody could be heard: everyone gets a full lease.
-            self._timers.restart_all(time.monotonic())
+            self._timers.restart_all(self._redis_heard_at)
         self.redis_ok = True
 
     async def _sleep(self, seconds: float) -> None:
@@ -282,8 +285,9 @@ class Control:
 
     async def read_inbox(self) -> None:
         """Takes what is there, answers it after one transaction. What dies in between is asked again by its sender."""
+        asked = time.monotonic()
         first = await self._redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)
-        self._redis_is_back()
+        self._redis_answered(after=time.monotonic() - asked)
         if first is None:
             return
         more = await self._redis.lpop(keys.INBOX, MAX_MESSAGES)
@@ -380,7 +384,7 @@ class Control:
             # It was us who were away: frozen, or starved. Nobody is silent because we did not listen.
             self._timers.restart_all(clock)
         self._rescued_at = clock
-        if not self.redis_ok:
+        if not self.redis_ok or clock - self._redis_heard_at > FRESH_SECONDS:
             return
         rescued = await self._db.write(lambda conn: rescue(conn, self._timers, clock, now, self._settings))
         self.counts.attempts_lost += rescued.lost

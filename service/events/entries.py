@@ -78,7 +78,7 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
     if raw is None:
         raise ValueError("the entry has no field 'batch'")
     given = _parse(raw)
-    if not is_id(given["job"], "job"):
+    if not isinstance(given["job"], str) or not is_id(given["job"], "job"):
         raise ValueError(f"{given['job']!r} is not the id of a job")
     for name in ("attempt", "fence", "source"):
         if type(given[name]) is not int or not 0 <= given[name] <= MAX_INTEGER:

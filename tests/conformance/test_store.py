@@ -1,0 +1,334 @@
+"""Statements: lists, events, keys, checkpoints, nodes, and the one guarded move."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from contract.errors import IdempotencyMismatch, InvalidSpec, NotFound, PreconditionFailed
+from contract.events import Kind
+from contract.ids import JobId
+from contract.lifecycle import MOVES, JobState, Reason, StopMode
+from contract.messages import Gpu
+from service.jobs.amend import amend
+from service.jobs.delete import delete
+from service.jobs.prune import DAY_MS, prune
+from service.store import attempts, checkpoints, events, job_list, jobs, nodes
+from service.store.job_list import SORTS, JobFilter, Sort
+from tests.conformance.acting import Stage
+
+
+def test_the_same_key_and_body_get_the_same_answer(stage: Stage) -> None:
+    first = stage.submitted("key")
+    again = stage.submitted("key")
+
+    assert (first.replayed, again.replayed) == (False, True)
+    assert again.job.id == first.job.id
+    assert again.response == first.response == f"made {first.job.id}"
+
+
+def test_the_same_key_with_another_body_is_refused(stage: Stage) -> None:
+    stage.submitted("key", "body")
+
+    with pytest.raises(IdempotencyMismatch):
+        stage.submitted("key", "another")
+    assert stage.read(jobs.state_counts) == {"queued": 1}
+
+
+def test_keys_belong_to_a_project(stage: Stage) -> None:
+    mine, theirs = stage.submitted("key"), stage.submitted("key", project="theirs")
+
+    assert not theirs.replayed
+    assert mine.job.id != theirs.job.id
+
+
+def test_keys_are_forgotten_after_a_week_and_jobs_are_not(stage: Stage) -> None:
+    first = stage.submitted("key")
+    stage.later(8 * 24 * 3600)
+    assert stage.write(lambda conn: prune(conn, stage.now)) == 1
+
+    assert not stage.submitted("key").replayed
+    assert stage.job(first.job.id).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("to", JobState)
+@pytest.mark.parametrize("state", JobState)
+def test_a_move_follows_the_table(stage: Stage, state: JobState, to: JobState) -> None:
+    job = stage.submit()
+    stage.write(lambda conn: jobs.record(conn, job, state=state))
+
+    def move() -> bool:
+        return stage.write(
+            lambda conn: jobs.move(conn, job, to=to, expect=[state], reason=Reason.SUBMITTED, now=stage.now)
+        )
+
+    if to in MOVES[state]:
+        before = stage.job(job)
+        assert move()
+        after = stage.job(job)
+        assert (after.state, after.version, after.last_no) == (to, before.version + 1, before.last_no + 1)
+        assert stage.states(job)[-1] == to
+    else:
+        with pytest.raises(ValueError, match="no move"):
+            move()
+        assert stage.job(job).state is state
+
+
+@pytest.mark.parametrize("guard", [{"attempt": 7}, {"fence": 7}, {"expect": [JobState.PAUSED]}])
+def test_who_is_late_moves_nothing(stage: Stage, guard: dict[str, object]) -> None:
+    job = stage.submit()
+    before = stage.job(job)
+    given = {"to": JobState.CANCELLED, "expect": [JobState.QUEUED], "reason": Reason.CANCEL, "now": 1, **guard}
+
+    assert not stage.write(lambda conn: jobs.move(conn, job, **given))  # type: ignore[arg-type]
+    assert stage.job(job) == before
+
+
+def _listed(stage: Stage, limit: int, sort: Sort = "-created", **wanted: object) -> list[JobId]:
+    found: list[JobId] = []
+    cursor = None
+    while True:
+        page = stage.read(
+            lambda conn: job_list.page(conn, JobFilter("default", **wanted), sort, cursor, limit)  # type: ignore[arg-type]
+        )
+        assert len(page.rows) <= limit
+        found += [row.id for row in page.rows]
+        if (cursor := page.next_cursor) is None:
+            return found
+
+
+@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_every_page_of_every_order_together_is_the_whole_list(stage: Stage, sort: Sort, limit: int) -> None:
+    made = []
+    for number in range(9):
+        stage.later(1)
+        names = {"name": f"n{number % 3}"} if number % 4 else {}
+        made.append(stage.submit(priority=number % 3, **names))
+    stage.submit(project="theirs")
+    for job in made[::2]:
+        stage.cancel(job)
+
+    rows = {job: stage.job(job) for job in made}
+    key = {
+        "created": lambda job: job,
+        "priority": lambda job: (rows[job].priority, job),
+        "name": lambda job: (rows[job].name or "", job),
+    }[sort.lstrip("-")]
+    expected = sorted(made, key=key, reverse=sort.startswith("-"))
+    assert _listed(stage, limit, sort) == expected
+    both = (JobState.CANCELLED, JobState.QUEUED)
+    assert _listed(stage, limit, sort, states=both) == expected
+    assert _listed(stage, limit, sort, states=both[:1]) == [job for job in expected if job in made[::2]]
+
+
+def test_filters_narrow_the_list(stage: Stage) -> None:
+    early = stage.submit(name="a", tags=["x", "y"])
+    boundary = int(early[4:16], 16) + 1
+    other = stage.submit(name="b", tags=["y"])
+
+    assert _listed(stage, 10, tag="x") == [early]
+    assert _listed(stage, 10, tag="y", name="b") == [other]
+    assert _listed(stage, 10, tag="z") == []
+    assert _listed(stage, 10, created_before=boundary - 1) == []
+    assert _listed(stage, 10, created_after=boundary - 1) == [other, early]
+
+
+def test_a_foreign_cursor_is_refused(stage: Stage) -> None:
+    stage.submit()
+    stage.submit()
+    page = stage.read(lambda conn: job_list.page(conn, JobFilter("default"), "-created", None, 1))
+
+    for cursor in ("x", "bm9wZQ", "%%%", "W10"):
+        with pytest.raises(InvalidSpec):
+            stage.read(lambda conn, cursor=cursor: job_list.page(conn, JobFilter("default"), "-created", cursor, 1))
+    with pytest.raises(InvalidSpec):
+        stage.read(lambda conn: job_list.page(conn, JobFilter("default"), "priority", page.next_cursor, 1))
+    assert page.total_estimate == 2
+
+
+def test_events_come_in_order_by_page_and_kind(stage: Stage) -> None:
+    job, worker = stage.running()
+    for step in range(5):
+        worker.logs(step)
+
+    first = stage.read(lambda conn: events.after(conn, job, 0, 4))
+    rest = stage.read(lambda conn: events.after(conn, job, first[-1].no, 100))
+    logs = stage.read(lambda conn: events.after(conn, job, 0, 100, ["log"]))
+
+    assert [event.no for event in first + rest] == list(range(1, 9))
+    assert [event.step for event in logs] == [0, 1, 2, 3, 4]
+    assert json.loads(first[0].as_json())["data"]["state"] == "queued"
+
+
+def test_an_event_as_json_is_the_envelope(stage: Stage) -> None:
+    from contract.events import Event
+
+    job, worker = stage.running()
+    worker.send(worker.write(Kind.LINE, {"text": 'a "quoted" line\n\u2028 ünï \x1b[0m'}, 3))
+
+    for row in stage.events(job):
+        event = Event.model_validate_json(row.as_json())
+        assert (event.no, event.kind, event.data) == (row.no, row.kind, json.loads(row.data))
+
+
+def test_a_patch_moves_the_version_and_the_tags(stage: Stage) -> None:
+    job = stage.submit(name="old", tags=["x"])
+    version = stage.job(job).version
+
+    row = stage.write(
+        lambda conn: amend(
+            conn, "default", job, {"name": None, "tags": ["y"], "priority": 9}, stage.now, if_version=version
+        )
+    )
+
+    assert (row.name, json.loads(row.tags), row.priority, row.version) == (None, ["y"], 9, version + 1)
+    assert _listed(stage, 10, tag="y") == [job]
+    assert _listed(stage, 10, tag="x") == []
+    with pytest.raises(PreconditionFailed):
+        stage.write(lambda conn: amend(conn, "default", job, {"name": "z"}, stage.now, if_version=version))
+
+
+def test_a_deleted_job_leaves_nothing(stage: Stage) -> None:
+    job, worker = stage.running(tags=["x"])
+    worker.checkpoints(1)
+    worker.finishes()
+
+    assert stage.write(lambda conn: delete(conn, "default", job)) == [f"jobs/{job}"]
+
+    with pytest.raises(NotFound):
+        stage.job(job)
+    assert stage.events(job) == []
+    assert stage.read(lambda conn: attempts.of_job(conn, job)) == []
+    assert _listed(stage, 10) == []
+    # What its worker still sends is answered, so that its journal may go.
+    assert worker.logs(1).replies[worker.claim].closed
+
+
+def test_the_best_checkpoint_is_one_and_the_deleted_are_no_offers(stage: Stage) -> None:
+    job, worker = stage.running()
+    folder = f"jobs/{job}/attempts/1/checkpoint-"
+    worker.checkpoints(1, is_best=True)
+    worker.checkpoints(2, is_best=True)
+    worker.checkpoints(3, deleted=[folder + "1"])
+    worker.checkpoints(2, status="corrupt")
+
+    rows = stage.read(lambda conn: checkpoints.of_job(conn, job))
+    offers = stage.read(lambda conn: checkpoints.offers(conn, job))
+
+    assert [(row.step, row.status, row.is_best) for row in rows] == [
+        (3, "committed", False),
+        (2, "corrupt", True),
+        (1, "deleted", False),
+    ]
+    assert [row.step for row in offers] == [3]
+
+
+def test_a_checkpoint_outside_its_attempts_folder_is_no_checkpoint(stage: Stage) -> None:
+    job, worker = stage.running()
+    for path in ("/etc/passwd", f"jobs/{job}/attempts/2/checkpoint-1", f"jobs/{job}/attempts/1/../../../x"):
+        done = worker.checkpoints(1, path=path)
+        assert done.dead == 1
+
+    assert stage.read(lambda conn: checkpoints.of_job(conn, job)) == []
+    assert len(stage.read(events.dead)) == 3
+
+
+def test_a_catalogue_is_sent_once_and_kept_while_anyone_has_it(stage: Stage) -> None:
+    node = stage.node()
+    assert stage.beat_node(node, catalogue_hash="h").reply.catalogue_known is None
+    body = {"models": {"toy/mlp": {}}}
+    assert stage.beat_node(node, catalogue_hash="h", catalogue=body).reply.catalogue_known == "h"
+    assert stage.beat_node(node, catalogue_hash="h").reply.catalogue_known == "h"
+    assert stage.read(nodes.catalogues) == [body]
+
+    stage.rescue()
+    stage.later(1000)
+    assert stage.rescue().nodes_lost == [node]
+    assert stage.read(nodes.catalogues) == []
+    stage.write(lambda conn: prune(conn, stage.now + 8 * DAY_MS))
+    assert stage.read(nodes.everyone) == []
+
+
+def test_a_node_of_another_protocol_is_refused_and_told_why(stage: Stage) -> None:
+    old, new = stage.node(protocol=0), stage.node(protocol=2)
+
+    answers = {node: stage.beat_node(node, protocol=p).reply.refused for node, p in ((old, 0), (new, 2))}
+
+    assert answers[old] is None
+    assert "protocol 2" in (answers[new] or "")
+    assert [room.is_staying for room in stage.read(nodes.everyone) if room.id == new] == [False]
+
+
+def test_a_gpu_is_never_announced_twice(stage: Stage) -> None:
+    card = Gpu(uuid="GPU-1", name="H100", capability=(9, 0))
+    first = stage.node(gpus=[card])
+    second = stage.node(gpus=[card])
+
+    assert "GPU-1" in (stage.beat_node(second, gpus=[card]).reply.refused or "")
+    assert stage.beat_node(first, gpus=[card]).reply.refused is None
+
+
+def test_an_operator_drains_a_node_and_takes_it_back(stage: Stage) -> None:
+    job, worker = stage.running()
+    stage.write(lambda conn: nodes.request_drain(conn, worker.node, drain=True))
+
+    assert stage.beat_node(worker.node).reply.drain
+    assert stage.job(job).state is JobState.STOPPING
+    worker.ends("stopped", "drain", stop="drain")
+    assert stage.place() == []
+
+    stage.write(lambda conn: nodes.request_drain(conn, worker.node, drain=False))
+    assert stage.place() == [job]
+
+
+def test_what_waits_says_what_for(stage: Stage) -> None:
+    stage.node(slots=1)
+    stage.submit()
+    waits, impossible = stage.submit(), stage.submit(resources={"gpus_per_node": 1})
+    stage.place()
+
+    assert stage.job(waits).reason is Reason.CAPACITY
+    assert stage.job(impossible).reason is Reason.NO_SUCH_SHAPE
+    assert "1 GPU" in (stage.job(impossible).message or "")
+
+
+def test_bad_events_are_buried_and_hold_nobody_up(stage: Stage) -> None:
+    job, worker = stage.running()
+    good = worker.write(Kind.LOG, {"loss": 1.0}, 1).model_dump(mode="json")
+    raw = json.loads(worker.entry())
+    huge = {**good, "seq": 3, "data": {"text": "x" * 2_000_000}}
+    odd = [
+        {**good, "seq": 4, "at": 'now","evil":"'},
+        {**good, "seq": 5, "epoch": "x"},
+        {**good, "seq": 6, "step": True},
+    ]
+    raw["events"] = [good, huge, *odd, {**good, "seq": 7, "kind": "from_the_future", "data": {"a": "\ud800"}}]
+
+    done = worker.send_entries([json.dumps(raw).encode(), b"not json", b'{"job": 1}'])
+
+    assert (done.watermarks[job, 1, 0], done.dead) == (7, 6)
+    kinds = [(event.seq, event.kind) for event in stage.events(job) if event.source == 0]
+    assert kinds == [(1, "state"), (2, "log"), (3, "gap"), (4, "gap"), (5, "gap"), (6, "gap"), (7, "from_the_future")]
+    assert all(json.loads(event.as_json()) for event in stage.events(job))
+
+
+def test_numbers_that_json_does_not_know_travel_as_strings(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.write(Kind.LOG, {"loss": 1.0}, 1)
+    entry = worker.entry().replace(b'"loss":1.0', b'"loss":NaN,"grad":-Infinity')
+
+    worker.send_entries([entry])
+
+    assert json.loads(stage.events(job, ["log"])[0].data) == {"loss": "NaN", "grad": "-Infinity"}
+    assert json.loads(stage.job(job).metrics or "") == {"loss": "NaN", "grad": "-Infinity"}
+
+
+def test_state_counts_are_for_prometheus(stage: Stage) -> None:
+    stage.cancel(stage.submit(), StopMode.KILL)
+    stage.submit()
+    stage.submit(project="theirs")
+
+    assert stage.read(jobs.state_counts) == {"cancelled": 1, "queued": 2}
+    assert stage.read(lambda conn: jobs.state_counts(conn, "theirs")) == {"queued": 1}

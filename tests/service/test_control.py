@@ -1,0 +1,366 @@
+"""Control over a real Redis: bells, grants, ingest, and a Redis that forgets, freezes and dies."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from contract import keys, layout
+from contract.events import Kind
+from contract.ids import JobId, new_claim_id, new_node_id
+from contract.lifecycle import JobState
+from contract.messages import (
+    TO_ATTEMPT,
+    AttemptBeat,
+    AttemptReply,
+    Claim,
+    Denial,
+    EventBatch,
+    Grant,
+    Message,
+    NodeBeat,
+)
+from contract.testing import make_spec, make_worker_event
+from service.control import Control
+from service.jobs.cancel import cancel
+from service.jobs.submit import submit
+from service.settings import ServiceSettings
+from service.store import attempts, events, jobs, migrate
+from service.store.database import Database
+from service.store.rows import EventRow, JobRow
+from service.store.times import now_ms
+from tests.support.processes import until_async
+from tests.support.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("control") / "footplate.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+class Line:
+    """A worker's side of Redis, and the tests' view of SQL."""
+
+    def __init__(self, control: Control, db: Database, server: RedisServer) -> None:
+        self.control, self.db, self.server = control, db, server
+        self.redis = redis_py.Redis.from_url(server.url, socket_timeout=5)
+        self.node, self.boot = new_node_id(), "boot-1"
+        self.woken: list[set[JobId]] = []
+
+    async def say(self, message: Message) -> None:
+        await asyncio.to_thread(self.redis.rpush, keys.INBOX, message.model_dump_json())
+
+    async def pop(self, key: str, within: float = 10) -> bytes:
+        deadline = asyncio.get_running_loop().time() + within
+        while (left := deadline - asyncio.get_running_loop().time()) > 0:
+            popped = await asyncio.to_thread(self.redis.blpop, [key], min(left, 2))
+            if popped:
+                return bytes(popped[1])
+        raise AssertionError(f"nothing in {key} within {within} s")
+
+    async def hear(self, claim: str) -> Any:
+        return TO_ATTEMPT.validate_json(await self.pop(keys.reply(claim)))  # type: ignore[arg-type]
+
+    async def node_beats(self, number: int = 1) -> None:
+        await self.say(NodeBeat(node=self.node, boot=self.boot, number=number, name="n", slots=2))
+        await self.pop(keys.node_reply(self.node, self.boot))
+
+    async def bell(self) -> dict[str, Any]:
+        """What a Celery worker of this node would be called with."""
+        message = json.loads(await self.pop(keys.queue(self.node)))
+        _, kwargs, _ = json.loads(base64.b64decode(message["body"]))
+        assert message["headers"]["task"] == keys.TASK
+        return kwargs
+
+    async def submit(self) -> JobId:
+        job_id = JobId("job_" + new_node_id()[5:])
+        spec = make_spec()
+        text = json.dumps(spec.as_json())
+        await self.db.write(
+            lambda conn: submit(conn, project="default", spec=spec, spec_json=text, now=now_ms(), job_id=job_id)
+        )
+        self.control.poke()
+        return job_id
+
+    async def job(self, job_id: JobId) -> JobRow:
+        return await self.db.read(lambda conn: jobs.get(conn, "default", job_id))
+
+    async def events(self, job_id: JobId) -> list[EventRow]:
+        return await self.db.read(lambda conn: events.after(conn, job_id, 0, 1_000_000))
+
+    async def claim(self, kwargs: dict[str, Any]) -> Grant | Denial:
+        claim = new_claim_id()
+        await self.say(Claim(claim=claim, node=self.node, boot=self.boot, **kwargs))
+        answer = await self.hear(claim)
+        assert isinstance(answer, Grant | Denial)
+        return answer
+
+    async def start(self) -> Grant:
+        """A job, placed, rung and granted."""
+        await self.node_beats()
+        await self.submit()
+        answer = await self.claim(await self.bell())
+        assert isinstance(answer, Grant)
+        return answer
+
+    def entry(self, grant: Grant, seqs: list[int], last: int | None = None) -> bytes:
+        sent = [_event(seq, last) for seq in seqs]
+        return (
+            EventBatch(
+                job=grant.job, attempt=grant.attempt, fence=grant.fence, claim=grant.claim, source=0, events=sent
+            )
+            .model_dump_json()
+            .encode()
+        )
+
+    async def send(self, grant: Grant, seqs: list[int], last: int | None = None) -> None:
+        await asyncio.to_thread(self.redis.xadd, keys.EVENTS, {"batch": self.entry(grant, seqs, last)})
+
+    def watermark(self, grant: Grant) -> int:
+        return int(self.redis.get(keys.watermark(grant.job, grant.attempt, 0)) or 0)
+
+
+def _event(seq: int, last: int | None) -> dict[str, Any]:
+    if seq == 1:
+        event = make_worker_event(seq, kind=Kind.STATE, data={"state": "running"})
+    elif seq == last:
+        event = make_worker_event(seq, kind=Kind.DONE, data={"ending": "finished", "reason": "completed"})
+    else:
+        event = make_worker_event(seq, data={"loss": float(seq)})
+    return event.model_dump(mode="json")
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+async def line(redis: RedisServer, migrated: Path, tmp_path: Path) -> AsyncIterator[Line]:
+    shutil.copy(migrated, tmp_path / "footplate.db")
+    settings = ServiceSettings(
+        home=tmp_path, redis=redis.url, lease_seconds=2, beat_seconds=0.5, ring_seconds=0.5, poll_seconds=0.05
+    )
+    db = Database(settings.database_url)
+    woken: list[set[JobId]] = []
+    control = Control(db, settings, lambda changed: woken.append(set(changed)))
+    running = asyncio.create_task(control.run())
+    await until_async(lambda: control.is_active, within=10, what="control works")
+    made = Line(control, db, redis)
+    made.woken = woken
+    yield made
+    await control.close()
+    await asyncio.wait_for(running, 15)
+    db.close()
+    made.redis.close()
+
+
+async def test_a_job_goes_through_bell_grant_and_events_to_its_end(line: Line) -> None:
+    grant = await line.start()
+    await line.send(grant, [1, 2, 3], last=3)
+
+    reply = await line.hear(grant.claim)
+
+    assert isinstance(reply, AttemptReply)
+    assert (reply.closed, reply.watermark) == (True, 3)
+    assert (await line.job(grant.job)).state is JobState.SUCCEEDED
+    assert line.watermark(grant) == 3
+    assert line.redis.xlen(keys.EVENTS) == 0
+    assert {grant.job} in line.woken
+    assert (line.control._settings.artifacts_path / layout.PROBE).exists()
+
+
+async def test_bells_go_to_the_nodes_own_queue_and_nowhere_else(line: Line) -> None:
+    await line.node_beats()
+    job = await line.submit()
+
+    assert await line.bell() == {"job": job, "attempt": 1, "fence": 1}
+    assert not line.redis.exists("celery")
+
+
+async def test_a_bell_that_nobody_answered_rings_again(line: Line) -> None:
+    await line.node_beats()
+    await line.submit()
+
+    first, second = await line.bell(), await line.bell()
+
+    assert first == second
+
+
+async def test_a_bell_that_rings_a_thousand_times_starts_one_attempt(line: Line) -> None:
+    await line.node_beats()
+    await line.submit()
+    kwargs = await line.bell()
+    claims = [Claim(claim=new_claim_id(), node=line.node, boot=line.boot, **kwargs) for _ in range(1000)]
+
+    await asyncio.to_thread(line.redis.rpush, keys.INBOX, *(claim.model_dump_json() for claim in claims))
+    answers = [await line.hear(claim.claim) for claim in claims]
+
+    assert sum(isinstance(answer, Grant) for answer in answers) == 1
+
+
+async def test_the_same_claim_is_granted_again(line: Line) -> None:
+    grant = await line.start()
+
+    await line.say(
+        Claim(job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, node=line.node, boot=line.boot)
+    )
+
+    assert await line.hear(grant.claim) == grant
+
+
+async def test_a_cancel_reaches_the_worker_without_waiting_for_its_beat(line: Line) -> None:
+    grant = await line.start()
+    await line.send(grant, [1])
+    await line.db.write(lambda conn: cancel(conn, "default", grant.job, "graceful", now_ms()))  # type: ignore[arg-type]
+    line.control.poke()
+
+    reply = await line.hear(grant.claim)
+
+    assert reply.stop is not None
+    assert (reply.stop.because, reply.stop.mode) == ("cancel", "graceful")
+
+
+async def test_a_redis_that_forgot_everything_is_rung_again_and_loses_nobody(line: Line) -> None:
+    grant = await line.start()
+    await line.send(grant, [1])
+    await until_async(lambda: line.watermark(grant) == 1, within=10, what="the first event is in SQL")
+    waiting = await line.submit()
+    assert (await line.bell())["job"] == waiting
+
+    line.server.restart_empty()
+
+    assert (await line.bell())["job"] == waiting
+    await line.say(AttemptBeat(job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, number=1))
+    assert not (await line.hear(grant.claim)).superseded
+
+
+async def test_a_frozen_redis_costs_nobody_a_lease(line: Line) -> None:
+    grant = await line.start()
+    await line.send(grant, [1])
+    await until_async(lambda: line.watermark(grant) == 1, within=10, what="the first event is in SQL")
+
+    line.server.freeze()
+    await until_async(lambda: not line.control.redis_ok, within=20, what="control noticed")
+    await asyncio.sleep(0)
+    line.server.thaw()
+    await until_async(lambda: line.control.redis_ok, within=20, what="control noticed again")
+
+    await line.say(AttemptBeat(job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, number=1))
+    assert not (await line.hear(grant.claim)).superseded
+    assert line.control.counts.attempts_lost == 0
+
+
+async def test_with_redis_down_a_job_waits_and_then_starts(line: Line) -> None:
+    await line.node_beats()
+    line.server.kill()
+    job = await line.submit()
+    assert (await line.job(job)).state in (JobState.QUEUED, JobState.STARTING)
+
+    line.server.start()
+    await line.node_beats(2)
+
+    assert (await line.bell())["job"] == job
+
+
+async def test_a_silent_attempt_is_lost_and_started_again(line: Line) -> None:
+    grant = await line.start()
+    await line.send(grant, [1])
+
+    numbers = iter(range(2, 1000))
+
+    async def is_back() -> bool:
+        await line.node_beats(next(numbers))
+        return (await line.job(grant.job)).attempt == 2
+
+    await until_async(is_back, within=20, what="the second attempt")
+    assert line.control.counts.attempts_lost == 1
+
+
+async def test_messages_that_nobody_understands_hold_nobody_up(line: Line) -> None:
+    for nonsense in (b"", b"{}", b"\xff\xfe", b'{"type":"claim"}', b"[" * 5000):
+        line.redis.rpush(keys.INBOX, nonsense)
+        line.redis.xadd(keys.EVENTS, {"batch": nonsense})
+    line.redis.xadd(keys.EVENTS, {"other": b"x"})
+
+    grant = await line.start()
+    await line.send(grant, [1, 2], last=2)
+
+    assert (await line.hear(grant.claim)).closed
+    assert len(await line.db.read(events.dead)) == 6
+
+
+async def test_events_are_stored_once_each_whatever_the_stream_does(line: Line) -> None:
+    """Duplicates, reorder, drops, a flushed and a trimmed stream: the journal sends again from the watermark."""
+    grant, last, chance = await line.start(), 3000, random.Random(7)
+    while (mark := line.watermark(grant)) < last:
+        entries = []
+        for start in range(mark + 1, min(mark + 600, last + 1), 50):
+            entries.append(list(range(start, min(start + 50, last + 1))))
+        if chance.random() < 0.5:
+            chance.shuffle(entries)
+        sent = [entry for entry in entries if chance.random() < 0.8]
+        sent += chance.sample(sent, len(sent) // 3)
+        for entry in sent:
+            await line.send(grant, entry, last)
+        if chance.random() < 0.2:
+            line.redis.delete(keys.EVENTS)
+        if chance.random() < 0.2:
+            line.redis.xtrim(keys.EVENTS, maxlen=3, approximate=False)
+        await until_async(lambda: line.redis.xlen(keys.EVENTS) == 0, within=20, what="the stream is read")
+        await asyncio.to_thread(line.redis.ping)
+
+    rows = await line.events(grant.job)
+    assert [row.seq for row in rows if row.source == 0] == list(range(1, last + 1))
+    assert [row.no for row in rows] == list(range(1, len(rows) + 1))
+    assert (await line.job(grant.job)).state is JobState.SUCCEEDED
+
+
+async def test_two_controls_share_one_lock(line: Line) -> None:
+    other = Control(line.db, line.control._settings)
+    running = asyncio.create_task(other.run())
+    try:
+        grant = await line.start()
+        assert not other.is_active
+        await line.control.close()
+        await until_async(lambda: other.is_active, within=15, what="the other one works")
+        # It adopts what runs by its fence and claim.
+        await line.say(AttemptBeat(job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, number=1))
+        assert not (await line.hear(grant.claim)).superseded
+    finally:
+        await other.close()
+        await asyncio.wait_for(running, 15)
+
+
+async def test_a_claim_of_another_protocol_is_denied_with_the_reason(line: Line) -> None:
+    await line.node_beats()
+    await line.submit()
+    kwargs = await line.bell()
+
+    async def claim(protocol: int) -> Grant | Denial:
+        made = Claim(claim=new_claim_id(), node=line.node, boot=line.boot, protocol=protocol, **kwargs)
+        await line.say(made)
+        answer: Grant | Denial = await line.hear(made.claim)
+        return answer
+
+    newer = await claim(2)
+    assert isinstance(newer, Denial)
+    assert "protocol 2" in newer.reason
+    assert isinstance(await claim(0), Grant)
+
+
+async def test_nothing_is_left_open_when_a_job_has_ended(line: Line) -> None:
+    grant = await line.start()
+    await line.send(grant, [1, 2], last=2)
+    await line.hear(grant.claim)
+
+    assert await line.db.read(attempts.open_sources) == []
