@@ -12,7 +12,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from contract.arguments.agree import disagreements
 from contract.arguments.notyet import CHOICES_NOT_YET, NOT_YET, SERVER_OWNED
 from contract.arguments.training import TrainingArguments
+from contract.body import pointer_to
 from contract.errors import InvalidSpec, Problem, did_you_mean
+from contract.explain import problem, unique
 
 FIELDS = tuple(field.name for field in dataclasses.fields(TrainingArguments))
 _NONE: tuple[frozenset[str], str] = (frozenset(), "")
@@ -24,11 +26,16 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
     problems: list[Problem] = []
     good: dict[str, Any] = {}
     for name, value in values.items():
-        at = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
-        found = list(_problems_of(name, value, at))
-        problems += found
-        if not found and name in FIELDS:
+        at = pointer + pointer_to(name)
+        if refused := _refused(name, value, at):
+            problems.append(refused)
+            continue
+        if name in NOT_YET:  # with the value that changes nothing
+            continue
+        try:
             good[name] = _adapter(name).validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            problems += unique(_told(error, at))
     bad = {problem.pointer for problem in problems}
     args = _unchecked(good)
     for clash in disagreements(args):
@@ -40,32 +47,27 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
     return args
 
 
-def _problems_of(name: str, value: object, at: str) -> Iterator[Problem]:
+def _refused(name: str, value: object, at: str) -> Problem | None:
+    """By its name alone, or by a choice that is known and not there yet."""
     if name in SERVER_OWNED:
-        yield Problem(at, "server_owned", f"{name} is the server's", SERVER_OWNED[name])
-    elif name in NOT_YET:
-        if not NOT_YET[name].accepts(value):
-            yield Problem(at, "not_available_yet", f"{name} is not available yet", NOT_YET[name].instead)
-    elif name not in FIELDS:
-        yield Problem(at, "unknown_field", f"no training argument named {name!r}", did_you_mean(name, FIELDS))
-    elif isinstance(value, str) and value in CHOICES_NOT_YET.get(name, _NONE)[0]:
-        yield Problem(at, "not_available_yet", f"{name} {value} is not available yet", CHOICES_NOT_YET[name][1])
-    else:
-        yield from _type_problems(name, value, at)
+        return Problem(at, "server_owned", f"{name} is the server's", SERVER_OWNED[name])
+    if name in NOT_YET:
+        if NOT_YET[name].accepts(value):
+            return None
+        return Problem(at, "not_available_yet", f"{name} is not available yet", NOT_YET[name].instead)
+    if name not in FIELDS:
+        short = name[:80]
+        return Problem(at, "unknown_field", f"no training argument named {short!r}", did_you_mean(short, FIELDS))
+    choices, instead = CHOICES_NOT_YET.get(name, _NONE)
+    if isinstance(value, str) and value in choices:
+        return Problem(at, "not_available_yet", f"{name} {value} is not available yet", instead)
+    return None
 
 
-def _type_problems(name: str, value: object, at: str) -> Iterator[Problem]:
-    try:
-        _adapter(name).validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        for found in error.errors(include_url=False, include_context=False):
-            where = "".join(f"/{part}" for part in found["loc"] if isinstance(part, int))
-            yield Problem(at + where, found["type"], found["msg"], _near_choice(name, value))
-
-
-def _near_choice(name: str, value: object) -> str | None:
-    choices = _adapter(name).json_schema().get("enum", [])
-    return did_you_mean(value, choices) if isinstance(value, str) and choices else None
+def _told(error: ValidationError, at: str) -> Iterator[Problem]:
+    for one in error.errors(include_url=False):
+        where = "".join(f"/{part}" for part in one["loc"] if isinstance(part, int))
+        yield problem(at + where, one["type"], one.get("ctx", {}), one["input"], one["msg"])
 
 
 def _adapter(name: str) -> TypeAdapter[Any]:

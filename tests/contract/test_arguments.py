@@ -121,7 +121,7 @@ def test_a_choice_that_is_not_there_yet_is_told_from_one_that_does_not_exist(nam
     found = problems({name: value})[f"/training/{name}"]
 
     assert (found.code, bool(found.hint)) == ("not_available_yet", True)
-    assert problems({name: "no_such"})[f"/training/{name}"].code == "literal_error"
+    assert problems({name: "no_such"})[f"/training/{name}"].code == "unknown_choice"
 
 
 def test_python_refuses_what_is_not_there_yet_and_what_does_not_exist() -> None:
