@@ -55,6 +55,7 @@ class Wire:
             self._merged[kind] = self._merged.get(kind, 0) + (kind in self._newest)
             self._newest[kind] = line
             return
+        self._take_merged()
         self._queue(line)
         self.flush()
 

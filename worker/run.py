@@ -41,7 +41,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float) -> int:
     wire = Wire(events_fd)
     try:
         emit = Emit(wire, stop_fd, order.files)
-        wire.send("tick", {"fork_ms": round((started - forked_at) * 1000, 1)})
+        wire.send("tick", {"forked_ms": round((started - forked_at) * 1000, 1)})
         settle(order)
         done = train(order, emit)
     except BaseException as error:

@@ -334,6 +334,8 @@ class Supervisor:
         if kind == "outcome":
             with suppress(ValidationError):
                 self._told = DoneData.model_validate(data)
+        if "forked_ms" in data:
+            log.info("%s attempt %s: forked in %s ms", self._grant.job, self._grant.attempt, data["forked_ms"])
         if kind not in FROM_TRAINING:
             return None
         self._notice(kind, data)

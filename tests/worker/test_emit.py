@@ -1,0 +1,119 @@
+"""Training's side of the socket: it never waits, and never loses what is kept."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.ids import new_job_id
+from contract.lifecycle import StopMode
+from worker.artifacts import AttemptFiles
+from worker.emit import Emit, Wire
+from worker.supervise import STOP_BYTES as SUPERVISORS_BYTES
+from worker.trainer.state import TrainerControl, TrainerState
+
+
+@pytest.fixture
+def reader() -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(2)
+    theirs_fd[0] = theirs.detach()
+    yield ours
+    ours.close()
+
+
+theirs_fd = [0]
+
+
+def lines(reader: socket.socket, until: str, wire: Wire | None = None) -> list[dict[str, Any]]:
+    """Everything up to the first event of a kind."""
+    data = b""
+    while not (data.endswith(b"\n") and json.loads(data.splitlines()[-1])["kind"] == until):
+        if wire is not None:
+            wire.flush()
+        data += reader.recv(1 << 20)
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def test_what_does_not_fit_is_merged_with_a_mark_and_what_is_kept_is_kept(reader: socket.socket) -> None:
+    wire = Wire(theirs_fd[0])
+    started = time.monotonic()
+    for step in range(30_000):
+        wire.send("log", {"loss": 1.0}, step)
+        if step % 1000 == 0:
+            wire.send("eval", {"eval_loss": 1.0}, step)
+    assert time.monotonic() - started < 10
+    wire.send("outcome", {})
+
+    events = lines(reader, "outcome", wire)
+
+    logs = [event["step"] for event in events if event["kind"] == "log"]
+    merged = sum(event["data"].get("merged", 0) for event in events)
+    assert [event["step"] for event in events if event["kind"] == "eval"] == list(range(0, 30_000, 1000))
+    assert logs == sorted(logs)
+    assert logs[-1] == 29_999
+    assert len(logs) + merged == 30_000
+    assert merged > 10_000
+
+
+def test_a_huge_event_is_cut_down_and_says_so(reader: socket.socket) -> None:
+    wire = Wire(theirs_fd[0])
+    wire.send("log", {"loss": 1.0, "matrix": [0.0] * 3_000_000})
+    wire.send("outcome", {})
+
+    [event, _] = lines(reader, "outcome", wire)
+
+    assert event["data"]["loss"] == 1.0
+    assert event["data"]["truncated"] is True
+    assert "matrix" not in event["data"]
+
+
+def test_without_a_reader_training_goes_on(reader: socket.socket) -> None:
+    wire = Wire(theirs_fd[0])
+    reader.close()
+
+    wire.send("state", {"state": "running"})
+    wire.flush(within=1)
+
+
+def emit_with_stop_byte(tmp_path: Path) -> tuple[Emit, mmap.mmap]:
+    fd = os.memfd_create("stop")
+    os.ftruncate(fd, mmap.PAGESIZE)
+    emit = Emit(Wire(theirs_fd[0]), fd, AttemptFiles(tmp_path, new_job_id(), 1))
+    return emit, mmap.mmap(fd, mmap.PAGESIZE)
+
+
+@pytest.mark.parametrize(("mode", "saves"), [(StopMode.CHECKPOINT, True), (StopMode.GRACEFUL, False)])
+def test_the_stop_byte_reaches_the_loop(reader: socket.socket, tmp_path: Path, mode: StopMode, saves: bool) -> None:
+    emit, byte = emit_with_stop_byte(tmp_path)
+    control = TrainerControl()
+    emit.on_step_end(None, TrainerState(global_step=1, max_steps=9), control)
+    assert not control.should_training_stop
+
+    byte[0] = SUPERVISORS_BYTES[mode]
+    emit.on_step_end(None, TrainerState(global_step=2, max_steps=9), control)
+
+    assert (control.should_training_stop, control.should_save) == (True, saves)
+    assert emit.obeyed is mode
+
+
+def test_a_step_costs_two_microseconds_at_most(reader: socket.socket, tmp_path: Path) -> None:
+    emit, _ = emit_with_stop_byte(tmp_path)
+    state, control = TrainerState(global_step=1, max_steps=9), TrainerControl()
+    emit.on_step_end(None, state, control)
+
+    def microseconds() -> float:
+        started = time.perf_counter()
+        for _ in range(10_000):
+            emit.on_step_end(None, state, control)
+        return (time.perf_counter() - started) * 100
+
+    assert min(microseconds() for _ in range(5)) < 2

@@ -1,0 +1,57 @@
+"""What training prints: whole lines, cut where they are too long, never too many."""
+
+from __future__ import annotations
+
+from worker.lines import BURST_LINES, MAX_LINE_CHARS, Lines
+
+
+def texts(events: list[dict[str, object]]) -> list[object]:
+    return [event["data"]["text"] for event in events]  # type: ignore[index]
+
+
+def test_lines_are_whole_however_they_come() -> None:
+    lines = Lines("stdout")
+
+    assert texts(lines.take(b"one\ntw")) == ["one"]
+    assert texts(lines.take(b"o\r\nthr\xc3")) == ["two"]
+    assert texts(lines.take(b"\xa9e")) == []
+    assert texts(lines.take(b"")) == ["thrée"]
+
+
+def test_a_progress_bar_is_its_states() -> None:
+    assert texts(Lines("stderr").take(b"\r10%\r20%\n")) == ["", "10%", "20%"]
+
+
+def test_a_long_line_is_cut_and_says_by_how_much() -> None:
+    [event] = Lines("stdout").take(b"x" * (MAX_LINE_CHARS + 5) + b"\n")
+
+    assert len(event["data"]["text"]) == MAX_LINE_CHARS
+    assert event["data"]["cut"] == 5
+
+
+def test_a_line_without_end_does_not_fill_the_memory() -> None:
+    lines = Lines("stdout")
+
+    events = [event for _ in range(200) for event in lines.take(b"x" * 1000)]
+
+    assert events
+    assert all(len(event["data"]["text"]) == MAX_LINE_CHARS for event in events)
+
+
+def test_a_flood_is_counted_and_marked() -> None:
+    lines = Lines("stdout")
+    told = [event for _ in range(100) for event in lines.take(b"line\n" * 1000)]
+    told += lines.take(b"")
+
+    left_out = sum(event["data"].get("left_out", 0) for event in told)
+    kept = sum("left_out" not in event["data"] for event in told)
+    assert left_out + kept == 100_000
+    assert BURST_LINES <= kept < BURST_LINES + 1000
+    assert "left out" in told[-1]["data"]["text"]
+
+
+def test_the_tail_is_what_came_last() -> None:
+    lines = Lines("stderr")
+    lines.take(b"".join(b"%d\n" % n for n in range(5000)))
+
+    assert lines.tail[-1] == "4999"

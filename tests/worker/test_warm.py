@@ -1,0 +1,109 @@
+"""The warm parent: one thread, nothing run, nothing secret; what it forks starts at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contract.messages import Gpu
+from tests.support.processes import children, until
+from tests.worker.conftest import Lasting
+from worker.parent import clean_environment
+
+SHORT = {"training": {"max_steps": 2, "save_strategy": "no"}}
+
+
+@pytest.fixture(scope="module")
+def lasting(make_lasting: Callable[..., Lasting]) -> Lasting:
+    return make_lasting(slots=0, gpus="GPU-a:H100:81559:9.0, GPU-b:V100:16384:7.0")
+
+
+def warm_parent(lasting: Lasting) -> int:
+    # It calls itself so from its exec on; a training process is its fork and has the same command line.
+    for pid in children(lasting.process.pid):
+        if b"worker.warm" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    raise AssertionError("there is no warm parent")
+
+
+def test_it_has_one_thread_and_no_gpu_open_after_its_imports(lasting: Lasting) -> None:
+    lasting.control.done(lasting.submit(**SHORT), within=60)
+    warm = warm_parent(lasting)
+
+    assert len(os.listdir(f"/proc/{warm}/task")) == 1
+    links = [os.readlink(f"/proc/{warm}/fd/{fd}") for fd in os.listdir(f"/proc/{warm}/fd")]
+    assert not [link for link in links if "nvidia" in link]
+
+
+def test_its_environment_holds_no_credential(lasting: Lasting) -> None:
+    names = {line.partition(b"=")[0].decode() for line in
+             Path(f"/proc/{warm_parent(lasting)}/environ").read_bytes().split(b"\0")}  # fmt: skip
+
+    assert "OPENBLAS_NUM_THREADS" in names
+    assert not {name for name in names if "SECRET" in name or name.startswith("FOOTPLATE")}
+
+
+def test_only_what_is_allowed_is_passed_on() -> None:
+    allowed = {"PATH": "/bin", "NCCL_DEBUG": "INFO", "LC_ALL": "C"}
+    secret = {"AWS_SECRET_ACCESS_KEY": "x", "HF_TOKEN": "x", "FOOTPLATE_REDIS": "redis://:x@host", "REDIS_URL": "x"}
+    passed = clean_environment(allowed | secret)
+    assert passed.keys() == {"PATH", "NCCL_DEBUG", "LC_ALL", "OPENBLAS_NUM_THREADS", "PYTHONUNBUFFERED"}
+
+
+def test_the_simulated_gpus_are_announced_and_are_the_slots(lasting: Lasting) -> None:
+    beat = lasting.control.nodes[lasting.node.node]
+    assert beat.slots == 2
+    assert beat.gpus == [
+        Gpu(uuid="GPU-a", name="H100", memory_mb=81559, capability=(9, 0)),
+        Gpu(uuid="GPU-b", name="V100", memory_mb=16384, capability=(7, 0)),
+    ]
+
+
+def test_each_of_two_jobs_at_once_sees_its_own_gpu_only(lasting: Lasting) -> None:
+    long = {"at": 0, "do": "tell", "n": 4, "seconds": 0.2}
+    jobs = {
+        gpu: lasting.submit(
+            model="test/linear",
+            data={"use": "test/data", "args": long},
+            training={"max_steps": 1, "save_strategy": "no"},
+            gpus=[gpu] if gpu else [],
+        )
+        for gpu in ("GPU-a", "GPU-b")
+    }
+
+    for gpu, job in jobs.items():
+        lasting.control.done(job)
+        texts = [line["data"]["text"] for line in lasting.control.of(job, "line")]
+        assert f"visible {gpu}" in texts
+
+
+def test_a_job_without_a_gpu_sees_none(lasting: Lasting) -> None:
+    job = lasting.submit(
+        model="test/linear",
+        data={"use": "test/data", "args": {"at": 0, "do": "tell", "n": 4}},
+        training={"max_steps": 1, "save_strategy": "no"},
+    )
+
+    lasting.control.done(job)
+    assert "visible " in [line["data"]["text"] for line in lasting.control.of(job, "line")]
+
+
+def test_from_fork_to_the_first_line_takes_milliseconds(lasting: Lasting) -> None:
+    for _ in range(5):
+        lasting.control.done(lasting.submit(**SHORT))
+
+    took = [float(line.rpartition("forked in ")[2].split()[0]) for line in lasting.process.output.splitlines()
+            if "forked in " in line]  # fmt: skip
+    # The bar is 25 ms on a quiet machine; a test on a shared one asks for the best of many.
+    assert min(took) < 25, took
+
+
+def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:
+    old = warm_parent(lasting)
+    os.kill(old, 9)
+
+    until(lambda: warm_parent(lasting) != old, despite=(AssertionError, OSError), what="another one is there")
+    assert lasting.control.done(lasting.submit(**SHORT), within=60)["ending"] == "finished"
