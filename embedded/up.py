@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -98,8 +98,6 @@ class Launcher:
                 raise
             self.migrate()
             self.start_service_on_schema()
-        # One that dies comes back where its users look for it.
-        self.env["FOOTPLATE_PORT"] = str(urlsplit(self.url).port or 80)
 
     def migrate(self) -> None:
         self.family.run(self.program("migrate", "service", "migrate"))
@@ -112,6 +110,9 @@ class Launcher:
         except Failed:
             self.family.give_up(child)
             raise
+        # One that dies comes back where its users look for it.
+        found = {"FOOTPLATE_PORT": str(urlsplit(self.url).port or 80)}
+        child.program = replace(child.program, env={**child.program.env, **found})
 
     def answers(self) -> bool:
         try:

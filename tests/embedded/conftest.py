@@ -19,10 +19,11 @@ class Up:
 
     def launch(self, *words: str, **environment: str) -> Process:
         """Started, and perhaps never ready."""
+        return self.launch_talking("--json", *words, **environment)
+
+    def launch_talking(self, *words: str, **environment: str) -> Process:
         env = {"FOOTPLATE_HOME": str(self.home), "FOOTPLATE_BEAT_SECONDS": "0.5", "FOOTPLATE_LEASE_SECONDS": "4"}
-        return self.processes.start(
-            "-m", "footplate", "up", "--port", "0", "--json", *words, name="up", env=env | environment
-        )
+        return self.processes.start("-m", "footplate", "up", "--port", "0", *words, name="up", env=env | environment)
 
     def start(self, *words: str, **environment: str) -> Process:
         """Started, and the page answers."""
@@ -41,6 +42,13 @@ class Up:
 
     def submit(self, spec: dict[str, Any]) -> str:
         return str(self.client.post("/jobs", json=spec).raise_for_status().json()["id"])
+
+    def until_nodes(self, count: int) -> None:
+        def are_up() -> bool:
+            names = {node["name"] for node in self.get("/nodes")["data"] if node["state"] == "up"}
+            return names == {f"node-{number}" for number in range(1, count + 1)}
+
+        self.processes.until(are_up, within=60, what=f"{count} nodes take work")
 
     def until_job(self, job: str, *states: str, within: float = 90) -> dict[str, Any]:
         self.processes.until(

@@ -13,6 +13,8 @@ import pytest
 from tests.embedded.conftest import Up
 from tests.support.processes import children, is_alive, left_behind, until
 
+pytestmark = pytest.mark.timeout(240)
+
 STEADY = {
     "model": "toy/mlp",
     "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.002}},
@@ -49,10 +51,7 @@ def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None
 def test_two_nodes_announce_themselves(up: Up) -> None:
     up.start("--nodes", "2", "--no-first-job")
 
-    def up_nodes() -> bool:
-        return {node["name"] for node in up.get("/nodes")["data"] if node["state"] == "up"} == {"node-1", "node-2"}
-
-    up.processes.until(up_nodes, within=60, what="both nodes are up")
+    up.until_nodes(2)
 
 
 def test_a_second_start_on_the_same_home_says_who_holds_it(up: Up) -> None:
@@ -90,21 +89,22 @@ def test_who_dies_is_started_again_in_the_same_place(up: Up, who: str) -> None:
     assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_checkpoints_what_runs_and_the_next_start_continues_it(up: Up, how: signal.Signals) -> None:
+def test_ctrl_c_checkpoints_what_runs_and_the_next_start_continues_it(up: Up) -> None:
     launcher = up.start("--no-first-job")
     job = up.submit(STEADY)
     up.processes.until(
         lambda: (up.get(f"/jobs/{job}")["progress"] or {}).get("step", 0) > 5, within=60, what="the job is under way"
     )
 
-    launcher.signal(how)
+    launcher.signal(signal.SIGINT)
     assert launcher.wait(within=60) == 0
     assert not left_behind(up.home)
 
     up.start("--no-first-job")
-    done = up.until_job(job, "succeeded", "failed")
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done
+    assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
+    endings = [one["ending"] for one in up.get(f"/jobs/{job}/attempts")["data"]]
+    assert (endings[0], endings[-1]) == ("stopped", "finished")
+    assert not {"failed", "lost"} & set(endings)
     steps = [row["step"] for row in up.get(f"/jobs/{job}/metrics?limit=10000")["data"] if "loss" in row]
     assert steps == sorted(set(steps)), "a drained job does no step twice"
 

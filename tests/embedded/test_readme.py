@@ -1,0 +1,61 @@
+"""What the README and the launcher tell people to paste works when pasted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.embedded.conftest import Up
+from tests.support.processes import REPOSITORY, Processes
+
+pytestmark = pytest.mark.timeout(240)
+NEXT = (REPOSITORY / "README.md").read_text().partition("## Next, paste this")[2]
+COMMANDS, SCRIPT = re.findall(r"```(?:sh|python)\n(.*?)```", NEXT, re.DOTALL)[:2]
+
+
+def paste(commands: str) -> str:
+    done = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_the_readme_pastes_drives_a_job_and_shows_every_step_also_to_one_who_joins_late(
+    up: Up, processes: Processes, tmp_path: Path
+) -> None:
+    up.start("--no-first-job")
+    up.until_nodes(1)
+    short = up.submit({"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 30, "logging_steps": 1}})
+
+    driven = paste(COMMANDS.replace("localhost:8080", up.ready["url"]) + "\necho; echo $id").split()[-1]
+    assert up.until_job(driven, "cancelled")["desired"] == "cancel"
+
+    up.until_job(short, "succeeded")
+    (tmp_path / "watch.py").write_text(SCRIPT)
+    watch = processes.start(sys.executable, str(tmp_path / "watch.py"), short, up.ready["url"].replace("http", "ws"))
+    assert watch.wait(30) == 0, watch.output
+    steps = [int(line.split()[1]) for line in watch.output.splitlines() if line.split()[2] != "None"]
+    assert steps == list(range(1, 31))
+
+
+def test_the_commands_that_up_prints_start_a_job_and_pause_it(up: Up) -> None:
+    launcher = up.launch_talking("--no-first-job")
+    launcher.until(lambda: "Ctrl-C here" in launcher.output, within=60, what="up has said everything")
+    first, _, third = [line.strip() for line in launcher.output.splitlines() if "curl" in line]
+    up.ready = {"url": launcher.output.splitlines()[0]}
+
+    job = paste(f"{first}\n{third}\necho; echo $id").split()[-1]
+
+    assert up.until_job(job, "paused")["actions"] == ["resume", "cancel"]
+
+
+def test_the_first_job_is_shown_moving_in_plain_lines(up: Up) -> None:
+    launcher = up.launch_talking()
+
+    launcher.until(lambda: re.search(r"first job running  step \d+/\d+", launcher.output), within=60, what="it moves")
+
+    assert "\033" not in launcher.output
+    assert launcher.output.splitlines()[0].startswith("http://127.0.0.1:")
