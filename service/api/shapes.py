@@ -256,7 +256,15 @@ def answers(model: type[BaseModel], status: int = 200, description: str = "") ->
 
 def takes(model: type[BaseModel], *, required: bool = False) -> Json:
     """For a route's decorator: the body that it reads itself."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    content = {"application/json": {"schema": schema}}
+    schema = model.model_json_schema()
+    content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
     return {"openapi_extra": {"requestBody": {"required": required, "content": content}}}
+
+
+def _inlined(value: Any, definitions: Json) -> Any:
+    """Small schemas with their definitions in place: a route's own body has no others to share them with."""
+    if isinstance(value, dict):
+        if "$ref" in value:
+            return _inlined(definitions[value["$ref"].rpartition("/")[2]], definitions)
+        return {key: _inlined(item, definitions) for key, item in value.items()}
+    return [_inlined(item, definitions) for item in value] if isinstance(value, list) else value

@@ -88,8 +88,9 @@ async def rest(socket: ClientConnection) -> tuple[list[Any], int, str]:
         while True:
             found.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
     except ConnectionClosed as closed:
-        assert closed.rcvd
-        return found, closed.rcvd.code, closed.rcvd.reason
+        how = closed.rcvd
+    assert how, "the connection broke without a close frame"
+    return found, how.code, how.reason
 
 
 def numbers(frames: list[Any]) -> list[int]:

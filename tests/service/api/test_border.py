@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -183,8 +183,8 @@ async def test_the_page_and_the_docs_need_nothing_from_elsewhere(api: Api) -> No
 
 
 @pytest.fixture
-def artifacts(api: Api) -> Iterator[Path]:
-    yield api.services.settings.artifacts_path
+def artifacts(api: Api) -> Path:
+    return api.services.settings.artifacts_path
 
 
 async def test_outputs_are_attachments_below_their_folder_and_nothing_else(api: Api, artifacts: Path) -> None:

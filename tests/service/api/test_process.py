@@ -1,0 +1,127 @@
+"""`python -m service …` as an operator starts it: settings, schema, one line to find it by, an end in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.service.api.conftest import SPEC, rest
+from tests.support.processes import Processes, clean_environment
+from tests.support.redis_server import RedisServer
+
+
+def environment(folder: Path, **more: Any) -> dict[str, Any]:
+    return {"FOOTPLATE_HOME": folder, "FOOTPLATE_PORT": 0, "FOOTPLATE_URL_FILE": folder / "url", **more}
+
+
+def start(processes: Processes, role: str, **more: Any) -> tuple[Any, str]:
+    env = environment(processes.folder, **more)
+    assert processes.start("-m", "service", "migrate", env=env).wait(60) == 0
+    process = processes.start("-m", "service", role, env=env)
+    process.until((processes.folder / "url").exists, within=30, what="the service listens")
+    return process, (processes.folder / "url").read_text().strip()
+
+
+def test_importing_the_service_imports_no_torch() -> None:
+    code = "import sys, service.__main__, service.app; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], env=clean_environment(), check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"FOOTPLATE_PORT": "many"}, "FOOTPLATE_PORT='many' cannot be used"),
+        ({"FOOTPLATE_HOST": "0.0.0.0"}, "set FOOTPLATE_API_KEY, or listen on 127.0.0.1"),
+        ({"FOOTPLATE_DATABASE": "mysql://x"}, "Known: sqlite:///path"),
+    ],
+)
+def test_settings_that_cannot_work_are_told_in_a_sentence(
+    processes: Processes, settings: dict[str, str], sentence: str
+) -> None:
+    process = processes.start("-m", "service", "api", env=environment(processes.folder, **settings))
+
+    assert process.wait(30) == 2
+    assert sentence in process.output
+    assert "Traceback" not in process.output
+
+
+def test_a_database_without_its_schema_is_refused_with_the_command_that_makes_it(processes: Processes) -> None:
+    for role in ("api", "control", "all"):
+        process = processes.start("-m", "service", role, env=environment(processes.folder))
+
+        assert process.wait(30) == 2
+        assert "python -m service migrate" in process.output
+        assert "Traceback" not in process.output
+
+
+def test_a_role_that_there_is_not_is_answered_with_those_that_there_are(processes: Processes) -> None:
+    process = processes.start("-m", "service", "apo", env=environment(processes.folder))
+
+    assert process.wait(30) == 2
+    assert all(role in process.output for role in ("api", "control", "all", "migrate"))
+
+
+def test_an_address_in_use_is_told_in_a_sentence(processes: Processes) -> None:
+    _, url = start(processes, "api")
+    port = url.rpartition(":")[2]
+
+    second = processes.start("-m", "service", "api", env=environment(processes.folder, FOOTPLATE_PORT=port))
+
+    assert second.wait(30) == 2
+    assert "FOOTPLATE_PORT=0 takes any free port" in second.output
+
+
+async def test_sigterm_closes_sockets_and_ends_in_three_seconds(processes: Processes) -> None:
+    process, url = await asyncio.to_thread(start, processes, "api")
+    async with httpx2.AsyncClient(base_url=url) as client:
+        job = (await client.post("/jobs", json=SPEC)).json()["id"]
+        async with connect(f"{url.replace('http', 'ws')}/jobs/{job}/stream") as socket:
+            await socket.recv()
+
+            process.signal(signal.SIGTERM)
+            started = time.monotonic()
+            _, code, _ = await rest(socket)
+
+    assert await asyncio.to_thread(process.wait, 10) == 0
+    assert code == 1012
+    assert time.monotonic() - started <= 3.5
+    assert not (processes.folder / "url").exists()
+
+
+async def test_a_reader_of_one_process_hears_of_a_verb_given_to_another(
+    processes: Processes, redis: RedisServer
+) -> None:
+    _, first = await asyncio.to_thread(start, processes, "api", FOOTPLATE_REDIS=redis.url)
+    (processes.folder / "url").unlink()
+    _, second = await asyncio.to_thread(start, processes, "api", FOOTPLATE_REDIS=redis.url)
+    async with httpx2.AsyncClient() as client:
+        job = (await client.post(f"{first}/jobs", json=SPEC)).json()["id"]
+        async with connect(f"{first.replace('http', 'ws')}/jobs/{job}/stream") as socket:
+            while "caught_up" not in json.loads(await socket.recv()):
+                pass
+
+            await client.post(f"{second}/jobs/{job}/cancel")
+
+            frames, code, _ = await rest(socket)
+    assert (frames[-1]["end"], code) == ("cancelled", 1000)
+
+
+def test_an_idle_service_is_small(processes: Processes) -> None:
+    process, url = start(processes, "api")
+    httpx2.get(f"{url}/readyz")
+
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    resident_mb = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+    assert resident_mb <= 150

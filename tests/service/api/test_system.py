@@ -1,0 +1,164 @@
+"""The service about itself: nodes, components, health, numbers, and a description that is true."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from contract.messages import NodeBeat
+from service.api import shapes
+from service.jobs.beat import node_beat
+from service.store.times import now_ms
+from tests.service.api.conftest import SPEC, Api
+
+CATALOGUE = {
+    "models": {"toy/mlp": {"name": "toy/mlp", "group": "models"}},
+    "data": {"toy/regression": {"name": "toy/regression", "group": "data"}},
+}
+
+OPERATIONS = {
+    "amend_job", "cancel_job", "create_job", "create_ticket", "delete_job", "download_output", "drain_node", "get_job",
+    "get_spec", "job_schema", "list_attempts", "list_checkpoints", "list_components", "list_events", "list_jobs",
+    "list_metrics", "list_nodes", "list_outputs", "livez", "openapi", "pause_job", "prometheus", "readyz", "resume_job",
+    "stream_events", "validate_job",
+}  # fmt: skip
+"""Clients are generated from these names. A new route adds its own here; a name that is here never changes."""
+
+
+async def a_node(api: Api, **changes: Any) -> str:
+    """A node as its first heartbeat makes it."""
+    beat = NodeBeat.model_validate(
+        {
+            "node": "node_" + "1" * 32, "boot": "b1", "number": 1, "name": "one", "slots": 2, "catalogue_hash": "h1",
+            "catalogue": CATALOGUE, **changes,
+        }
+    )  # fmt: skip
+    await api.db.write(lambda conn: node_beat(conn, beat, now_ms(), api.services.settings))
+    await api.services.catalogues.refresh()
+    return beat.node
+
+
+async def test_names_are_checked_against_what_nodes_have(both: Api) -> None:
+    unknown = {**SPEC, "model": "toy/mpl"}
+    early = await both.client.post("/jobs", json=unknown)
+    await a_node(both)
+
+    late = await both.client.post("/jobs", json=unknown)
+
+    assert early.status_code == 201, "without a node nobody knows better"
+    assert late.status_code == 422
+    error = late.json()["errors"][0]
+    assert (error["pointer"], error["code"], error["hint"]) == (
+        "/model",
+        "unknown_component",
+        "did you mean 'toy/mlp'?",
+    )
+    assert set((await both.client.get("/components")).json()["models"]) == {"toy/mlp"}
+
+
+async def test_validation_names_the_node_that_would_take_it(both: Api) -> None:
+    await a_node(both)
+
+    found = (await both.client.post("/jobs/validate", json=SPEC)).json()["placement"]
+
+    assert (found["waits"], found["node"]) == (False, "one")
+
+
+async def test_a_node_is_listed_drained_and_taken_back(both: Api) -> None:
+    node = await a_node(both)
+    listed = (await both.client.get("/nodes")).json()["data"][0]
+
+    drained = await both.client.post(f"/nodes/{node}/drain")
+    again = await both.client.post(f"/nodes/{node}/drain")
+    back = await both.client.post(f"/nodes/{node}/drain", json={"drain": False})
+
+    assert (listed["name"], listed["state"], listed["slots"], listed["slots_used"]) == ("one", "up", 2, 0)
+    assert [answer.status_code for answer in (drained, again, back)] == [202] * 3
+    assert [answer.json()["state"] for answer in (drained, again, back)] == ["draining", "draining", "up"]
+    for missing in ("node_" + "2" * 32, "nonsense"):
+        assert (await both.client.post(f"/nodes/{missing}/drain")).status_code == 404
+
+
+async def test_ready_means_sql_and_the_rest_is_told(both: Api) -> None:
+    ready = await both.client.get("/readyz")
+
+    assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+    assert ready.json()["degraded"] == ["redis", "control", "nodes"]
+
+
+async def test_a_wrong_schema_is_not_ready(api: Api) -> None:
+    await api.db.write(lambda conn: conn.exec_driver_sql("UPDATE alembic_version SET version_num = 'older'"))
+
+    ready = await api.client.get("/readyz")
+
+    assert ready.status_code == 503
+    assert "python -m service migrate" in ready.json()["details"]["database"]
+
+
+async def test_prometheus_finds_requests_jobs_and_nodes(both: Api) -> None:
+    await both.submit()
+    await a_node(both)
+
+    text = (await both.client.get("/metrics")).text
+
+    assert 'footplate_jobs{state="queued"} 1.0' in text
+    assert 'footplate_jobs{state="running"} 0.0' in text
+    assert 'footplate_nodes{state="up"} 1.0' in text
+    assert "footplate_slots 2.0" in text
+    assert 'footplate_requests_total{method="POST",route="/jobs",status="201"} 1.0' in text
+
+
+async def test_operations_keep_their_names(api: Api) -> None:
+    document = (await api.client.get("/openapi.json")).json()
+
+    names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+
+    assert len(names) == len(set(names))
+    assert set(names) == OPERATIONS
+
+
+async def test_the_description_refers_to_nothing_that_is_not_there(api: Api) -> None:
+    document = (await api.client.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+
+    def references(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+            return own + [found for item in value.values() for found in references(item)]
+        return [found for item in value for found in references(item)] if isinstance(value, list) else []
+
+    found = {reference.removeprefix("#/components/schemas/") for reference in references(document)}
+    assert found <= set(schemas)
+    assert "JobSpec" in found
+    assert all("default" in op["responses"] for path in document["paths"].values() for op in path.values())
+    schema = (await api.client.get("/schema/job")).json()
+    assert "training" in json.dumps(schema)
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/jobs/{job}", shapes.Job),
+        ("/jobs", shapes.JobList),
+        ("/jobs/{job}/events", shapes.EventList),
+        ("/jobs/{job}/metrics", shapes.MetricList),
+        ("/jobs/{job}/attempts", shapes.AttemptList),
+        ("/jobs/{job}/checkpoints", shapes.CheckpointList),
+        ("/jobs/{job}/outputs", shapes.OutputList),
+        ("/nodes", shapes.NodeList),
+        ("/livez", shapes.Health),
+        ("/readyz", shapes.Health),
+    ],
+)
+async def test_answers_have_the_shape_that_is_described(api: Api, path: str, shape: type[BaseModel]) -> None:
+    await a_node(api)
+    job = await api.submit(name="one", tags=["a"], metadata={"team": "vision"})
+    await api.append(job, {"loss": 1.0})
+    await api.end(job)
+
+    answer = await api.client.get(path.replace("{job}", job))
+
+    shape.model_validate_json(answer.content)
