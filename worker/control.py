@@ -56,8 +56,8 @@ class Sender:
 
     def __init__(self, journal: Journal, acknowledged: int = 0) -> None:
         self.journal = journal
-        self.acknowledged = acknowledged
-        self._sent = acknowledged
+        # What the journal does not have any more was acknowledged.
+        self.acknowledged = self._sent = max(acknowledged, journal.first - 1)
         self._sent_bytes: list[tuple[int, int]] = []
         self._epoch: bytes | None = None
         self._silence = SILENCE_SECONDS

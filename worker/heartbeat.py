@@ -35,11 +35,11 @@ from worker.settings import WorkerSettings
 
 log = logging.getLogger("footplate.worker")
 
-CANARY_SECONDS = 5.0
+CANARY_BEATS = 3
 """Between two canaries, when they come back."""
-CANARY_LOST_SECONDS = 15.0
-"""One that has not come back by then: this node does not consume."""
-RESTART_AFTER_SECONDS = 60.0
+LOST_BEATS, LOST_SECONDS = 8, 4.0
+"""A canary that has not come back after so many beats, and not before so long: this node does not consume."""
+RESTART_BEATS, RESTART_SECONDS = 30, 8.0
 RESEND_AT_ONCE = 4
 LEFTOVER_SECONDS = 3.0
 KEEP_JOURNALS_SECONDS = 7 * 86400
@@ -53,7 +53,7 @@ class Heartbeat(threading.Thread):
         self._wanted = threading.Event()
         self._catalogue = CatalogueMaker()
         self._known_catalogue: str | None = None
-        self._canary = Canary(node)
+        self._canary = Canary(node, settings.beat_seconds)
         self._resender = Resender(node.places.journals)
         self._refused: str | None = None
 
@@ -159,8 +159,11 @@ class Heartbeat(threading.Thread):
 class Canary:
     """A message to ourselves, through our own queue and our own pool."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, beat_seconds: float) -> None:
         self._node = node
+        self._every = CANARY_BEATS * beat_seconds
+        self._lost_after = max(LOST_BEATS * beat_seconds, LOST_SECONDS)
+        self._restart_after = max(RESTART_BEATS * beat_seconds, RESTART_SECONDS)
         self._sent = self._seen = 0
         self._sent_at = 0.0
         self._back_at = time.monotonic()
@@ -170,17 +173,17 @@ class Canary:
         now = time.monotonic()
         if seen >= self._sent:
             self._back_at = now
-            if now - self._sent_at >= CANARY_SECONDS:
+            if now - self._sent_at >= self._every:
                 self._send(now)
-        elif now - self._sent_at >= CANARY_LOST_SECONDS:
+        elif now - self._sent_at >= self._lost_after:
             # Lost with its Redis, perhaps; or this node does not consume.
             self._send(now)
 
     def is_back(self) -> bool:
-        return time.monotonic() - self._back_at < CANARY_LOST_SECONDS
+        return time.monotonic() - self._back_at < self._lost_after
 
     def is_overdue(self) -> bool:
-        return time.monotonic() - self._back_at > RESTART_AFTER_SECONDS
+        return time.monotonic() - self._back_at > self._restart_after
 
     def forgive(self) -> None:
         """With Redis away nothing comes back, and that is not our fault. The next one goes as soon as it is there."""
@@ -195,7 +198,7 @@ class Canary:
         # A connection of its own each time declares the queue anew: a Redis that was emptied learns its binding again.
         with suppress(KombuError, *AWAY), app.connection_for_write() as connection:
             options: dict[str, Any] = {"queue": queue_of(self._node.id), "connection": connection, "retry": False}
-            app.send_task(keys.CANARY_TASK, kwargs={"number": self._sent}, expires=CANARY_LOST_SECONDS, **options)
+            app.send_task(keys.CANARY_TASK, kwargs={"number": self._sent}, expires=60, **options)
 
 
 class Resender:

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -28,6 +29,8 @@ log = logging.getLogger("footplate.worker")
 
 SUFFIX = ".journal"
 MAX_EVENT_BYTES = 64 * 1024
+FORGET_BYTES = 16 * 1024 * 1024
+"""So much that SQL has may stay in the file before it is made smaller."""
 INDEX_EVERY = 256
 """Lines between two remembered offsets."""
 CHUNK = 256 * 1024
@@ -58,8 +61,12 @@ class Journal:
     def __init__(self, path: Path, fd: int, header: Header, max_bytes: int) -> None:
         self.path, self.header = path, header
         self.size = 0
+        self.first = 1
+        """The oldest seq that is still here."""
         self.last = 0
         self.is_done = False
+        self._lock = threading.Lock()
+        """Between the reader and `forget`, which moves everything."""
         self._fd, self._max_bytes = fd, max_bytes
         self._index: list[tuple[int, int]] = []
         self._cursor = (1, 0)
@@ -160,12 +167,43 @@ class Journal:
         """The events after a seq, as JSON: dense, whatever the disk did. At least one, if there is any."""
         found: list[bytes] = []
         last, total = self.last, 0
-        for event in self._from(after + 1, last):
-            if found and (len(found) == max_events or total + len(event) > max_bytes):
-                break
-            found.append(event)
-            total += len(event) + 1
+        with self._lock:
+            for event in self._from(max(after + 1, self.first), last):
+                if found and (len(found) == max_events or total + len(event) > max_bytes):
+                    break
+                found.append(event)
+                total += len(event) + 1
         return found
+
+    def forget(self, acknowledged: int) -> None:
+        """Lets go of what SQL has, once that is worth a copy of the rest: only what waits may fill the disk."""
+        place = bisect_right(self._index, (acknowledged + 1, 1 << 62)) - 1
+        if place < 0 or self._beyond:
+            return
+        seq, start = self._index[place]
+        if start < min(FORGET_BYTES, self._max_bytes // 4):
+            return
+        head = _line(json.dumps(asdict(self.header)).encode())
+        fresh = self.path.with_suffix(".new")
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            rest = os.pread(self._fd, self.size - start, start)
+            if os.write(fd, head + rest) == len(head) + len(rest):
+                os.fdatasync(fd)
+                with self._lock:
+                    fresh.rename(self.path)
+                    os.dup2(fd, self._fd, inheritable=False)
+                    self._move(seq, len(head) - start)
+        finally:
+            os.close(fd)
+            fresh.unlink(missing_ok=True)
+
+    def _move(self, first: int, by: int) -> None:
+        """Everything from `first` on now lies elsewhere in the file."""
+        self.first, self.size = first, self.size + by
+        self._index = [(seq, offset + by) for seq, offset in self._index if seq >= first]
+        self._cursor = self._index[0]
 
     def close(self) -> None:
         """Unlocked and left for the re-sender."""
@@ -240,22 +278,24 @@ class Journal:
     def _recover(self) -> bool:
         """Reads what a dead attempt left: whose it is, where it ends, which of its lines are whole."""
         self.size = os.fstat(self._fd).st_size
-        whole = 0
+        whole = self.first = 0
         for line, end in self._lines(0):
             event = _payload(line)
             if event is None:
                 continue
             if match := _SEQ.match(event):
                 self.last = max(self.last, int(match[1]))
+                self.first = self.first or self.last
                 self.is_done = self.is_done or match[2] == Kind.DONE.encode()
                 if self.last % INDEX_EVERY == 1:
                     self._index.append((self.last, end - len(line) - 1))
             elif not self.header.job:
                 self.header = Header(**json.loads(event))
-                self._cursor = (1, end)
             whole = end
         os.ftruncate(self._fd, whole)
         self.size = whole
+        self.first = self.first or 1
+        self._cursor = (self.first, 0)
         return bool(self.header.job)
 
     def _forget_index(self, after: int) -> None:

@@ -66,6 +66,9 @@ def claim_node(root: Path) -> Node:
         )
     node = Node(_identity(fd), uuid7(), places)
     shutil.rmtree(places.run, ignore_errors=True)
+    # What somebody was writing when he died. Nobody lives here now: the lock is ours.
+    for path in places.journals.glob("*.new"):
+        path.unlink()
     places.run.mkdir(mode=0o700)
     return node
 

@@ -192,7 +192,15 @@ class Supervisor:
         self._check_limits(now)
         if now - self._synced_at >= SYNC_SECONDS:
             self._synced_at = now
+            self._keep_journal()
+
+    def _keep_journal(self) -> None:
+        try:
             self._journal.sync()
+            self._journal.forget(self._link.acknowledged)
+        except OSError as error:
+            full = JournalFull(f"the node's disk does not take the attempt's events: {error.strerror}")
+            self._end_with(outcome.of_ours(full, Reason.JOURNAL_FULL))
 
     def _due_in(self) -> float:
         now = time.monotonic()

@@ -119,3 +119,38 @@ def test_a_second_worker_in_the_same_folder_refuses(running: Running, start_node
 
     assert second.wait() != 0
     assert "another worker runs in" in second.output
+
+
+def stop_pool(worker: Process, *, how: signal.Signals) -> None:
+    """To Celery's pool processes: children of the parent that were not exec'd into something else."""
+    for pid in children(worker.pid):
+        if command(pid) == command(worker.pid):
+            os.kill(pid, how)
+
+
+def test_an_idle_node_that_takes_no_work_starts_anew(start_node: NodeStarter, control: FakeControl) -> None:
+    worker = start_node()
+    node = control.node()
+    until(lambda: control.nodes[node.node].consuming, what="it consumes")
+
+    stop_pool(worker, how=signal.SIGSTOP)
+
+    until(lambda: not control.nodes[node.node].consuming, within=15, what="it says that it does not consume")
+    until(lambda: control.nodes[node.node].boot != node.boot, within=40, what="it has started anew")
+    assert worker.is_running
+    job = control.submit(control.nodes[node.node], training={"max_steps": 3, "save_strategy": "no"})
+    assert control.done(job, within=60)["ending"] == "finished"
+
+
+def test_a_node_with_a_running_attempt_never_starts_anew(running: Running, control: FakeControl) -> None:
+    node = control.node()
+    for pid in children(running.worker.pid):
+        if command(pid) == command(running.worker.pid) and pid != running.supervisor:
+            os.kill(pid, signal.SIGSTOP)
+    until(lambda: not control.nodes[node.node].consuming, within=15, what="it says that it does not consume")
+    beats = control.nodes[node.node].number
+
+    until(lambda: control.nodes[node.node].number > beats + 25, within=20, what="the time for a new start has passed")
+
+    assert control.nodes[node.node].boot == node.boot
+    assert not control.of(running.job, "done")

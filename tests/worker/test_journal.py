@@ -160,3 +160,21 @@ def test_it_takes_fifty_thousand_events_a_second(tmp_path: Path) -> None:
 
     # In CPU time, because others share this machine; the bar is 50,000.
     assert max(rates) > 50_000, rates
+
+
+def test_what_sql_has_makes_room_for_what_comes(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header(), 0.1)
+    sizes = []
+    for n in range(200):
+        journal.append([log(n * 20 + k, text="x" * 50) for k in range(20)])
+        journal.forget(acknowledged=max(0, journal.last - 30))
+        sizes.append(journal.size)
+        assert [event["seq"] for event in read(journal, journal.last - 30)] == list(
+            range(max(1, journal.last - 29), journal.last + 1)
+        )
+
+    found = left_by_the_dead(journal)
+
+    assert max(sizes) < 100_000 < journal.last * 100
+    assert (found.last, found.first) == (4000, journal.first)
+    assert [event["seq"] for event in read(found)] == list(range(found.first, 4001))

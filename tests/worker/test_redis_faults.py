@@ -23,7 +23,7 @@ JOB: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def lasting(make_lasting: Callable[..., Lasting]) -> Lasting:
-    return make_lasting()
+    return make_lasting(journal_max_mb=0.5)
 
 
 def all_arrived(control: FakeControl, job: str) -> None:
@@ -121,3 +121,17 @@ def test_the_bell_still_rings_after_a_flush(lasting: Lasting) -> None:
     job = lasting.submit(training={"max_steps": 3, "save_strategy": "no"})
 
     assert control.done(job, within=60)["ending"] == "finished"
+
+
+def test_a_full_journal_ends_the_attempt_and_says_so(lasting: Lasting) -> None:
+    control = lasting.control
+    job = lasting.submit(
+        model="test/linear",
+        data={"use": "test/data", "args": {"at": 9, "do": "print", "n": 64}},
+        training={"max_steps": 8, "save_strategy": "no"},
+    )
+
+    done = control.done(job, within=60)
+
+    assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", "journal_full", "journal_full")
+    assert "FOOTPLATE_JOURNAL_MAX_MB" in done["error"]["hint"]
