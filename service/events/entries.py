@@ -1,7 +1,7 @@
 """What lies in an entry of the event stream, made ready to store; and what is wrong with the rest.
 
-An event that cannot be stored leaves a gap event under its own number: its source counts without a hole, and a journal that
-waits for this number is not stuck on it for ever.
+An event that cannot be stored leaves a gap event under its own number: its source counts without a hole, and a
+journal that waits for this number is not stuck on it for ever.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
             dead.append((f"event {seq} of {given['job']}: {error}", json.dumps(event, default=str)[:MAX_DATA_BYTES]))
             events.append(_gap(seq, str(error), now_text))
     return Batch(
-        given["job"], given["attempt"], Fence(given["fence"]), ClaimId(given["claim"]), given["source"], events
+        JobId(given["job"]), given["attempt"], Fence(given["fence"]), ClaimId(given["claim"]), given["source"], events
     )
 
 

@@ -1,12 +1,12 @@
 """Redis -> SQL, once each, in order; then the journal hears that it may forget.
 
-The one rule that makes it exactly-once is contiguity: of every source SQL keeps the watermark, the highest seq below which
-nothing is missing, and the next event stored is watermark + 1. What is lower is a duplicate. What jumps ahead is not stored:
-its journal, which keeps everything until the watermark passes it, will send it again.
+The one rule that makes it exactly-once is contiguity: of every source SQL keeps the watermark, the highest seq below
+which nothing is missing, and the next event stored is watermark + 1. What is lower is a duplicate. What jumps ahead
+is not stored: its journal, which keeps everything until the watermark passes it, will send it again.
 
-There is no consumer group. One control reads, from the beginning of the stream, and deletes after the commit; so whatever is in
-the stream is not in SQL yet, or is there twice. A group would add a second memory of what was read, in the one place that may
-forget everything, and its loss would be one more fault to handle.
+There is no consumer group. One control reads, from the beginning of the stream, and deletes after the commit; so
+whatever is in the stream is not in SQL yet, or is there twice. A group would add a second memory of what was read, in
+the one place that may forget everything, and its loss would be one more fault to handle.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _HARDNESS = [StopMode.CHECKPOINT, StopMode.GRACEFUL, StopMode.KILL]
 def cancel(
     conn: Connection, project: str, job_id: JobId, mode: StopMode, now: int, *, stop_seconds: float = 60.0
 ) -> JobRow:
-    """The job as it is then. Raises NotFound; Conflict for one that ended otherwise. A harder mode may follow a softer."""
+    """The job as it is then. Raises NotFound; Conflict for one that ended otherwise. A harder mode may follow."""
     job = jobs.lock_for_user(conn, project, job_id)
     if job.state is JobState.CANCELLED or _is_under_way(job, mode):
         return job

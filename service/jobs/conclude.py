@@ -3,7 +3,7 @@
 how it ended          desired cancel                desired pause              desired run
 finished              cancelled(finished_first)     succeeded                  succeeded
 stopped               cancelled                     paused                     drain: queued · time limit: failed
-lost, or retryable    cancelled                     paused                     queued(retry) while the budget lasts, else failed
+lost, or retryable    cancelled                     paused                     queued(retry) in budget, else failed
 failed otherwise      cancelled                     failed                     failed
 """
 

@@ -1,6 +1,7 @@
 """Ring a node's bell: a Celery message with ids in it, into that node's own queue.
 
-Rung twice is harmless, since a claim is granted once. Not rung, or lost with its Redis, is rung again while nobody has claimed.
+Rung twice is harmless, since a claim is granted once. Not rung, or lost with its Redis, is rung again while nobody
+has claimed.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ class Bell:
             },
         )
         self._queues: dict[NodeId, Queue] = {}
+
+    def warm(self) -> None:
+        """Imports and connects, so that the first job does not wait for it."""
+        with self._app.producer_or_acquire() as producer:
+            producer.connection.default_channel.client.ping()
 
     def ring(self, node: NodeId, job: JobId, attempt: int, fence: Fence) -> None:
         self._app.send_task(

@@ -82,7 +82,7 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
 
 
 def stops(conn: Connection, now: int) -> dict[tuple[str, int | None], AttemptReply]:
-    """What each worker of a stopping job must hear, by its claim and the stop's deadline: a harder cancel moves that."""
+    """What workers of stopping jobs must hear, by claim and by the stop's deadline, which a harder cancel moves."""
     told: dict[tuple[str, int | None], AttemptReply] = {}
     for job in jobs.stopping(conn):
         for part in attempts.sources_of(conn, job.id, job.attempt):

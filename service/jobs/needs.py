@@ -1,4 +1,4 @@
-"""What a job asks of nodes: the little of its spec that placement reads, kept beside it so that no spec is parsed again."""
+"""What a job asks of nodes: the little of its spec that placement reads, so that no spec is parsed again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which waiting job goes where. Pure: the same jobs, nodes and rules give the same placements.
 
-Priority first, then age. A job gets all its nodes at once or none. The first one of a pool that would fit on empty nodes,
-but does not fit now, reserves the nodes that it will get; the others use the rest, so that small jobs fill the gaps and
-never keep a big one waiting for ever.
+Priority first, then age. A job gets all its nodes at once or none. The first one of a pool that would fit on empty
+nodes, but does not fit now, reserves the nodes that it will get; the others use the rest, so that small jobs fill the
+gaps and never keep a big one waiting for ever.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Shape:
         heapify(self._heap)
 
     def choose(self) -> list[_Free] | None:
-        """As many nodes as a job of this shape needs, or None. Ranks in the heap may be out of date, and are renewed."""
+        """As many nodes as such a job needs, or None. Ranks in the heap may be out of date, and are renewed."""
         if len(self._heap) < self.needs.nodes:
             return None
         chosen: list[tuple[int, int, _Free]] = []
@@ -156,13 +156,13 @@ class _Shape:
         return [free for _, _, free in chosen] if len(chosen) == self.needs.nodes else None
 
     def reserve(self) -> None:
-        """The nodes that come nearest to what is missing: they are the same ones the next time, since only they drain."""
+        """The nodes that come nearest to it: the same ones the next time, since only they drain."""
         nearest = sorted(self._fitting, key=lambda free: (not free.room.is_open, -len(free.gpus), -free.slots))
         for free in nearest[: self.needs.nodes]:
             free.is_reserved = True
 
     def _rank(self, free: _Free) -> int:
-        """GPUs are packed, so that whole nodes stay whole for those who need one; CPU work is spread, away from GPUs."""
+        """GPUs are packed, so that whole nodes stay whole for who needs one; CPU work is spread, away from GPUs."""
         if gpu_count(self.needs, free.room):
             return len(free.gpus)
         return 1_000_000 * bool(free.room.gpus) - free.slots

@@ -28,7 +28,7 @@ def prune(conn: Connection, now: int) -> int:
 
 
 def prune_folders(artifacts: Path, older_than_seconds: float = TEMPORARY_SECONDS) -> list[Path]:
-    """Removes the temporary folders of saves that died: their names begin with a dot or end in .tmp, inside an attempt's."""
+    """Removes what saves that died have left in attempts' folders: its names begin with a dot or end in .tmp."""
     horizon = time.time() - older_than_seconds
     gone = []
     for attempt in artifacts.glob("jobs/*/attempts/*"):

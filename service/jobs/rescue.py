@@ -1,7 +1,7 @@
 """What is not heard of is lost; what was told to stop and did not is gone; nothing is stuck.
 
-Time here is control's own monotonic clock, given in seconds as `clock`: a wall clock that jumps rescues nobody early. What a
-new control, or one that had no Redis, has not timed yet gets its full time first.
+Time here is control's own monotonic clock, given in seconds as `clock`: a wall clock that jumps rescues nobody early.
+What a new control, or one that had no Redis, has not timed yet gets its full time first.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class _Look:
         return self._elapsed(attempt_key(part.job_id, part.attempt, part.source)) > self.settings.lease_seconds
 
     def _overran_its_stop(self) -> bool:
-        # Keyed by the deadline, because a harder cancel moves it. The stored one is what a new control goes by, but for no
-        # longer than a stop may take, whatever the wall clock says.
+        # Keyed by the deadline, because a harder cancel moves it. The stored one is what a new control goes by, but
+        # for no longer than a stop may take, whatever the wall clock says.
         key = ("stop", self.job.id, self.job.attempt, self.job.stop_deadline)
         waited = self._elapsed(key)
         given = self.settings.stop_seconds if self.job.stop_mode is not StopMode.KILL else 0.0
@@ -166,7 +166,7 @@ class _Look:
 
 
 def lose(conn: Connection, job_id: JobId, attempt: int, why: str, now: int, settings: ServiceSettings) -> bool:
-    """Declares an attempt lost: its events end in a gap, and its job goes where the policy says. False: it is over already."""
+    """Declares an attempt lost: its events end in a gap, its job goes where the policy says. False: it was over."""
     job = jobs.lock(conn, job_id)
     if job is None or job.attempt != attempt or not job.state.holds_slots:
         return False

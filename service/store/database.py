@@ -6,8 +6,8 @@ serves many requests, and at rest nothing waits. One failing write does not hurt
     SQLite       one writer thread, BEGIN IMMEDIATE, a savepoint per write
     PostgreSQL   several; a batch that hits any error is rolled back and redone, each write in a transaction of its own
 
-So a write may run more than once before it counts: it must have no effect but on its connection. When SQL is away, locked,
-full or broken, the answer is `Unavailable`, and nothing is half stored.
+So a write may run more than once before it counts: it must have no effect but on its connection. When SQL is away,
+locked, full or broken, the answer is `Unavailable`, and nothing is half stored.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _Session:
         self._engine = engine
         self._connection: Connection | None = None
         self.was_stale = False
-        """The last transaction failed on a connection that had been kept, before its commit: a new one may well do it."""
+        """The last transaction failed on a connection that had been kept, before its commit: a new one may do it."""
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, text

@@ -1,4 +1,4 @@
-"""The parts of a story, each one real transaction: a node reports, a job is submitted, a worker claims and sends events."""
+"""The parts of a story, each one real transaction: nodes report, users submit, workers claim and send events."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from contract.errors import Conflict, Unavailable
-from service.store import migrate, require_current, schema_is_current
 from service.store import engines as engines_module
+from service.store import migrate, require_current, schema_is_current
 from service.store.database import Database
 from service.store.single import single
 from tests.conformance.acting import Stage
@@ -68,7 +68,7 @@ async def test_who_stops_waiting_stops_nobody(db: Database) -> None:
 
 
 def test_a_reader_cannot_write(db: Database) -> None:
-    with pytest.raises(Exception, match="read-?only"):
+    with pytest.raises(Exception, match=r"read-?only"):
         db.read_now(keep("x"))
     assert kept(db) == []
 

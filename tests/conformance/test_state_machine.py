@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -60,10 +62,8 @@ class Life(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def pause(self, job: JobId) -> None:
-        try:
+        with suppress(Conflict):
             assert self.stage.pause(job).state in (JobState.PAUSED, JobState.STOPPING)
-        except Conflict:
-            pass
 
     @rule(job=jobs)
     def resume(self, job: JobId) -> None:
@@ -164,7 +164,7 @@ class Life(RuleBasedStateMachine):
 
     def _only_moves_of_the_table(self, job: JobId) -> None:
         states = [JobState(state) for state in self.stage.states(job)]
-        changes = [(old, new) for old, new in zip(states, states[1:], strict=False) if old is not new]
+        changes = [(old, new) for old, new in pairwise(states) if old is not new]
         # A worker's "running" may come late, from an attempt that is over: it is its own fact, not the job's.
         own = [
             JobState(json.loads(event.data)["state"])
@@ -172,7 +172,7 @@ class Life(RuleBasedStateMachine):
             if event.source == -1
         ]
         assert states[0] is JobState.QUEUED
-        for old, new in zip(own, own[1:], strict=False):
+        for old, new in pairwise(own):
             through_running = may_move(old, JobState.RUNNING) and may_move(JobState.RUNNING, new)
             assert old is new or may_move(old, new) or through_running, changes
 

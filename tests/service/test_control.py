@@ -52,8 +52,8 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Line:
     """A worker's side of Redis, and the tests' view of SQL."""
 
-    def __init__(self, control: Control, db: Database, server: RedisServer) -> None:
-        self.control, self.db, self.server = control, db, server
+    def __init__(self, control: Control, db: Database, settings: ServiceSettings, server: RedisServer) -> None:
+        self.control, self.db, self.settings, self.server = control, db, settings, server
         self.redis = redis_py.Redis.from_url(server.url, socket_timeout=5)
         self.node, self.boot = new_node_id(), "boot-1"
         self.woken: list[set[JobId]] = []
@@ -155,7 +155,7 @@ async def line(redis: RedisServer, migrated: Path, tmp_path: Path) -> AsyncItera
     control = Control(db, settings, lambda changed: woken.append(set(changed)))
     running = asyncio.create_task(control.run())
     await until_async(lambda: control.is_active, within=10, what="control works")
-    made = Line(control, db, redis)
+    made = Line(control, db, settings, redis)
     made.woken = woken
     yield made
     await control.close()
@@ -176,7 +176,7 @@ async def test_a_job_goes_through_bell_grant_and_events_to_its_end(line: Line) -
     assert line.watermark(grant) == 3
     assert line.redis.xlen(keys.EVENTS) == 0
     assert {grant.job} in line.woken
-    assert (line.control._settings.artifacts_path / layout.PROBE).exists()
+    assert (line.settings.artifacts_path / layout.PROBE).exists()
 
 
 async def test_bells_go_to_the_nodes_own_queue_and_nowhere_else(line: Line) -> None:
@@ -326,7 +326,7 @@ async def test_events_are_stored_once_each_whatever_the_stream_does(line: Line) 
 
 
 async def test_two_controls_share_one_lock(line: Line) -> None:
-    other = Control(line.db, line.control._settings)
+    other = Control(line.db, line.settings)
     running = asyncio.create_task(other.run())
     try:
         grant = await line.start()

@@ -108,8 +108,8 @@ def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: lis
 
 
 @given(waiting, rooms)
-def test_no_room_is_left_that_a_waiting_job_could_have(jobs: list[Waiting], nodes: list[Room]) -> None:
-    """Without reservations, that is: where none of a pool's jobs waits for capacity, none waits at all but for a shape."""
+def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[Room]) -> None:
+    """Who waits, waits for capacity or for a shape that no node has, and is told which."""
     plan = place(jobs, nodes)
 
     for wait in plan.waits.values():
@@ -188,7 +188,7 @@ def test_gpu_work_packs_and_cpu_work_spreads() -> None:
     gpus = place([job(name, gpus_per_node=1) for name in "ab"], [room("x", 4, 4), room("y", 4, 4)])
     cpus = place([job(name) for name in "ab"], [room("x", 4), room("y", 4)])
 
-    assert [nodes for nodes in placed(gpus).values()] in ([["x"], ["x"]], [["y"], ["y"]])
+    assert list(placed(gpus).values()) in ([["x"], ["x"]], [["y"], ["y"]])
     assert sorted(nodes[0] for nodes in placed(cpus).values()) == ["x", "y"]
 
 

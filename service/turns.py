@@ -1,0 +1,344 @@
+"""The turns of control: each looks, does one thing, and is done. SQL remembers everything between two turns.
+
+A turn that fails half-way is harmless: what it committed is found by the next one, what it did not is done by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from contract import keys, layout
+from contract.ids import JobId, uuid7
+from contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
+from service.events.entries import read_entries
+from service.events.ingest import Ingested, ingest
+from service.jobs import dispatch
+from service.jobs.dispatch import Bell
+from service.jobs.inbox import Heard, answer, stops
+from service.jobs.placing import place_waiting
+from service.jobs.prune import prune, prune_folders
+from service.jobs.rescue import Timers, rescue
+from service.settings import ServiceSettings
+from service.store import queue
+from service.store.database import Database
+from service.store.queue import BellRow
+from service.store.times import now_ms, text_of
+
+log = logging.getLogger("footplate.control")
+
+BLOCK_SECONDS = 1
+"""How long a read of Redis may block. Must stay below the socket timeout, or it never returns normally."""
+FRESH_SECONDS = 1.5
+"""A Redis that has not answered for this long may be frozen: nobody is called silent then."""
+SOCKET_SECONDS = 5
+RESCUE_SECONDS = 1.0
+LOOK_AGAIN_SECONDS = 5.0
+"""Placement looks at everything that waits at least this often, whether or not it heard of anything new."""
+MAX_MESSAGES = 500
+MAX_ENTRIES = 64
+"""Entries of many events each in one transaction."""
+WATERMARK_SECONDS = 24 * 3600
+AWAY = (RedisError, OSError, asyncio.TimeoutError)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What Prometheus is told."""
+
+    attempts_placed: int = 0
+    bells_rung: int = 0
+    claims_granted: int = 0
+    claims_denied: int = 0
+    attempts_lost: int = 0
+    attempts_closed: int = 0
+    beats: int = 0
+    events_stored: int = 0
+    events_duplicate: int = 0
+    events_ahead: int = 0
+    """Jumped ahead of the watermark; their journal sends them again."""
+    events_dead: int = 0
+    events_late: int = 0
+    stale_refused: int = 0
+    ingest_lag_ms: int = 0
+    """Between the entry's arrival in Redis and its commit, for the last transaction."""
+    redis_outages: int = 0
+    database_outages: int = 0
+
+
+class Turns:
+    """What control knows between two turns: nothing but for how long things have been as they are."""
+
+    def __init__(self, db: Database, settings: ServiceSettings, on_events: Callable[[Collection[JobId]], None]) -> None:
+        self.counts = Counts()
+        self.redis_ok = False
+        self.poked = asyncio.Event()
+        self._db, self._settings, self._on_events = db, settings, on_events
+        self._redis: Redis = Redis.from_url(
+            settings.redis,
+            socket_timeout=SOCKET_SECONDS,
+            socket_connect_timeout=2,
+            # Ours is the only retry: redis-py's own would send everything several times into a Redis that stalls.
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._bell = Bell(settings.redis)
+        self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="bell")
+        self.begin()
+
+    def begin(self) -> None:
+        """As if new: everyone has a full lease, every bell may have to ring, everything may have changed."""
+        self._timers = Timers()
+        self._room_changed = self._ring_everything = True
+        self._placed_at = self._rescued_at = self._redis_heard_at = 0.0
+        self._told: set[tuple[str, int | None]] = set()
+        self._bell_thread.submit(_quietly, self._bell.warm)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._bell_thread.shutdown)
+        self._bell.close()
+        with suppress(*AWAY):
+            await self._redis.aclose()
+
+    def sql_is_away(self) -> None:
+        """Beats wait unread meanwhile: that is not their senders' silence."""
+        self.counts.database_outages += 1
+        self._timers.restart_all(time.monotonic())
+
+    def redis_is_away(self) -> None:
+        self.counts.redis_outages += self.redis_ok
+        self.redis_ok = False
+
+    def _redis_answered(self, after: float) -> None:
+        self._redis_heard_at = time.monotonic()
+        if not self.redis_ok or after > FRESH_SECONDS:
+            # Nobody could be heard: everyone gets a full lease.
+            self._timers.restart_all(self._redis_heard_at)
+        self.redis_ok = True
+
+    def _tell(self, job_ids: Iterable[JobId]) -> None:
+        if changed := set(job_ids):
+            self._on_events(changed)
+
+    # Decide -------------------------------------------------------------------------------------------------------
+
+    async def decide(self) -> None:
+        """Waits for a poke or the poll, then places, rings and stops."""
+        with suppress(asyncio.TimeoutError):
+            async with asyncio.timeout(self._settings.poll_seconds):
+                await self.poked.wait()
+        was_poked = self.poked.is_set()
+        self.poked.clear()
+        await self.place(look_at_everything=was_poked)
+        await self.ring()
+        await self.push_stops()
+
+    async def place(self, *, look_at_everything: bool = True) -> None:
+        now, clock = now_ms(), time.monotonic()
+        due = look_at_everything or self._room_changed or clock - self._placed_at > LOOK_AGAIN_SECONDS
+        if not due and not await self._db.read(lambda conn: queue.has_fresh(conn, now)):
+            return
+        self._room_changed, self._placed_at = False, clock
+        if not await self._db.read(lambda conn: queue.waiting(conn, now, most=1)):
+            return
+        placed = await self._db.write(lambda conn: place_waiting(conn, now))
+        self.counts.attempts_placed += len(placed.jobs)
+        self._tell(placed.jobs)
+
+    async def ring(self) -> None:
+        """Publishes from a thread of its own, then marks: a bell may ring twice, never not at all."""
+        rows = await self._db.read(dispatch.unclaimed)
+        clock = time.monotonic()
+        if self._ring_everything:
+            due, self._ring_everything = rows, False
+        else:
+            due = dispatch.due(
+                rows, lambda row: self._timers.elapsed(_bell_key(row), clock), self._settings.ring_seconds
+            )
+        if not due:
+            return
+        rung, error = await asyncio.get_running_loop().run_in_executor(
+            self._bell_thread, dispatch.ring_all, self._bell, due
+        )
+        if rung:
+            self.counts.bells_rung += len(rung)
+            for row in rung:
+                self._timers.restart(_bell_key(row), clock)
+            await self._db.write(lambda conn: dispatch.mark_rung(conn, rung, now_ms()))
+        if error is not None:
+            self._ring_everything = True
+            raise ConnectionError(f"the bell of {due[len(rung)].node} cannot be rung: {error}") from error
+
+    async def push_stops(self) -> None:
+        """Tells whoever runs a stopping job, without waiting for its next beat. Once for each decision."""
+        now = now_ms()
+        told = await self._db.read(lambda conn: stops(conn, now))
+        fresh = [reply for key, reply in told.items() if key not in self._told]
+        await self._send([(keys.reply(reply.claim), reply) for reply in fresh])
+        self._told = set(told)
+
+    # Listen -------------------------------------------------------------------------------------------------------
+
+    async def read_inbox(self) -> None:
+        """Takes what is there, answers it after one transaction. What dies in between is asked again by its sender."""
+        asked = time.monotonic()
+        first = await self._redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)
+        self._redis_answered(after=time.monotonic() - asked)
+        if first is None:
+            return
+        more = await self._redis.lpop(keys.INBOX, MAX_MESSAGES)
+        messages = [message for raw in (first[1], *(more or ())) if (message := self._understood(raw))]
+        clock, now = time.monotonic(), now_ms()
+        heard = await self._db.write(lambda conn: answer(conn, messages, now, self._settings))
+        for key, number in heard.alive:
+            self._timers.heard(key, number, clock)
+        self._count(heard)
+        await self._send(heard.replies)
+        self._tell(heard.jobs)
+        if heard.has_new_room or heard.lost or heard.told_to_stop:
+            self._look_again()
+
+    def _understood(self, raw: bytes) -> Claim | AttemptBeat | NodeBeat | None:
+        try:
+            return TO_CONTROL.validate_json(raw)
+        except ValidationError as error:
+            self.counts.events_dead += 1
+            log.warning("a message that nobody understands: %s", str(error).partition("\n")[0])
+            return None
+
+    def _count(self, heard: Heard) -> None:
+        self.counts.claims_granted += heard.granted
+        self.counts.claims_denied += heard.denied
+        self.counts.beats += heard.beats
+        self.counts.stale_refused += heard.superseded
+        self.counts.attempts_lost += heard.lost
+
+    async def _send(self, replies: Sequence[tuple[str, Message]]) -> None:
+        if not replies:
+            return
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for key, message in replies:
+                pipeline.rpush(key, message.model_dump_json())
+                pipeline.expire(key, keys.REPLY_TTL_SECONDS)
+            await pipeline.execute()
+
+    def _look_again(self) -> None:
+        self._room_changed = True
+        self.poked.set()
+
+    async def ingest(self) -> None:
+        """Reads from the beginning, always: what was committed has been deleted."""
+        answered = await self._redis.xread({keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
+        entries = _entries(answered)
+        if not entries:
+            return
+        now = now_ms()
+        read = read_entries([fields.get(b"batch") for _, fields in entries], text_of(now))
+        backoff = self._settings.retry_backoff_seconds
+        done = await self._db.write(lambda conn: ingest(conn, read, now, retry_backoff_seconds=backoff))
+        # Watchers and the acknowledgement are both after the commit; watchers first, because they need no Redis.
+        self._tell(done.jobs)
+        self._count_events(done, now - int(entries[0][0].partition(b"-")[0]))
+        if done.closed:
+            self._look_again()
+        await self._acknowledge([entry_id for entry_id, _ in entries], done)
+
+    async def _acknowledge(self, entry_ids: Sequence[bytes], done: Ingested) -> None:
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for (job, attempt, source), mark in done.watermarks.items():
+                pipeline.set(keys.watermark(job, attempt, source), mark, ex=WATERMARK_SECONDS)
+            for claim, reply in done.replies.items():
+                pipeline.rpush(keys.reply(claim), reply.model_dump_json())
+                pipeline.expire(keys.reply(claim), keys.REPLY_TTL_SECONDS)
+            pipeline.xdel(keys.EVENTS, *entry_ids)
+            await pipeline.execute()
+
+    def _count_events(self, done: Ingested, lag_ms: int) -> None:
+        counts = self.counts
+        counts.events_stored += done.stored
+        counts.events_duplicate += done.duplicate
+        counts.events_ahead += done.ahead
+        counts.events_late += done.late
+        counts.events_dead += done.dead
+        counts.stale_refused += done.stale
+        counts.attempts_closed += done.closed
+        counts.ingest_lag_ms = max(0, lag_ms)
+
+    async def listen(self) -> None:
+        """Pokes from API processes that are not this one."""
+        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+            await channel.subscribe(keys.POKE)
+            while True:
+                if await channel.get_message(timeout=BLOCK_SECONDS):
+                    self.poked.set()
+
+    # Watch --------------------------------------------------------------------------------------------------------
+
+    async def rescue(self) -> None:
+        clock, now = time.monotonic(), now_ms()
+        if clock - self._rescued_at > max(self._settings.lease_seconds / 3, 5 * RESCUE_SECONDS):
+            # It was us who were away: frozen, or starved. Nobody is silent because we did not listen.
+            self._timers.restart_all(clock)
+        self._rescued_at = clock
+        if not self.redis_ok or clock - self._redis_heard_at > FRESH_SECONDS:
+            return
+        rescued = await self._db.write(lambda conn: rescue(conn, self._timers, clock, now, self._settings))
+        self.counts.attempts_lost += rescued.lost
+        for node in rescued.nodes_lost:
+            log.warning("node %s is lost: silent for %g s", node, self._settings.lease_seconds)
+        if rescued.jobs or rescued.told_to_stop:
+            self._tell(rescued.jobs)
+            self._look_again()
+
+    async def watch_epoch(self) -> None:
+        """A Redis without our sentinel has forgotten everything: bells ring again. Journals see it by themselves."""
+        if await self._redis.set(keys.EPOCH, uuid7(), nx=True):
+            self._ring_everything = True
+            self.poked.set()
+
+    async def prune(self) -> None:
+        artifacts = self._settings.artifacts_path
+        now = now_ms()
+        await asyncio.to_thread(_write_probe, artifacts)
+        await self._db.write(lambda conn: prune(conn, now))
+        await asyncio.to_thread(prune_folders, artifacts)
+
+
+def _bell_key(row: BellRow) -> Hashable:
+    return ("bell", row.job_id, row.attempt, row.source)
+
+
+def _entries(answered: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    """Of the one stream that was asked for, in either protocol's shape."""
+    if not answered:
+        return []
+    if isinstance(answered, dict):
+        found = next(iter(answered.values()))
+        return [entry for chunk in found for entry in (chunk if isinstance(chunk, list) else [chunk])]
+    return list(answered[0][1])
+
+
+def _write_probe(artifacts: Path) -> None:
+    """What a node must be able to read, to know that it sees the same files."""
+    artifacts.mkdir(parents=True, exist_ok=True)
+    probe = artifacts / layout.PROBE
+    if not probe.exists():
+        probe.write_text(f"footplate {uuid7()}\n")
+
+
+def _quietly(fn: Callable[[], None]) -> None:
+    """For what is done only to be quicker later."""
+    with suppress(Exception):
+        fn()
