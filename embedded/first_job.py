@@ -88,7 +88,8 @@ def tenths(seen: dict[str, Any]) -> int:
 def sentence(seen: dict[str, Any]) -> str:
     """`first job running  step 1200/20000  loss 0.1234  about 12 s left`"""
     progress, metrics = seen.get("progress") or {}, seen.get("metrics") or {}
-    parts = [f"first job {seen['state']}" + (f" ({seen['reason']})" if seen["state"] == "queued" else "")]
+    waits_for = f": {seen.get('message') or seen['reason']}" if seen["state"] == "queued" else ""
+    parts = [f"first job {seen['state']}{waits_for}"]
     if progress.get("step"):
         parts.append(f"step {progress['step']}/{progress.get('max_steps', '?')}")
     if isinstance(loss := metrics.get("loss"), float):
