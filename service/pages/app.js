@@ -71,7 +71,7 @@ async function refresh() {
     $("jobs").replaceChildren(...data.map(row));
     if (place >= 0 && $("jobs").children[place]) $("jobs").children[place].firstChild.focus();
     $("none").hidden = data.length > 0;
-    if (!chosen && data.length) choose(data[0].id);
+    if (!chosen && data.length) choose((data.find((job) => job.state === "running") || data[0]).id);
     if (chosen) show(data.find((job) => job.id === chosen) || (await ask(`/jobs/${encodeURIComponent(chosen)}`)));
   });
 }
@@ -161,9 +161,10 @@ function add(line, step, value) {
   if (line.length > 2 * POINTS) line.splice(0, line.length, ...line.filter((_, index) => index % 2));
 }
 
-function number(value) {
+function number(value, digits = 4) {
   if (typeof value !== "number") return String(value);
-  return Number.isInteger(value) ? String(value) : value.toPrecision(4).replace(/\.?0+$/, "");
+  if (Number.isInteger(value) || Math.abs(value) >= 1000) return Math.round(value).toLocaleString();
+  return String(Number(value.toPrecision(digits)));
 }
 
 function svg(tag, attributes, text) {
@@ -189,7 +190,7 @@ function draw() {
   const y = (value) => 228 - (212 * (value - low)) / span;
   const parts = [0, 0.5, 1].flatMap((share) => [
     svg("line", { class: "grid", x1: 52, x2: 628, y1: 228 - 212 * share, y2: 228 - 212 * share }),
-    svg("text", { x: 46, y: 232 - 212 * share, "text-anchor": "end" }, number(low + span * share)),
+    svg("text", { x: 46, y: 232 - 212 * share, "text-anchor": "end" }, number(low + span * share, 3)),
     svg("text", { x: 52 + 576 * share, y: 248, "text-anchor": "middle" }, number(Math.round(last * share))),
   ]);
   for (const name of lines) {

@@ -1,0 +1,31 @@
+"""Queued jobs drained by one node: a trivial job each."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from bench import report
+from bench.whole import submit, system, until_state
+
+
+def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
+    count = 30 if quick else 300
+    with system(folder / "drain", slots=2) as client:
+        until_state(client, submit(client, max_steps=1))
+        started = time.perf_counter()
+        for _ in range(count):
+            submit(client, max_steps=1)
+        deadline = time.monotonic() + 300
+        while client.get("/jobs?state=queued,starting,running,stopping&limit=1").json()["data"]:
+            assert time.monotonic() < deadline, "the queue does not drain"
+            time.sleep(0.1)
+        seconds = time.perf_counter() - started
+        done = client.get("/jobs?state=succeeded&limit=1").json()["total_estimate"]
+        assert done == count + 1, f"{count + 1 - done} jobs did not succeed"
+    return [report.Row(f"{count} queued jobs drained by one node of two slots", [count / seconds], "jobs/s", "≥ 5")]
+
+
+if __name__ == "__main__":
+    report.main(run, quick="--quick" in sys.argv)
