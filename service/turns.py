@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from redis.asyncio import Redis
@@ -34,11 +34,13 @@ from service.jobs.prune import prune, prune_folders
 from service.jobs.rescue import Timers, rescue
 from service.settings import ServiceSettings
 from service.store import queue
-from service.store.database import Database
+from service.store.database import Database, Write
 from service.store.queue import BellRow
 from service.store.times import now_ms, text_of
 
 log = logging.getLogger("footplate.control")
+
+T = TypeVar("T")
 
 BLOCK_SECONDS = 1
 """How long a read of Redis may block. Must stay below the socket timeout, or it never returns normally."""
@@ -86,6 +88,7 @@ class Turns:
         self.counts = Counts()
         self.redis_ok = False
         self.poked = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._db, self._settings, self._on_events = db, settings, on_events
         self._redis: Redis = Redis.from_url(
             settings.redis,
@@ -128,6 +131,11 @@ class Turns:
             self._timers.restart_all(self._redis_heard_at)
         self.redis_ok = True
 
+    async def _write(self, fn: Write[T]) -> T:
+        """One at a time: each locks many jobs, in an order of its own, and two of them would wait for each other."""
+        async with self._writing:
+            return await self._db.write(fn)
+
     def _tell(self, job_ids: Iterable[JobId]) -> None:
         if changed := set(job_ids):
             self._on_events(changed)
@@ -153,7 +161,7 @@ class Turns:
         self._room_changed, self._placed_at = False, clock
         if not await self._db.read(lambda conn: queue.waiting(conn, now, most=1)):
             return
-        placed = await self._db.write(lambda conn: place_waiting(conn, now))
+        placed = await self._write(lambda conn: place_waiting(conn, now))
         self.counts.attempts_placed += len(placed.jobs)
         self._tell(placed.jobs)
 
@@ -176,7 +184,7 @@ class Turns:
             self.counts.bells_rung += len(rung)
             for row in rung:
                 self._timers.restart(_bell_key(row), clock)
-            await self._db.write(lambda conn: dispatch.mark_rung(conn, rung, now_ms()))
+            await self._write(lambda conn: dispatch.mark_rung(conn, rung, now_ms()))
         if error is not None:
             self._ring_everything = True
             raise ConnectionError(f"the bell of {due[len(rung)].node} cannot be rung: {error}") from error
@@ -201,7 +209,7 @@ class Turns:
         more = await self._redis.lpop(keys.INBOX, MAX_MESSAGES)
         messages = [message for raw in (first[1], *(more or ())) if (message := self._understood(raw))]
         clock, now = time.monotonic(), now_ms()
-        heard = await self._db.write(lambda conn: answer(conn, messages, now, self._settings))
+        heard = await self._write(lambda conn: answer(conn, messages, now, self._settings))
         for key, number in heard.alive:
             self._timers.heard(key, number, clock)
         self._count(heard)
@@ -247,7 +255,7 @@ class Turns:
         now = now_ms()
         read = read_entries([fields.get(b"batch") for _, fields in entries], text_of(now))
         backoff = self._settings.retry_backoff_seconds
-        done = await self._db.write(lambda conn: ingest(conn, read, now, retry_backoff_seconds=backoff))
+        done = await self._write(lambda conn: ingest(conn, read, now, retry_backoff_seconds=backoff))
         # Watchers and the acknowledgement are both after the commit; watchers first, because they need no Redis.
         self._tell(done.jobs)
         self._count_events(done, now - int(entries[0][0].partition(b"-")[0]))
@@ -294,7 +302,7 @@ class Turns:
         self._rescued_at = clock
         if not self.redis_ok or clock - self._redis_heard_at > FRESH_SECONDS:
             return
-        rescued = await self._db.write(lambda conn: rescue(conn, self._timers, clock, now, self._settings))
+        rescued = await self._write(lambda conn: rescue(conn, self._timers, clock, now, self._settings))
         self.counts.attempts_lost += rescued.lost
         for node in rescued.nodes_lost:
             log.warning("node %s is lost: silent for %g s", node, self._settings.lease_seconds)
@@ -312,7 +320,7 @@ class Turns:
         artifacts = self._settings.artifacts_path
         now = now_ms()
         await asyncio.to_thread(_write_probe, artifacts)
-        await self._db.write(lambda conn: prune(conn, now))
+        await self._write(lambda conn: prune(conn, now))
         await asyncio.to_thread(prune_folders, artifacts)
 
 

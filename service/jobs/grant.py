@@ -19,10 +19,11 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
     node = nodes.find(conn, claim.node)
     if node is not None and node.refused is not None:
         return Denial(claim=claim.claim, reason=f"this node gets no work: {node.refused}")
+    # The job before its sources, as everyone locks them.
+    job = jobs.lock(conn, claim.job)
     part = attempts.claim(
         conn, claim.job, claim.attempt, claim.fence, claim.node, claim.boot, ClaimId(claim.claim), now
     )
-    job = jobs.lock(conn, claim.job)
     if part is None or job is None:
         return Denial(claim=claim.claim, reason=_why_not(conn, claim, job))
     if job.state is JobState.STARTING and job.reason is not Reason.CLAIMED:
