@@ -60,18 +60,23 @@ class _Order:
         self.field = {"created": None, "priority": "priority", "name": "name"}[sort.lstrip("-")]
 
     def columns(self, filter: JobFilter) -> list[ColumnElement[Any]]:
-        named: list[ColumnElement[Any]] = [jobs.c[self.field]] if self.field else []
-        if self.field == "priority" and filter.name is not None:
-            # Few jobs share a name: better sort those than walk all priorities looking for them.
-            named = [jobs.c.priority + 0]
+        named = [self._column(self.field, filter)] if self.field else []
         return [column.desc() if self.descending else column.asc() for column in (*named, jobs.c.id)]
 
-    def beyond(self, place: tuple[Any, str]) -> ColumnElement[bool]:
+    def _column(self, field: str, filter: JobFilter) -> ColumnElement[Any]:
+        column = jobs.c[field]
+        if filter.name is None:
+            return column
+        # Few jobs share a name: better sort those than walk an order looking for them. An index does not see through
+        # this.
+        return column + ("" if field == "name" else 0)
+
+    def beyond(self, place: tuple[Any, str], filter: JobFilter) -> ColumnElement[bool]:
         value, job_id = place
         by_id = jobs.c.id < job_id if self.descending else jobs.c.id > job_id
         if self.field is None:
             return by_id
-        column = jobs.c[self.field]
+        column = self._column(self.field, filter)
         further, not_before = (
             (column < value, column <= value) if self.descending else (column > value, column >= value)
         )
@@ -105,7 +110,7 @@ def _rows(
     for state in filter.walks:
         found = _matching(select(*COLUMNS), filter, state).order_by(*order.columns(filter)).limit(limit)
         if place is not None:
-            found = found.where(order.beyond(place))
+            found = found.where(order.beyond(place, filter))
         walks.append([to_row(row) for row in conn.execute(found)])
     return list(islice(merge(*walks, key=order.key, reverse=order.descending), limit))
 
