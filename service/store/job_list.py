@@ -10,7 +10,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Literal, get_args
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, text, tuple_
 
 from contract.errors import InvalidSpec, Problem
 from contract.lifecycle import JobState
@@ -72,16 +72,11 @@ class _Order:
         return column + ("" if field == "name" else 0)
 
     def beyond(self, place: tuple[Any, str], filter: JobFilter) -> ColumnElement[bool]:
-        value, job_id = place
-        by_id = jobs.c.id < job_id if self.descending else jobs.c.id > job_id
         if self.field is None:
-            return by_id
-        column = self._column(self.field, filter)
-        further, not_before = (
-            (column < value, column <= value) if self.descending else (column > value, column >= value)
-        )
-        # The first half is redundant, and what lets an index seek.
-        return and_(not_before, or_(further, by_id))
+            return jobs.c.id < place[1] if self.descending else jobs.c.id > place[1]
+        # As a row, which an index seeks; spelled out with AND and OR it would walk all that share the first value.
+        here = tuple_(self._column(self.field, filter), jobs.c.id)
+        return here < tuple_(*place) if self.descending else here > tuple_(*place)
 
     def key(self, row: JobRow) -> tuple[Any, str]:
         return (getattr(row, self.field) or ("" if self.field == "name" else 0) if self.field else 0, row.id)
