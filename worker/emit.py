@@ -18,6 +18,7 @@ from typing import Any
 from contract.events import KEPT, CheckpointData, Kind, ProgressData, json_safe, now_text
 from contract.lifecycle import StopMode
 from worker.artifacts import AttemptFiles
+from worker.launch import OUTCOME, STOP_BYTES, TICK
 from worker.trainer.callbacks import TrainerCallback
 from worker.trainer.state import TrainerControl, TrainerState
 
@@ -27,11 +28,6 @@ MAX_LINE_BYTES = 512 * 1024
 """More than the journal keeps of any event; a longer one is cut down before it is sent."""
 PROGRESS_SECONDS = 0.25
 TICK_SECONDS = 1.0
-TICK = "tick"
-OUTCOME = "outcome"
-
-STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
-"""What the supervisor writes into the stop byte; 0 is: go on."""
 
 
 class Wire:

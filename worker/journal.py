@@ -11,7 +11,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -19,23 +18,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
-from zlib import crc32
 
 from contract.errors import AttemptError
-from contract.events import KEPT, Kind, json_safe, now_text
+from contract.events import KEPT, Kind
 from contract.ids import ClaimId, Fence, JobId
+from worker.journal_lines import SEQ, encode, gap, seal, unseal
 
 log = logging.getLogger("footplate.worker")
 
 SUFFIX = ".journal"
-MAX_EVENT_BYTES = 64 * 1024
 FORGET_BYTES = 16 * 1024 * 1024
 """So much that SQL has may stay in the file before it is made smaller."""
 INDEX_EVERY = 256
 """Lines between two remembered offsets."""
 CHUNK = 256 * 1024
-
-_SEQ = re.compile(rb'\{"seq":(\d+),"kind":"(\w+)"')
 
 
 class JournalFull(AttemptError):
@@ -126,7 +122,7 @@ class Journal:
         for event in events:
             seq += 1
             kind = event["kind"]
-            line = _line(_encode(seq, event))
+            line = seal(encode(seq, event))
             if seq % INDEX_EVERY == 1:
                 self._index.append((seq, offset))
             offset += len(line)
@@ -183,7 +179,7 @@ class Journal:
         seq, start = self._index[place]
         if start < min(FORGET_BYTES, self._max_bytes // 4):
             return
-        head = _line(json.dumps(asdict(self.header)).encode())
+        head = seal(json.dumps(asdict(self.header)).encode())
         fresh = self.path.with_suffix(".new")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -217,7 +213,7 @@ class Journal:
         os.close(self._fd)
 
     def _begin(self) -> None:
-        self._write(_line(json.dumps(asdict(self.header)).encode()))
+        self._write(seal(json.dumps(asdict(self.header)).encode()))
         self._cursor = (1, self.size)
 
     def _write(self, data: bytes) -> None:
@@ -241,13 +237,13 @@ class Journal:
         expected, offset = self._cursor
         expected = min(expected, seq)
         for line, end in self._lines(offset):
-            event = _payload(line)
-            match = _SEQ.match(event) if event else None
+            event = unseal(line)
+            match = SEQ.match(event) if event else None
             if match is None or event is None or not expected <= (number := int(match[1])) <= last:
                 continue
             while expected < number:
                 if expected >= seq:
-                    yield _gap(expected)
+                    yield gap(expected)
                 expected += 1
             expected = number + 1
             if number >= seq:
@@ -256,7 +252,7 @@ class Journal:
                 self._cursor = (expected, end)
         while expected <= last:
             if expected >= seq:
-                yield _gap(expected)
+                yield gap(expected)
             expected += 1
 
     def _lines(self, offset: int) -> Iterator[tuple[bytes, int]]:
@@ -280,10 +276,10 @@ class Journal:
         self.size = os.fstat(self._fd).st_size
         whole = self.first = 0
         for line, end in self._lines(0):
-            event = _payload(line)
+            event = unseal(line)
             if event is None:
                 continue
-            if match := _SEQ.match(event):
+            if match := SEQ.match(event):
                 self.last = max(self.last, int(match[1]))
                 self.first = self.first or self.last
                 self.is_done = self.is_done or match[2] == Kind.DONE.encode()
@@ -321,63 +317,9 @@ def is_owned(path: Path) -> bool:
 def header_of(path: Path) -> Header | None:
     """Whose journal it is, without taking it."""
     with suppress(OSError, ValueError, TypeError), path.open("rb") as file:
-        if payload := _payload(file.readline().rstrip(b"\n")):
+        if payload := unseal(file.readline().rstrip(b"\n")):
             return Header(**json.loads(payload))
     return None
-
-
-def _line(payload: bytes) -> bytes:
-    return b"%08x %b\n" % (crc32(payload), payload)
-
-
-def _payload(line: bytes) -> bytes | None:
-    payload = line[9:]
-    return payload if payload and line[:8] == b"%08x" % crc32(payload) else None
-
-
-def _encode(seq: int, event: dict[str, Any]) -> bytes:
-    """`seq` and `kind` first, because readers find them there without parsing."""
-    body = {"seq": seq, "kind": str(event["kind"]), **{name: event[name] for name in _REST if name in event}}
-    try:
-        text = json.dumps(body, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        text = json.dumps(json_safe(body), separators=(",", ":"))
-    if "\\u0000" in text or "\\ud" in text:
-        text = json.dumps(_without_traps(json.loads(text)), separators=(",", ":"))
-    if len(text) > MAX_EVENT_BYTES:
-        return _encode(seq, {**event, "data": _shortened(event.get("data"), len(text))})
-    return text.encode()
-
-
-_REST = ("rank", "at", "step", "epoch", "data")
-
-
-def _without_traps(value: Any) -> Any:
-    """NUL and half surrogates are JSON, and no database takes them."""
-    if isinstance(value, str):
-        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_without_traps(key): _without_traps(item) for key, item in value.items()}
-    return [_without_traps(item) for item in value] if isinstance(value, list) else value
-
-
-def _shortened(data: Any, size: int) -> dict[str, Any]:
-    """What of a huge event fits: its small values, and the beginning of its longer texts."""
-    kept: dict[str, Any] = {"truncated": True, "bytes": size}
-    room = MAX_EVENT_BYTES // 4
-    for name, value in (data if isinstance(data, dict) else {}).items():
-        short = value[:4096] if isinstance(value, str) else value
-        room -= len(name) + len(json.dumps(json_safe(short)))
-        if room < 0:
-            break
-        kept[name[:256]] = short
-    return kept
-
-
-def _gap(seq: int) -> bytes:
-    return _encode(
-        seq, {"kind": Kind.GAP, "at": now_text(), "data": {"from": seq, "to": seq, "why": "lost on the node's disk"}}
-    )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -17,10 +17,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from contract.ids import ClaimId, Fence, JobId
+from contract.lifecycle import StopMode
 from contract.messages import CheckpointOffer
 from worker.artifacts import AttemptFiles
 
 SOCKET = "warm.sock"
+STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
+"""What the supervisor writes into the stop byte; 0 is: go on."""
+TICK = "tick"
+"""A line that only says: still here."""
+OUTCOME = "outcome"
+"""The line with which training tells how it ended: a DoneData."""
 
 
 class Order(BaseModel):

@@ -24,8 +24,8 @@ from contract.lifecycle import Reason
 from contract.spec import JobSpec
 from worker import outcome
 from worker.build import Parts, Roots, build
-from worker.emit import OUTCOME, Emit, Wire
-from worker.launch import Order, read_order
+from worker.emit import Emit, Wire
+from worker.launch import OUTCOME, TICK, Order, read_order
 from worker.trainer.callbacks import PrinterCallback, ProgressCallback
 from worker.trainer.checkpoint import verify
 from worker.trainer.trainer import Trainer, set_seed
@@ -41,7 +41,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float) -> int:
     wire = Wire(events_fd)
     try:
         emit = Emit(wire, stop_fd, order.files)
-        wire.send("tick", {"forked_ms": round((started - forked_at) * 1000, 1)})
+        wire.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
         settle(order)
         done = train(order, emit)
     except BaseException as error:

@@ -17,7 +17,7 @@ from contract.ids import new_job_id
 from contract.lifecycle import StopMode
 from worker.artifacts import AttemptFiles
 from worker.emit import Emit, Wire
-from worker.supervise import STOP_BYTES as SUPERVISORS_BYTES
+from worker.launch import STOP_BYTES
 from worker.trainer.state import TrainerControl, TrainerState
 
 
@@ -98,7 +98,7 @@ def test_the_stop_byte_reaches_the_loop(reader: socket.socket, tmp_path: Path, m
     emit.on_step_end(None, TrainerState(global_step=1, max_steps=9), control)
     assert not control.should_training_stop
 
-    byte[0] = SUPERVISORS_BYTES[mode]
+    byte[0] = STOP_BYTES[mode]
     emit.on_step_end(None, TrainerState(global_step=2, max_steps=9), control)
 
     assert (control.should_training_stop, control.should_save) == (True, saves)

@@ -1,0 +1,70 @@
+"""A line of a journal: a CRC-32 in hex, a space, the event as JSON that any database takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from zlib import crc32
+
+from contract.events import Kind, json_safe, now_text
+
+MAX_EVENT_BYTES = 64 * 1024
+
+SEQ = re.compile(rb'\{"seq":(\d+),"kind":"(\w+)"')
+"""How every event begins, so that readers find both without parsing."""
+
+
+def seal(payload: bytes) -> bytes:
+    return b"%08x %b\n" % (crc32(payload), payload)
+
+
+def unseal(line: bytes) -> bytes | None:
+    """What is in a line, or None where the disk has changed it."""
+    payload = line[9:]
+    return payload if payload and line[:8] == b"%08x" % crc32(payload) else None
+
+
+def encode(seq: int, event: dict[str, Any]) -> bytes:
+    """`seq` and `kind` first, because readers find them there without parsing."""
+    body = {"seq": seq, "kind": str(event["kind"]), **{name: event[name] for name in _REST if name in event}}
+    try:
+        text = json.dumps(body, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(json_safe(body), separators=(",", ":"))
+    if "\\u0000" in text or "\\ud" in text:
+        text = json.dumps(_without_traps(json.loads(text)), separators=(",", ":"))
+    if len(text) > MAX_EVENT_BYTES:
+        return encode(seq, {**event, "data": _shortened(event.get("data"), len(text))})
+    return text.encode()
+
+
+_REST = ("rank", "at", "step", "epoch", "data")
+
+
+def _without_traps(value: Any) -> Any:
+    """NUL and half surrogates are JSON, and no database takes them."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_without_traps(key): _without_traps(item) for key, item in value.items()}
+    return [_without_traps(item) for item in value] if isinstance(value, list) else value
+
+
+def _shortened(data: Any, size: int) -> dict[str, Any]:
+    """What of a huge event fits: its small values, and the beginning of its longer texts."""
+    kept: dict[str, Any] = {"truncated": True, "bytes": size}
+    room = MAX_EVENT_BYTES // 4
+    for name, value in (data if isinstance(data, dict) else {}).items():
+        short = value[:4096] if isinstance(value, str) else value
+        room -= len(name) + len(json.dumps(json_safe(short)))
+        if room < 0:
+            break
+        kept[name[:256]] = short
+    return kept
+
+
+def gap(seq: int) -> bytes:
+    return encode(
+        seq, {"kind": Kind.GAP, "at": now_text(), "data": {"from": seq, "to": seq, "why": "lost on the node's disk"}}
+    )
