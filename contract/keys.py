@@ -31,6 +31,9 @@ CANARY_TASK = "footplate.canary"
 
 REPLY_TTL_SECONDS = 120
 
+VISIBILITY_SECONDS = 3600
+"""The same in every client of this broker: kombu gives back what any of them thinks unacknowledged for longer."""
+
 
 def broker_url(redis_url: str) -> str:
     """The same Redis as Celery spells it: what redis-py calls unix://, kombu calls redis+socket://."""

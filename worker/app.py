@@ -14,9 +14,6 @@ from contract.ids import NodeId
 from worker.redis_line import SOCKET_SECONDS
 from worker.settings import WorkerSettings
 
-VISIBILITY_SECONDS = 3600
-"""The same in every client of this broker, or the shortest one decides for all."""
-
 
 def queue_of(node: NodeId) -> Queue:
     """A node's queue. With a named exchange: an empty one would put the message into the list `celery`."""
@@ -54,7 +51,7 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         "broker_connection_max_retries": None,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "broker_transport_options": {
-            "visibility_timeout": VISIBILITY_SECONDS,
+            "visibility_timeout": keys.VISIBILITY_SECONDS,
             # Without them a frozen Redis freezes the consumer for good.
             "socket_timeout": SOCKET_SECONDS,
             "socket_connect_timeout": 2.0,

@@ -27,7 +27,7 @@ from contract.messages import AttemptReply
 from service.events.entries import Batch, Incoming, Read
 from service.jobs.beat import holds
 from service.jobs.conclude import End, conclude
-from service.store import attempts, checkpoints, events, jobs
+from service.store import attempts, checkpoints, events, jobs, nodes
 from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow, loads
 
 MAX_METRICS = 500
@@ -211,6 +211,9 @@ class _Ledger:
         if page.end is not None:
             columns["done"] = page.end.model_dump_json()
             columns["ended_at"] = part.ended_at or self.now
+            if page.end.stop == "drain":
+                # Or the job would be placed there once more until the node's own beat comes.
+                nodes.mark_draining(conn, part.node, part.boot)
         if columns:
             attempts.change_source(conn, part.job_id, part.attempt, part.source, **columns)
 

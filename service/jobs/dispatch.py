@@ -18,9 +18,6 @@ from contract.ids import Fence, JobId, NodeId
 from service.store import attempts, queue
 from service.store.queue import BellRow
 
-VISIBILITY_TIMEOUT_SECONDS = 3600
-"""The same in every client of this broker: kombu gives back what any of them thinks unacknowledged for longer."""
-
 
 class Bell:
     """The producing half of Celery. Blocks for as long as a socket may, so it is rung from a thread of its own."""
@@ -36,7 +33,7 @@ class Bell:
             task_publish_retry=False,
             broker_connection_retry=False,
             broker_transport_options={
-                "visibility_timeout": VISIBILITY_TIMEOUT_SECONDS,
+                "visibility_timeout": keys.VISIBILITY_SECONDS,
                 "socket_timeout": 5,
                 "socket_connect_timeout": 2,
                 "retry_on_timeout": False,

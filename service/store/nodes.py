@@ -50,6 +50,11 @@ def request_drain(conn: Connection, node_id: NodeId, *, drain: bool) -> NodeRow:
     return get(conn, node_id)
 
 
+def mark_draining(conn: Connection, node_id: NodeId, boot: str) -> None:
+    """Heard from one of its attempts, before the node's own next beat says so."""
+    conn.execute(update(nodes).where(nodes.c.id == node_id, nodes.c.boot == boot).values(draining=True))
+
+
 def open_on(conn: Connection, node_id: NodeId) -> list[SourceRow]:
     """What runs, or is about to, on one node."""
     wanted = select(*columns_of(sources, SourceRow)).where(sources.c.node == node_id, sources.c.ended_at.is_(None))

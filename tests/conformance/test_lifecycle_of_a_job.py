@@ -429,6 +429,14 @@ def test_a_drained_job_continues_elsewhere_for_free(stage: Stage) -> None:
     assert stage.place() == [job]
 
 
+def test_a_node_whose_attempt_ended_by_a_drain_gets_no_more_work_before_its_own_beat_says_so(stage: Stage) -> None:
+    _, worker = stage.running()
+
+    worker.ends("stopped", "drain", stop="drain")
+
+    assert stage.place() == []
+
+
 def test_a_job_that_ran_for_its_time_limit_stops_and_can_be_resumed_with_more(stage: Stage) -> None:
     job, worker = stage.running(resources={"time_limit": 100})
     stage.rescue()

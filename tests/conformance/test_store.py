@@ -280,6 +280,7 @@ def test_an_operator_drains_a_node_and_takes_it_back(stage: Stage) -> None:
     assert stage.place() == []
 
     stage.write(lambda conn: nodes.request_drain(conn, worker.node, drain=False))
+    stage.beat_node(worker.node)
     assert stage.place() == [job]
 
 
