@@ -47,7 +47,7 @@ class ServiceSettings(Settings):
     """How often control looks for work that nobody poked it about."""
     readers: PositiveInt = 4
     """Threads, and connections, that read SQL."""
-    writers: PositiveInt = 4
+    writers: PositiveInt = 2
     """Threads, and connections, that write PostgreSQL. SQLite has one writer."""
 
     @property

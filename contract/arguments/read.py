@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
@@ -78,9 +80,15 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return _ADAPTERS[name]
 
 
+@functools.cache
+def _pristine() -> TrainingArguments:
+    """Made once: every spec starts from it, and none of its values can be changed in place."""
+    return TrainingArguments()
+
+
 def _unchecked(good: Mapping[str, Any]) -> TrainingArguments:
     """The arguments with the derived values set and without the checks: they are told one by one."""
-    args = TrainingArguments()
+    args = copy.copy(_pristine())
     for name, value in good.items():
         setattr(args, name, value)
     args.__post_init__()

@@ -79,6 +79,7 @@ async def create_job(request: Request) -> Response:
     services = services_of(request)
     raw = await read_body(request)
     spec = accept(services, raw)
+    use = _idempotency(request, raw)
     write = partial(
         submit,
         project=spec.project,
@@ -86,9 +87,9 @@ async def create_job(request: Request) -> Response:
         spec_json=spec.model_dump_json(),
         now=now_ms(),
         job_id=new_job_id(),
-        idempotency=_idempotency(request, raw),
+        idempotency=use,
     )
-    submitted = await services.db.write(write)
+    submitted = await services.db.write(write, is_blind=use is None and not spec.tags)
     services.poke()
     return _created(submitted)
 

@@ -8,14 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from contract.ids import NodeId
-from contract.lifecycle import actions
+from contract.lifecycle import Desired, JobState, actions
 from service.store.rows import AttemptRow, CheckpointRow, EventRow, JobRow, NodeRow, SourceRow, loads
 from service.store.times import text_of
 
 _RESERVED = ('"no":', '"step":', '"epoch":')
 
 
-@lru_cache(maxsize=64)
 def moment(milliseconds: int | None) -> str | None:
     return None if milliseconds is None else text_of(milliseconds)
 
@@ -26,31 +25,16 @@ def etag(row: JobRow) -> str:
 
 def job_json(row: JobRow, nodes: Sequence[str] = ()) -> str:
     """One job, as every route answers it."""
-    head: dict[str, Any] = {
-        "id": row.id,
-        "project": row.project,
-        "name": row.name,
-        "priority": row.priority,
-        "state": row.state,
-        "reason": row.reason,
-        "message": row.message,
-        "desired": row.desired,
-        "actions": actions(row.state, row.desired),
-        "attempt": row.attempt,
-        "node": nodes[0] if nodes else None,
-        "nodes": list(nodes),
-        "version": row.version,
-        "last_no": row.last_no,
-        "created_at": moment(row.created_at),
-        "updated_at": moment(row.updated_at),
-        "queued_at": moment(row.queued_at),
-        "started_at": moment(row.started_at),
-        "finished_at": moment(row.finished_at),
-        "running_s": row.running_ms / 1000,
-    }
     return (
-        f'{_dumps(head)[:-1]},"tags":{row.tags},"metadata":{row.job_metadata},"progress":{row.progress or "null"},'
-        f'"metrics":{row.metrics or "{}"},"result":{row.result or "null"},"error":{row.error or "null"}}}'
+        f'{{"id":"{row.id}","project":{_text(row.project)},"name":{_text(row.name)},"tags":{row.tags},'
+        f'"metadata":{row.job_metadata},"priority":{row.priority},"state":"{row.state}","reason":"{row.reason}",'
+        f'"message":{_text(row.message)},"desired":"{row.desired}","actions":{_actions(row.state, row.desired)},'
+        f'"attempt":{row.attempt},"node":{_text(nodes[0] if nodes else None)},"nodes":{_dumps(list(nodes))},'
+        f'"version":{row.version},"last_no":{row.last_no},"created_at":{_moment(row.created_at)},'
+        f'"updated_at":{_moment(row.updated_at)},"queued_at":{_moment(row.queued_at)},'
+        f'"started_at":{_moment(row.started_at)},"finished_at":{_moment(row.finished_at)},'
+        f'"running_s":{row.running_ms / 1000},"progress":{row.progress or "null"},"metrics":{row.metrics or "{}"},'
+        f'"result":{row.result or "null"},"error":{row.error or "null"}}}'
     )
 
 
@@ -141,6 +125,20 @@ def node_state(row: NodeRow) -> str:
     if row.draining or row.drain_requested:
         return "draining"
     return "up" if row.takes_work else "waiting"
+
+
+@lru_cache(maxsize=64)
+def _actions(state: JobState, desired: Desired) -> str:
+    return _dumps(actions(state, desired))
+
+
+@lru_cache(maxsize=64)
+def _moment(milliseconds: int | None) -> str:
+    return _dumps(moment(milliseconds))
+
+
+def _text(text: str | None) -> str:
+    return "null" if text is None else json.dumps(text)
 
 
 def _dumps(value: Any) -> str:

@@ -16,7 +16,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -47,8 +47,8 @@ class Database:
         for writer in self._writers:
             writer.start()
 
-    async def write(self, fn: Write[T]) -> T:
-        """What `fn` returned, once it is committed."""
+    async def write(self, fn: Write[T], *, is_blind: bool = False) -> T:
+        """What `fn` returned, once it is committed. A blind one reads nothing back from SQL, not even a row count."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         arriving = self._arriving.get(loop)
@@ -57,7 +57,7 @@ class Database:
             # would commit it alone, and fight them for the interpreter.
             arriving = self._arriving[loop] = []
             loop.call_soon(self._flush, loop)
-        arriving.append(_Item(fn, loop, future))
+        arriving.append(_Item(fn, loop, future, is_blind))
         return await future
 
     async def read(self, fn: Write[T]) -> T:
@@ -124,10 +124,12 @@ class Database:
 
 
 class _Item:
-    __slots__ = ("fn", "future", "loop")
+    __slots__ = ("fn", "future", "is_blind", "loop")
 
-    def __init__(self, fn: Write[Any], loop: asyncio.AbstractEventLoop | None, future: Any) -> None:
-        self.fn, self.loop, self.future = fn, loop, future
+    def __init__(
+        self, fn: Write[Any], loop: asyncio.AbstractEventLoop | None, future: Any, is_blind: bool = False
+    ) -> None:
+        self.fn, self.loop, self.future, self.is_blind = fn, loop, future, is_blind
 
 
 class _Outcome:
@@ -197,12 +199,21 @@ def _in_savepoint(connection: Connection, item: _Item) -> _Outcome:
 def _optimistically(session: _Session, batch: list[_Item]) -> list[_Outcome]:
     if len(batch) > 1:
         try:
-            with session.transaction() as connection:
+            with session.transaction() as connection, _without_waiting(connection, batch):
                 return [_Outcome(item.fn(connection)) for item in batch]
         except Exception:
             # Whose fault it was is found out below, one by one.
             pass
     return [_alone(session, item) for item in batch]
+
+
+def _without_waiting(connection: Connection, batch: list[_Item]) -> AbstractContextManager[Any]:
+    """Blind writes go out together and are waited for once: a round trip each would take longer than the writing."""
+    if not all(item.is_blind for item in batch):
+        return nullcontext()
+    driver: Any = connection.connection.driver_connection
+    pipeline: AbstractContextManager[Any] = driver.pipeline()
+    return pipeline
 
 
 def _alone(session: _Session, item: _Item) -> _Outcome:
