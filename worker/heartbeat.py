@@ -46,9 +46,9 @@ KEEP_JOURNALS_SECONDS = 7 * 86400
 
 
 class Heartbeat(threading.Thread):
-    def __init__(self, settings: WorkerSettings, node: Node, gpus: list[Gpu], slots: int) -> None:
+    def __init__(self, settings: WorkerSettings, node: Node, gpus: list[Gpu]) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        self._settings, self._node, self._gpus, self._slots = settings, node, gpus, slots
+        self._settings, self._node, self._gpus = settings, node, gpus
         self._number = 0
         self._wanted = threading.Event()
         self._catalogue = CatalogueMaker()
@@ -144,7 +144,7 @@ class Heartbeat(threading.Thread):
             number=self._number,
             name=settings.node_name,
             pool=settings.pool,
-            slots=self._slots,
+            slots=self._node.slots,
             gpus=self._gpus,
             draining=node.places.is_draining(),
             consuming=self._canary.is_back(),

@@ -51,9 +51,16 @@ class Node:
     id: NodeId
     boot: str
     places: Places
+    slots: int
+
+    @property
+    def threads(self) -> int:
+        """Torch's, in one rank. One CPU is left to the node, Redis and the service: OpenMP's threads spin as they wait,
+        and one too many for the CPUs was measured to cost a small step three to ten times its time."""
+        return max(1, ((os.cpu_count() or 1) - 1) // self.slots)
 
 
-def claim_node(root: Path) -> Node:
+def claim_node(root: Path, slots: int) -> Node:
     """The identity in the node's folder, made at its first start and held until this process ends."""
     places = Places(root)
     for folder in (root, places.journals):
@@ -64,7 +71,7 @@ def claim_node(root: Path) -> Node:
         raise SettingsError(
             f"another worker runs in {root}: a node's folder belongs to one. Give this one its own FOOTPLATE_NODE_HOME."
         )
-    node = Node(_identity(fd), uuid7(), places)
+    node = Node(_identity(fd), uuid7(), places, slots)
     shutil.rmtree(places.run, ignore_errors=True)
     # What somebody was writing when he died. Nobody lives here now: the lock is ours.
     for path in places.journals.glob("*.new"):

@@ -111,18 +111,17 @@ def _become_node(conf: Any, **_: Any) -> None:
 
     try:
         gpus: list[Gpu] = inventory(settings().gpus)
-        _node = claim_node(settings().node_path)
+        _node = claim_node(settings().node_path, settings().slot_count(len(gpus)))
     except SettingsError as error:
         raise SystemExit(f"footplate worker: {error}") from error
     _main_pid = os.getpid()
     queue = queue_of(_node.id)
     conf.task_queues = [queue]
     conf.task_default_queue = conf.task_default_exchange = conf.task_default_routing_key = queue.name
-    slots = settings().slot_count(len(gpus))
     # One more than may run: the canary must not wait behind a running attempt.
-    conf.worker_concurrency = slots + 1
+    conf.worker_concurrency = _node.slots + 1
     _keeper = WarmKeeper()
-    _heartbeat = Heartbeat(settings(), _node, gpus, slots)
+    _heartbeat = Heartbeat(settings(), _node, gpus)
 
 
 def _become_pool_process(**_: Any) -> None:

@@ -28,7 +28,7 @@ from worker import outcome
 from worker.control import Link
 from worker.journal import Header, Journal, JournalFull
 from worker.launch import Order
-from worker.node import Places
+from worker.node import Node
 from worker.outcome import Verdict
 from worker.settings import WorkerSettings
 from worker.training import Events, Training
@@ -52,8 +52,8 @@ TERM_SHARE, KILL_SHARE = 0.8, 0.9
 class Supervisor:
     """One attempt."""
 
-    def __init__(self, settings: WorkerSettings, places: Places, grant: Grant, client: redis.Redis) -> None:
-        self._settings, self._places, self._grant = settings, places, grant
+    def __init__(self, settings: WorkerSettings, node: Node, grant: Grant, client: redis.Redis) -> None:
+        self._settings, self._node, self._places, self._grant = settings, node, node.places, grant
         self._started = self._turned_at = self._synced_at = time.monotonic()
         self._system_at = self._started + SYSTEM_SECONDS
         self._verdict: Verdict | None = None
@@ -111,7 +111,6 @@ class Supervisor:
 
     def _order(self) -> Order:
         grant, settings = self._grant, self._settings
-        slots = settings.slot_count(len(grant.gpus))
         return Order(
             job=grant.job,
             attempt=grant.attempt,
@@ -123,7 +122,7 @@ class Supervisor:
             artifacts=settings.artifacts_path,
             data=settings.data_path,
             models=settings.models_path,
-            threads=int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // slots)),
+            threads=int(os.environ.get("OMP_NUM_THREADS") or self._node.threads),
         )
 
     # Watch

@@ -38,7 +38,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
     )
     answer = ask(redis_client(), claim, give_up=node.places.is_draining)
     if isinstance(answer, Grant):
-        Supervisor(parent.settings(), node.places, answer, redis_client()).run()
+        Supervisor(parent.settings(), node, answer, redis_client()).run()
     elif answer is not None:
         log.info("%s attempt %s is not ours: %s", job, attempt, answer.reason)
 
