@@ -21,7 +21,7 @@ from contract import keys
 from contract.ids import JobId
 
 SIGN_SECONDS = 2.0
-GATHER_SECONDS = 0.01
+GATHER_SECONDS = 0.02
 AWAY_SECONDS = 1.0
 AWAY = (RedisError, OSError, asyncio.TimeoutError)
 
