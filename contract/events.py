@@ -95,9 +95,9 @@ class CheckpointData(BaseModel):
 
     status: Literal["committed", "corrupt", "failed"]
     path: str
-    bytes: int = 0
+    bytes: int = Field(default=0, ge=0, lt=2**63)
     manifest_sha256: str = ""
-    files: int = 0
+    files: int = Field(default=0, ge=0, lt=2**31)
     metrics: dict[str, Any] = Field(default_factory=dict)
     is_best: bool = False
     message: str | None = None

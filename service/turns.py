@@ -22,9 +22,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from contract import keys, layout
+from contract.errors import Unavailable
 from contract.ids import JobId, uuid7
 from contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
-from service.events.entries import read_entries
+from service.events.entries import Read, apart, as_gap, read_entries
 from service.events.ingest import Ingested, ingest
 from service.jobs import dispatch
 from service.jobs.dispatch import Bell
@@ -106,7 +107,7 @@ class Turns:
         self._timers = Timers()
         self._room_changed = self._ring_everything = True
         self._placed_at = self._rescued_at = self._redis_heard_at = 0.0
-        self._told: set[tuple[str, int | None]] = set()
+        self._told: set[tuple[str, int]] = set()
         self._bell_thread.submit(_quietly, self._bell.warm)
 
     async def close(self) -> None:
@@ -168,6 +169,7 @@ class Turns:
     async def ring(self) -> None:
         """Publishes from a thread of its own, then marks: a bell may ring twice, never not at all."""
         rows = await self._db.read(dispatch.unclaimed)
+        self._timers.forget("bell", but=map(_bell_key, rows))
         clock = time.monotonic()
         if self._ring_everything:
             due, self._ring_everything = rows, False
@@ -209,14 +211,27 @@ class Turns:
         more = await self._redis.lpop(keys.INBOX, MAX_MESSAGES)
         messages = [message for raw in (first[1], *(more or ())) if (message := self._understood(raw))]
         clock, now = time.monotonic(), now_ms()
-        heard = await self._write(lambda conn: answer(conn, messages, now, self._settings))
-        for key, number in heard.alive:
-            self._timers.heard(key, number, clock)
-        self._count(heard)
-        await self._send(heard.replies)
-        self._tell(heard.jobs)
-        if heard.has_new_room or heard.lost or heard.told_to_stop:
-            self._look_again()
+        for heard in await self._answer(messages, now):
+            for key, number in heard.alive:
+                self._timers.heard(key, number, clock)
+            self._count(heard)
+            self._tell(heard.jobs)
+            if heard.has_new_room or heard.lost or heard.told_to_stop:
+                self._look_again()
+            await self._send(heard.replies)
+
+    async def _answer(self, messages: Sequence[Claim | AttemptBeat | NodeBeat], now: int) -> list[Heard]:
+        """Together; one by one where that fails for what one of them says, so that nobody loses a lease over it."""
+        try:
+            return [await self._write(lambda conn: answer(conn, messages, now, self._settings))]
+        except (Unavailable, *AWAY):
+            raise
+        except Exception:
+            log.exception("a message cannot be answered")
+            if len(messages) == 1:
+                self.counts.events_dead += 1
+                return []
+        return [heard for one in messages for heard in await self._answer([one], now)]
 
     def _understood(self, raw: bytes) -> Claim | AttemptBeat | NodeBeat | None:
         try:
@@ -254,26 +269,60 @@ class Turns:
             return
         now = now_ms()
         read = read_entries([fields.get(b"batch") for _, fields in entries], text_of(now))
-        backoff = self._settings.retry_backoff_seconds
-        done = await self._write(lambda conn: ingest(conn, read, now, retry_backoff_seconds=backoff))
+        every_done = await self._store(read, now)
         # Watchers and the acknowledgement are both after the commit; watchers first, because they need no Redis.
-        self._tell(done.jobs)
-        self._count_events(done, now - int(entries[0][0].partition(b"-")[0]))
-        if done.closed:
+        for done in every_done:
+            self._tell(done.jobs)
+            self._count_events(done)
+        self.counts.ingest_lag_ms = max(0, now - int(entries[0][0].partition(b"-")[0]))
+        if any(done.closed for done in every_done):
             self._look_again()
-        await self._acknowledge([entry_id for entry_id, _ in entries], done)
+        await self._acknowledge([entry_id for entry_id, _ in entries], every_done)
 
-    async def _acknowledge(self, entry_ids: Sequence[bytes], done: Ingested) -> None:
+    async def _store(self, read: Read, now: int) -> list[Ingested]:
+        """All in one transaction; one event at a time where that fails for what is in it: only the bad one is lost."""
+        try:
+            return [await self._ingest(read, now)]
+        except (Unavailable, *AWAY):
+            raise
+        except Exception:
+            log.exception("events that cannot be stored together are stored one by one")
+        return [done for one in apart(read) for done in await self._store_alone(one, now)]
+
+    async def _store_alone(self, one: Read, now: int) -> list[Ingested]:
+        try:
+            return [await self._ingest(one, now)]
+        except (Unavailable, *AWAY):
+            raise
+        except Exception as error:
+            if not one.batches:
+                log.exception("what is dead cannot be buried either")
+                return []
+            why = f"it cannot be stored: {error}"
+        try:
+            return [await self._ingest(as_gap(one, why, text_of(now)), now)]
+        except (Unavailable, *AWAY):
+            raise
+        except Exception:
+            log.exception("an event of %s holds its own job up, and nobody else", one.batches[0].job)
+            return []
+
+    async def _ingest(self, read: Read, now: int) -> Ingested:
+        backoff = self._settings.retry_backoff_seconds
+        return await self._write(lambda conn: ingest(conn, read, now, retry_backoff_seconds=backoff))
+
+    async def _acknowledge(self, entry_ids: Sequence[bytes], every_done: Sequence[Ingested]) -> None:
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for (job, attempt, source), mark in done.watermarks.items():
-                pipeline.set(keys.watermark(job, attempt, source), mark, ex=WATERMARK_SECONDS)
-            for claim, reply in done.replies.items():
-                pipeline.rpush(keys.reply(claim), reply.model_dump_json())
-                pipeline.expire(keys.reply(claim), keys.REPLY_TTL_SECONDS)
+            for done in every_done:
+                for (job, attempt, source), mark in done.watermarks.items():
+                    pipeline.set(keys.watermark(job, attempt, source), mark, ex=WATERMARK_SECONDS)
+                for claim, reply in done.replies.items():
+                    pipeline.rpush(keys.reply(claim), reply.model_dump_json())
+                    pipeline.expire(keys.reply(claim), keys.REPLY_TTL_SECONDS)
             pipeline.xdel(keys.EVENTS, *entry_ids)
             await pipeline.execute()
 
-    def _count_events(self, done: Ingested, lag_ms: int) -> None:
+    def _count_events(self, done: Ingested) -> None:
         counts = self.counts
         counts.events_stored += done.stored
         counts.events_duplicate += done.duplicate
@@ -282,7 +331,6 @@ class Turns:
         counts.events_dead += done.dead
         counts.stale_refused += done.stale
         counts.attempts_closed += done.closed
-        counts.ingest_lag_ms = max(0, lag_ms)
 
     async def listen(self) -> None:
         """Pokes from API processes that are not this one."""

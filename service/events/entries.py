@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -20,6 +20,9 @@ from contract.ids import ClaimId, Fence, JobId, is_id
 
 MAX_DATA_BYTES = 1024 * 1024
 MAX_INTEGER = 2**63 - 1
+MAX_DEPTH = 64
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What reading a stranger's JSON may raise. One that is missing here would hold up everybody's events for ever."""
 INSPECTED = frozenset({Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DONE})
 """Kinds that mean something to ingest: it keeps their data as an object besides the text."""
 
@@ -69,7 +72,7 @@ def read_entries(payloads: Iterable[bytes | None], now_text: str) -> Read:
     for raw in payloads:
         try:
             read.batches.append(_batch(raw, now_text, read.dead))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except UNREADABLE as error:
             read.dead.append((f"not an event batch: {error}", (raw or b"").decode(errors="replace")))
     return read
 
@@ -91,9 +94,9 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
     for event in given["events"]:
         try:
             events.append(_incoming(event, has_wild_numbers))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except UNREADABLE as error:
             seq = _seq(event)
-            dead.append((f"event {seq} of {given['job']}: {error}", json.dumps(event, default=str)[:MAX_DATA_BYTES]))
+            dead.append((f"event {seq} of {given['job']}: {error}", repr(event)[:MAX_DATA_BYTES]))
             events.append(_gap(seq, str(error), now_text))
     return Batch(
         JobId(given["job"]), given["attempt"], Fence(given["fence"]), ClaimId(given["claim"]), given["source"], events
@@ -134,6 +137,8 @@ def _incoming(event: Any, has_wild_numbers: bool) -> Incoming:
         data = {}
     if type(data) is not dict:
         raise ValueError("data is not an object")
+    if _is_deeper_than(MAX_DEPTH, data):
+        raise ValueError(f"data is nested more than {MAX_DEPTH} deep")
     text = _text(data, has_wild_numbers)
     if len(text) > MAX_DATA_BYTES:
         raise ValueError(f"data is {len(text)} bytes of JSON, more than {MAX_DATA_BYTES}")
@@ -147,6 +152,37 @@ def _text(data: dict[str, Any], has_wild_numbers: bool) -> str:
         return to_json(data).decode()
     except ValueError:
         return json.dumps(data)
+
+
+def _is_deeper_than(limit: int, data: dict[str, Any]) -> bool:
+    """Without recursion: whoever walks it later may have less stack left than there is here."""
+    level: list[Any] = [data]
+    for _ in range(limit):
+        level = [
+            item
+            for value in level
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def apart(read: Read) -> Iterator[Read]:
+    """The same, one event each: to find the one that cannot be stored."""
+    if read.dead:
+        yield Read(dead=read.dead)
+    for batch in read.batches:
+        for event in batch.events:
+            yield Read([replace(batch, events=[event])])
+
+
+def as_gap(read: Read, why: str, now_text: str) -> Read:
+    """One event, given up: a gap under its number, and the rest of it among the dead."""
+    batch, event = read.batches[0], read.batches[0].events[0]
+    gap = replace(batch, events=[_gap(event.seq, why, now_text)])
+    return Read([gap], [(f"{event.kind} {event.seq} of {batch.job}: {why}", event.text)])
 
 
 def _gap(seq: int, why: str, now_text: str) -> Incoming:

@@ -81,13 +81,13 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
     heard.has_new_room |= beaten.has_new_room
 
 
-def stops(conn: Connection, now: int) -> dict[tuple[str, int | None], AttemptReply]:
-    """What workers of stopping jobs must hear, by claim and by the stop's deadline, which a harder cancel moves."""
-    told: dict[tuple[str, int | None], AttemptReply] = {}
+def stops(conn: Connection, now: int) -> dict[tuple[str, int], AttemptReply]:
+    """What workers of stopping jobs must hear, by claim and by the job's version, which every new decision moves."""
+    told: dict[tuple[str, int], AttemptReply] = {}
     for job in jobs.stopping(conn):
         for part in attempts.sources_of(conn, job.id, job.attempt):
             if part.claim is not None and part.ended_at is None:
-                told[part.claim, job.stop_deadline] = AttemptReply(
+                told[part.claim, job.version] = AttemptReply(
                     claim=part.claim, stop=stop_of(job, now), watermark=part.watermark
                 )
     return told

@@ -364,3 +364,57 @@ async def test_nothing_is_left_open_when_a_job_has_ended(line: Line) -> None:
     await line.hear(grant.claim)
 
     assert await line.db.read(attempts.open_sources) == []
+
+
+def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:
+    """What user code may write on the socket that it shares, or a forged worker send."""
+    path = f"{layout.attempt_folder(grant.job, grant.attempt)}/checkpoint-1"
+    deep: dict[str, Any] = {}
+    for _ in range(900):
+        deep = {"a": deep}
+    return {
+        "an epoch beyond every float": make_worker_event(2).model_dump(mode="json") | {"epoch": 10**400},
+        "metrics deeper than a stack": make_worker_event(2).model_dump(mode="json") | {"data": deep},
+        "more bytes than SQL can count": make_worker_event(
+            2, kind=Kind.CHECKPOINT, data={"status": "committed", "path": path, "bytes": 10**30}
+        ).model_dump(mode="json"),
+        "half a character": make_worker_event(
+            2, kind=Kind.CHECKPOINT, data={"status": "committed", "path": path, "manifest_sha256": "\ud800"}
+        ).model_dump(mode="json"),
+    }
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        "an epoch beyond every float",
+        "metrics deeper than a stack",
+        "more bytes than SQL can count",
+        "half a character",
+    ],
+)
+async def test_an_event_that_cannot_be_stored_holds_nobody_up(line: Line, poison: str) -> None:
+    bad, good = await line.start(), await line.start()
+    entry = json.loads(line.entry(bad, [1, 2, 3], last=3))
+    entry["events"][1] = _poisons(bad)[poison]
+    line.redis.xadd(keys.EVENTS, {"batch": json.dumps(entry).encode()})
+    await line.send(good, [1, 2, 3], last=3)
+
+    for grant in (good, bad):
+        reply = await line.hear(grant.claim)
+        assert isinstance(reply, AttemptReply)
+        assert (reply.closed, reply.watermark) == (True, 3)
+        assert (await line.job(grant.job)).state is JobState.SUCCEEDED
+    assert line.redis.xlen(keys.EVENTS) == 0
+    assert await line.db.read(events.dead)
+
+
+async def test_a_message_that_cannot_be_answered_costs_its_neighbours_nothing(line: Line) -> None:
+    await line.node_beats()
+    await line.submit()
+    claim = Claim(claim=new_claim_id(), node=line.node, boot=line.boot, **await line.bell())
+    endless = NodeBeat(node=new_node_id(), boot="b", number=1, name="n", slots=10**30)
+
+    line.redis.rpush(keys.INBOX, endless.model_dump_json(), claim.model_dump_json(), endless.model_dump_json())
+
+    assert isinstance(await line.hear(claim.claim), Grant)
