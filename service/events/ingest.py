@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from contract.events import CheckpointData, DoneData, Ending, Kind, json_safe
+from contract.events import CheckpointData, DoneData, Ending, Kind, ProgressData, json_safe
 from contract.ids import ClaimId, JobId, new_checkpoint_id
 from contract.layout import attempt_folder, job_folder
 from contract.lifecycle import JobState, Reason
@@ -62,7 +62,11 @@ def ingest(conn: Connection, read: Read, now: int, *, retry_backoff_seconds: flo
     parts = attempts.sources_of_many(conn, held)
     ledgers = {job_id: _Ledger(job, now) for job_id, job in held.items()}
     for batch in read.batches:
-        part = parts.get((batch.job, batch.attempt, batch.source))
+        key = (batch.job, batch.attempt, batch.source)
+        part = parts.get(key)
+        if part is None and batch.events:
+            # Of a job that was deleted: a dead attempt's journal would be sent again until somebody takes it.
+            done.watermarks[key] = max(done.watermarks.get(key, 0), batch.events[-1].seq)
         if part is None or part.claim != batch.claim:
             done.stale += len(batch.events)
             done.replies[batch.claim] = AttemptReply(claim=batch.claim, superseded=True, closed=True)
@@ -145,17 +149,25 @@ class _Ledger:
     def _understand(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
         """What an event means besides being kept. A closed attempt's events mean nothing any more."""
         if event.kind == Kind.DONE:
-            page.end = DoneData.model_validate(data)
+            page.end = self._end(event, DoneData.model_validate(data), page.part)
         elif not page.is_current:
             return
         elif event.kind in (Kind.LOG, Kind.EVAL):
             self.metrics.update(data)
         elif event.kind == Kind.PROGRESS:
+            ProgressData.model_validate(data)
             self.progress = event.text
         elif event.kind == Kind.CHECKPOINT:
             self._checkpoint(event, CheckpointData.model_validate(data), page.part)
         elif event.kind == Kind.STATE and data.get("state") == JobState.RUNNING:
             page.is_running = True
+
+    def _end(self, event: Incoming, end: DoneData, part: SourceRow) -> DoneData:
+        """Training says where its outputs are, and user code runs there: nothing outside its own folder is served."""
+        if end.outputs is None or _is_below(end.outputs, attempt_folder(self.job.id, part.attempt)):
+            return end
+        self.troubles.append((f"done {event.seq} of {self.job.id} names outputs that are not its own", event.text))
+        return end.model_copy(update={"outputs": None})
 
     def _checkpoint(self, event: Incoming, data: CheckpointData, part: SourceRow) -> None:
         job, paths = self.job, [data.path, *data.deleted]

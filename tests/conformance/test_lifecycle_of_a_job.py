@@ -7,8 +7,10 @@ import json
 import pytest
 
 from contract.errors import Conflict, InvalidSpec, NotFound
+from contract.layout import outputs_folder
 from contract.lifecycle import Desired, JobState, Reason, StopMode
 from contract.messages import Denial, Grant
+from service.jobs.delete import delete
 from service.jobs.resume import ResumeChanges
 from service.store import attempts, checkpoints
 from tests.conformance.acting import SETTINGS, Stage
@@ -161,10 +163,28 @@ def test_a_finish_that_wins_over_a_pause_is_a_success(stage: Stage) -> None:
 def test_a_finish_that_wins_over_a_cancel_keeps_its_outputs(stage: Stage) -> None:
     job, worker = stage.running()
     stage.cancel(job)
-    worker.ends("finished", outputs="jobs/x/outputs", result={"final": {"loss": 1}})
+    outputs = str(outputs_folder(job, 1))
+    worker.ends("finished", outputs=outputs, result={"final": {"loss": 1}})
 
     row = stage.job(job)
-    assert (row.state, row.reason, row.outputs) == (JobState.CANCELLED, Reason.FINISHED_FIRST, "jobs/x/outputs")
+    assert (row.state, row.reason, row.outputs) == (JobState.CANCELLED, Reason.FINISHED_FIRST, outputs)
+
+
+@pytest.mark.parametrize("outputs", ["/etc", "../../etc", "jobs/other/attempts/1/outputs"])
+def test_outputs_outside_the_attempts_own_folder_are_none(stage: Stage, outputs: str) -> None:
+    job, worker = stage.running()
+
+    done = worker.ends("finished", outputs=outputs)
+
+    assert (stage.job(job).state, stage.job(job).outputs, done.dead) == (JobState.SUCCEEDED, None, 1)
+
+
+def test_events_of_a_job_that_was_deleted_are_acknowledged(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.ends("finished")
+    stage.write(lambda conn: delete(conn, "default", job))
+
+    assert worker.send().watermarks == {(job, 1, 0): 2}
 
 
 def test_a_crash_is_tried_again_until_the_budget_is_spent(stage: Stage) -> None:
