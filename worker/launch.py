@@ -67,6 +67,8 @@ class Exited(BaseModel):
     code: int
     """As `os.waitstatus_to_exitcode` says: negative is the signal that ended it."""
     peak_rss_mb: float
+    never_started: str | None = None
+    """Why there was no process at all."""
 
 
 class Start(BaseModel):

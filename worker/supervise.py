@@ -133,7 +133,7 @@ class Supervisor:
             self._turn()
             if self._is_superseded:
                 training.signal(signal.SIGKILL)
-            elif not training.has_guardian:
+            elif not training.has_guardian and not training.was_let_go:
                 self._end_with(_crashed("this node's warm parent died, and training with it"))
         # The dead write no more: what is in the pipes is all there is, unless somebody ran away with an end.
         deadline = time.monotonic() + LAST_WORDS_SECONDS
@@ -207,7 +207,8 @@ class Supervisor:
     # What comes
 
     def _write(self, events: Events) -> None:
-        if not events or self._is_superseded:
+        if not events or self._is_superseded or self._journal.is_done:
+            # `done` is the last: what is said after it, by a child that ran away, would wait for ever.
             return
         try:
             self._journal.append(events)
@@ -273,6 +274,8 @@ class Supervisor:
         exit, output = self._training.exit, self._training.tail()
         if exit is None:
             return _crashed("training is gone, and nobody saw how")
+        if exit.never_started is not None:
+            return _crashed(f"the node could not start training: {exit.never_started}")
         kills = outcome.oom_kill_count() - self._oom_kills
         return outcome.of_exit(exit.code, rank=exit.rank, peak_rss_mb=exit.peak_rss_mb, oom_kills=kills, output=output)
 

@@ -47,6 +47,8 @@ class Training:
     def __init__(self, selector: selectors.BaseSelector, on_events: Callable[[Events], None]) -> None:
         self.pid: int | None = None
         self.exit: Exited | None = None
+        self.was_let_go = False
+        """Ended before the warm parent had started it: nobody died."""
         self.told: DoneData | None = None
         """What it said of its own end."""
         self.heard_at = time.monotonic()
@@ -72,10 +74,15 @@ class Training:
             os.set_blocking(reading, False)
             self._listen(reading, reading, partial(self._read_lines, reading, lines))
             ends.append(writing)
-        launch.send_start(warm, order, theirs.fileno(), self._stop_fd, *ends)
-        theirs.close()
-        for end in ends:
-            os.close(end)
+        try:
+            launch.send_start(warm, order, theirs.fileno(), self._stop_fd, *ends)
+        except OSError:
+            warm.close()
+            raise
+        finally:
+            theirs.close()
+            for end in ends:
+                os.close(end)
         self._selector.register(warm, selectors.EVENT_READ, self._hear_warm)
         self._warm = warm
 
@@ -109,6 +116,7 @@ class Training:
                 kill_group(self.pid, number)
         elif self.pid is None and number is signal.SIGKILL:
             # Not even started: without us it will not be, or not for long.
+            self.was_let_go = True
             self.let_go()
         else:
             with suppress(OSError):
@@ -195,7 +203,7 @@ class Training:
             kind, data = said["kind"], said["data"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or not isinstance(kind, str):
             return None
         if kind == launch.OUTCOME:
             with suppress(ValidationError):

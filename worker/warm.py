@@ -87,6 +87,10 @@ class Warm:
                     rank.kill(signal.Signals(request.signal))
         except ValidationError as error:
             log.error("a supervisor said what nobody understands: %s", error)
+        except OSError as error:
+            # No memory, no process, no descriptor left for one more: that is no reason to end the others.
+            log.error("training cannot be started: %s", error)
+            _tell(supervisor, Exited(rank=0, code=os.EX_OSERR, peak_rss_mb=0.0, never_started=str(error)))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -96,7 +100,13 @@ class Warm:
         pid = os.fork()
         if pid == 0:
             _become_training(self._pid, fds, forked_at)
-        rank = Rank(number, pid, os.pidfd_open(pid), supervisor)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        rank = Rank(number, pid, pidfd, supervisor)
         self._ranks[supervisor].append(rank)
         self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._reap(rank))
         _tell(supervisor, Started(rank=number, pid=pid))

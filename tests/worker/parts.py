@@ -118,8 +118,16 @@ def _spawn(marker: str) -> None:
     subprocess.Popen(["sleep", "600"], start_new_session=True, cwd=Path(marker))
 
 
+def _babble(marker: str) -> None:
+    """Lines that are no events, on every socket that this process has inherited."""
+    for fd in os.listdir("/proc/self/fd"):
+        if int(fd) > 2 and _is(fd) and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+            deep = b'{"a":' * 900 + b"1" + b"}" * 900
+            os.write(int(fd), b'{"kind":[],"data":{}}\n{"kind":"log","data":' + deep + b"}\n[]\nnothing\n")
+
+
 MISCHIEF = {
     "nothing": lambda marker: None, "raise": _raise, "memory": _memory_error, "cuda": _cuda_out_of_memory,
     "sys.exit": _sys_exit, "os._exit": _os_exit, "segfault": _segfault, "kill": _kill, "hang": _hang,
-    "print": _print_much, "tell": _print_secrets, "spawn": _spawn,
+    "print": _print_much, "tell": _print_secrets, "spawn": _spawn, "babble": _babble,
 }  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,3 +109,36 @@ def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:
 
     until(lambda: warm_parent(lasting) != old, despite=(AssertionError, OSError), what="another one is there")
     assert lasting.control.done(lasting.submit(**SHORT), within=60)["ending"] == "finished"
+
+
+def test_a_start_that_the_machine_refuses_is_told_and_ends_nothing_else(lasting: Lasting) -> None:
+    pid = warm_parent(lasting)
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
+    # Enough for the connection and what comes with it, and not for the new process.
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1 + 6, limits[1]))
+    try:
+        done = lasting.control.done(lasting.submit(**SHORT), within=10)
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+    assert (done["ending"], done["reason"]) == ("failed", "crashed")
+    assert "could not start training" in done["error"]["message"]
+    assert lasting.control.done(lasting.submit(**SHORT))["ending"] == "finished"
+    assert warm_parent(lasting) == pid
+
+
+def test_who_is_stopped_before_the_warm_parent_started_it_was_stopped_and_did_not_crash(lasting: Lasting) -> None:
+    pid = warm_parent(lasting)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        job = lasting.submit(**SHORT)
+        until(lambda: (job, 1) in lasting.control.granted, what="it is granted")
+        until(lambda: lasting.control.granted[job, 1].claim in lasting.control.beats, what="its supervisor lives")
+        lasting.control.stop(job, "cancel", mode="kill")
+        done = lasting.control.done(job, within=10)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert (done["ending"], done["reason"], done["error"]) == ("stopped", "cancel", None)
+    assert lasting.control.done(lasting.submit(**SHORT))["ending"] == "finished"
