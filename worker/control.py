@@ -166,6 +166,10 @@ class Link(threading.Thread):
                 away_since = away_since or time.monotonic()
                 log.warning("%s attempt %s: Redis is away (%s)", self._grant.job, self._grant.attempt, error)
                 self._closing.wait(0.2 if time.monotonic() - away_since < 5 else 1.0)
+            except Exception:
+                # This thread is the attempt's voice: nothing that one turn trips over may end it.
+                log.exception("%s attempt %s: a turn with control failed", self._grant.job, self._grant.attempt)
+                self._closing.wait(1.0)
             finally:
                 if listener is not None:
                     listener.close()

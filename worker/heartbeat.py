@@ -59,17 +59,19 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         client = connect(self._settings.redis)
-        with suppress(*AWAY):
-            self._send_leftovers(client)
+        turn = self._send_leftovers
         while True:
             try:
-                self._beat(client)
+                turn(client)
+                turn = self._beat
             except AWAY as error:
+                turn = self._beat
                 log.warning("node: Redis is away (%s)", error)
                 self._canary.forgive()
                 time.sleep(min(1.0, self._settings.beat_seconds))
             except Exception:
                 # This thread is the node's voice: nothing that one turn trips over may end it.
+                turn = self._beat
                 log.exception("node: a heartbeat failed")
                 time.sleep(1.0)
 
@@ -223,11 +225,13 @@ class Resender:
                 return
             if path in self.taken or is_owned(path):
                 continue
-            if time.time() - path.stat().st_mtime > KEEP_JOURNALS_SECONDS:
-                log.error("%s: nobody has taken these events for seven days; they are dropped", path.name)
-                path.unlink()
-            elif (journal := Journal.reopen(path)) is not None:
-                self.taken[path] = Sender(journal)
+            # Its owner may delete it between two of these lines.
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > KEEP_JOURNALS_SECONDS:
+                    log.error("%s: nobody has taken these events for seven days; they are dropped", path.name)
+                    path.unlink()
+                elif (journal := Journal.reopen(path)) is not None:
+                    self.taken[path] = Sender(journal)
 
 
 class CatalogueMaker:

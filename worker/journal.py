@@ -286,7 +286,8 @@ class Journal:
                 if self.last % INDEX_EVERY == 1:
                     self._index.append((self.last, end - len(line) - 1))
             elif not self.header.job:
-                self.header = Header(**json.loads(event))
+                with suppress(ValueError, TypeError):
+                    self.header = Header(**json.loads(event))
             whole = end
         os.ftruncate(self._fd, whole)
         self.size = whole

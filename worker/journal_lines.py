@@ -27,6 +27,13 @@ def unseal(line: bytes) -> bytes | None:
 
 def encode(seq: int, event: dict[str, Any]) -> bytes:
     """`seq` and `kind` first, because readers find them there without parsing."""
+    try:
+        return _encode(seq, event)
+    except RecursionError:
+        return _encode(seq, {**event, "data": {"truncated": True, "why": "nested too deep"}})
+
+
+def _encode(seq: int, event: dict[str, Any]) -> bytes:
     body = {"seq": seq, "kind": str(event["kind"]), **{name: event[name] for name in _REST if name in event}}
     try:
         text = json.dumps(body, separators=(",", ":"), allow_nan=False)
@@ -35,7 +42,7 @@ def encode(seq: int, event: dict[str, Any]) -> bytes:
     if "\\u0000" in text or "\\ud" in text:
         text = json.dumps(_without_traps(json.loads(text)), separators=(",", ":"))
     if len(text) > MAX_EVENT_BYTES:
-        return encode(seq, {**event, "data": _shortened(event.get("data"), len(text))})
+        return _encode(seq, {**event, "data": _shortened(event.get("data"), len(text))})
     return text.encode()
 
 

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from contract import keys
 from contract.components import Catalogue
+from contract.ids import new_job_id
 from tests.support.processes import children, is_alive, until
-from tests.worker.conftest import Lasting
-from tests.worker.fake_control import offer_of
+from tests.worker.conftest import Lasting, NodeStarter
+from tests.worker.fake_control import FakeControl, offer_of
+from worker.journal_lines import seal
 
 SLOW = {"use": "toy/regression", "args": {"seconds_per_item": 0.003}}
 ENDLESS = {"max_steps": 100_000, "logging_steps": 1, "save_strategy": "no", "per_device_train_batch_size": 4}
@@ -292,3 +295,30 @@ def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
     assert catalogue.hash == beat.catalogue_hash
     assert catalogue.get("models", "test/linear") is not None
     assert "accuracy" in catalogue.known("metrics")
+
+
+def test_nonsense_on_the_socket_that_user_code_shares_hurts_nobody(lasting: Lasting) -> None:
+    done = lasting.control.done(lasting.submit(**misbehaving("babble")))
+
+    assert done["ending"] == "finished"
+
+
+def test_nonsense_in_redis_does_not_silence_an_attempt(lasting: Lasting) -> None:
+    job = new_job_id()
+    lasting.control.client.set(keys.watermark(job, 1, 0), "nonsense")
+    lasting.submit(job=job, training={"max_steps": 3, "save_strategy": "no"})
+
+    assert lasting.control.done(job)["ending"] == "finished"
+
+
+def test_a_journal_that_nobody_understands_does_not_silence_a_node(
+    start_node: NodeStarter, control: FakeControl
+) -> None:
+    start_node.journals.mkdir(parents=True)
+    left = start_node.journals / "x.journal"
+    left.write_bytes(seal(b'{"job":"job_1","attempt":1,"fence":1,"claim":"c","from_the_future":1}'))
+
+    start_node()
+
+    assert control.node()
+    assert not left.exists()

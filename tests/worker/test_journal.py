@@ -12,7 +12,8 @@ import pytest
 
 from contract.events import now_text
 from contract.ids import Fence, new_claim_id, new_job_id
-from worker.journal import Header, Journal, JournalFull, is_owned
+from worker.journal import SUFFIX, Header, Journal, JournalFull, header_of, is_owned
+from worker.journal_lines import seal
 
 
 def header() -> Header:
@@ -178,3 +179,23 @@ def test_what_sql_has_makes_room_for_what_comes(tmp_path: Path) -> None:
     assert max(sizes) < 100_000 < journal.last * 100
     assert (found.last, found.first) == (4000, journal.first)
     assert [event["seq"] for event in read(found)] == list(range(found.first, 4001))
+
+
+def test_a_journal_whose_header_is_of_another_version_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    path.write_bytes(seal(b'{"job":"job_1","attempt":1,"fence":1,"claim":"c","from_the_future":1}'))
+
+    assert Journal.reopen(path) is None
+    assert header_of(path) is None
+    assert path.with_suffix(".unreadable").exists()
+
+
+def test_what_is_nested_too_deep_for_a_stack_is_cut_and_says_so(tmp_path: Path) -> None:
+    deep: dict[str, Any] = {"loss": float("nan")}
+    for _ in range(2000):
+        deep = {"a": deep}
+    journal = Journal.create(tmp_path, header(), 10)
+
+    journal.append([{"kind": "log", "at": now_text(), "data": deep}])
+
+    assert read(journal)[0]["data"]["truncated"]
