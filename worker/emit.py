@@ -18,7 +18,7 @@ from typing import Any
 from contract.events import KEPT, CheckpointData, Kind, ProgressData, json_safe, now_text
 from contract.lifecycle import StopMode
 from worker.artifacts import AttemptFiles
-from worker.launch import OUTCOME, STOP_BYTES, TICK
+from worker.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK
 from worker.trainer.callbacks import TrainerCallback
 from worker.trainer.state import TrainerControl, TrainerState
 
@@ -125,7 +125,8 @@ class Emit(TrainerCallback):
         self.obeyed: StopMode | None = None
         self._stop = mmap.mmap(stop_fd, mmap.PAGESIZE)
         self._files = files
-        self._committed: list[Path] = []
+        self._committed: dict[Path, int] = {}
+        """Path and step, in the order of their commits."""
         self._progress_due = self._tick_due = 0.0
         self._began, self._first_step = 0.0, 0
 
@@ -167,8 +168,11 @@ class Emit(TrainerCallback):
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """After the commit: only now does anyone hear of it."""
         saved = kwargs["checkpoint"]
-        gone = [path for path in self._committed if path != saved.path and not path.exists()]
-        self._committed = [path for path in self._committed if path not in gone and path != saved.path] + [saved.path]
+        self._committed.pop(saved.path, None)
+        gone = [path for path in self._committed if not path.exists()]
+        for path in gone:
+            del self._committed[path]
+        self._committed[saved.path] = saved.step
         self.had_checkpoint = True
         data = CheckpointData(
             status="committed",
@@ -181,6 +185,16 @@ class Emit(TrainerCallback):
             deleted=[self._files.relative(path) for path in gone],
         )
         self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
+
+    def relied_on(self) -> set[Path]:
+        """The newest checkpoint that SQL knows, or the first that it will know.
+
+        The next attempt continues from there if this node dies now, before anybody hears of the newer ones.
+        """
+        there = [path for path in self._committed if path.exists()]
+        stored = int.from_bytes(self._stop[STORED_AT], "little")
+        known = [path for path in there if self._committed[path] <= stored]
+        return set(known[-1:] or there[:1])
 
     def save_failed(self, failed: Any) -> None:
         """A disk was full: the older checkpoint stands, training goes on for a while."""

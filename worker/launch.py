@@ -24,6 +24,8 @@ from worker.artifacts import AttemptFiles
 SOCKET = "warm.sock"
 STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
 """What the supervisor writes into the stop byte; 0 is: go on."""
+STORED_AT = slice(8, 16)
+"""Where it writes, in the same page, the step of the newest checkpoint that the service has stored."""
 TICK = "tick"
 """A line that only says: still here."""
 OUTCOME = "outcome"

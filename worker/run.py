@@ -78,6 +78,7 @@ def train(order: Order, emit: Emit) -> DoneData:
     trainer = assemble(build(spec, Roots(order.data, order.models)), args, emit)
     trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
     trainer.on_save_failed = emit.save_failed
+    trainer.relied_on = emit.relied_on
     emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
     if not order.gpus and (args.bf16 or args.fp16):
         emit.note("without a GPU, mixed precision runs under CPU autocast")

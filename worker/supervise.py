@@ -15,6 +15,7 @@ import os
 import selectors
 import signal
 import time
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -63,6 +64,8 @@ class Supervisor:
         self._escalations: list[tuple[float, signal.Signals]] = []
         self._is_superseded = self._is_closed = self._is_delivered = False
         self._is_running = self._had_checkpoint = False
+        self._unstored: deque[tuple[int, int]] = deque()
+        """Seq and step of the checkpoints that SQL does not have yet."""
         self._oom_kills = outcome.oom_kill_count()
         self._usage: Usage | None = None
         resources = grant.spec.get("resources") or {}
@@ -220,9 +223,10 @@ class Supervisor:
     def _notices_news(self, events: Events) -> bool:
         """Whether control should hear at once."""
         was_running = self._is_running
-        for event in events:
+        for seq, event in enumerate(events, self._journal.last - len(events) + 1):
             if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
                 self._had_checkpoint = True
+                self._unstored.append((seq, max(0, min(event["step"] or 0, 2**63))))
             self._is_running = self._is_running or event["kind"] == Kind.STATE
         return self._is_running and not was_running
 
@@ -238,6 +242,8 @@ class Supervisor:
             os.eventfd_read(self._wake)
         while not self._link.replies.empty():
             self._take_reply(self._link.replies.get())
+        while self._unstored and self._unstored[0][0] <= self._link.acknowledged and not self._is_superseded:
+            self._training.tell_stored(self._unstored.popleft()[1])
 
     def _take_reply(self, reply: AttemptReply) -> None:
         self._is_closed = self._is_closed or reply.closed

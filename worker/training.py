@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from contract.events import DoneData, Kind, now_text
 from contract.lifecycle import StopMode
 from worker import launch, outcome
-from worker.launch import FROM_WARM, STOP_BYTES, Exited, Kill, Order, Started
+from worker.launch import FROM_WARM, STOP_BYTES, STORED_AT, Exited, Kill, Order, Started
 from worker.lines import Lines
 from worker.linux import kill_group
 
@@ -106,6 +106,10 @@ class Training:
     def ask_to_stop(self, mode: StopMode) -> None:
         """It looks there after every step."""
         self._stop_byte[0] = STOP_BYTES[mode]
+
+    def tell_stored(self, step: int) -> None:
+        """The service has the checkpoint of this step: older ones may go."""
+        self._stop_byte[STORED_AT] = step.to_bytes(8, "little")
 
     def signal(self, number: signal.Signals) -> None:
         """Through the warm parent: only who waits for a process knows that its number is still its own."""

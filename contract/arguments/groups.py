@@ -140,7 +140,8 @@ class Checkpointing:
     save_steps: Annotated[float, Field(ge=0)] = 500
     """Optimizer steps between checkpoints; below 1 a share of all steps."""
     save_total_limit: Count | None = None
-    """How many to keep; None keeps all. The best one and the newest one are never deleted."""
+    """How many to keep; None keeps all. The best and the newest are never deleted, nor is the newest that the service
+    has stored, from which a job would go on if its node died now."""
     ignore_data_skip: bool = False
     """On resume start the data of the epoch again, instead of where it stopped."""
 

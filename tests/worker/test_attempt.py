@@ -74,11 +74,14 @@ def test_evaluations_and_checkpoints_are_told(lasting: Lasting) -> None:
     assert [event["step"] for event in evals] == [4, 8]
     assert {"eval_loss", "eval_accuracy"} <= set(evals[0]["data"])
     assert [event["step"] for event in saved] == [2, 4, 6, 8]
-    assert [len(event["data"]["deleted"]) for event in saved] == [0, 1, 1, 1]
+    folders = {event["data"]["path"] for event in saved}
+    gone = {path for event in saved for path in event["data"]["deleted"]}
+    assert {path for path in folders if not (lasting.start.artifacts / path).exists()} == gone
+    # The newest, and the one that SQL had known when the newest was saved.
+    assert len(folders - gone) == 2
     assert done["had_checkpoint"] is True
     folder = lasting.start.artifacts / saved[-1]["data"]["path"]
     assert json.loads((folder / "manifest.json").read_text())["stamp"] == {"job": job, "attempt": 1, "fence": 1}
-    assert not (lasting.start.artifacts / saved[0]["data"]["path"]).exists()
 
 
 def test_the_same_message_a_hundred_times_runs_once(lasting: Lasting) -> None:
@@ -322,3 +325,27 @@ def test_a_journal_that_nobody_understands_does_not_silence_a_node(
 
     assert control.node()
     assert not left.exists()
+
+
+def test_rotation_leaves_the_checkpoint_that_sql_knows(lasting: Lasting) -> None:
+    """Or a node that dies while nobody hears of its newer ones leaves a job with nothing to continue from."""
+    control, root = lasting.control, lasting.start.artifacts
+    rotating = {**ENDLESS, "save_strategy": "steps", "save_steps": 5, "save_total_limit": 1}
+    job = lasting.submit(data=SLOW, training=rotating)
+    control.await_kind(job, "checkpoint", 3)
+
+    def saved() -> list[int]:
+        return sorted(int(path.name.partition("-")[2]) for path in root.glob(f"jobs/{job}/attempts/1/checkpoint-*"))
+
+    control.pauses.set()
+    try:
+        known = control.of(job, "checkpoint")[-1]
+        until(lambda: saved()[-1] >= known["step"] + 30, within=20, what="training saves on while nobody hears of it")
+        known = control.of(job, "checkpoint")[-1]
+        left = saved()
+    finally:
+        control.pauses.clear()
+        control.stop(job, "cancel", mode="kill")
+    assert (root / known["data"]["path"] / "manifest.json").exists()
+    assert len(left) <= 3
+    assert control.done(job)["ending"] == "stopped"

@@ -169,6 +169,8 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 def verify(folder: str | Path) -> dict[str, Any]:
     """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and what is wrong."""
     folder = Path(folder)
+    if not folder.is_dir():
+        raise CheckpointCorrupt(f"{folder.name} is not there any more")
     manifest = _read_manifest(folder)
     for name, expected in manifest["files"].items():
         path = folder / name
@@ -192,6 +194,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} cannot be read ({error})") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is not a manifest")
+    for name, file in manifest["files"].items():
+        if not isinstance(file, dict) or not {"bytes", "sha256"} <= file.keys():
+            raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} does not say what {name} should be")
     return manifest
 
 

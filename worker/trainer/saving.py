@@ -53,7 +53,7 @@ def save(trainer: Trainer) -> files.Checkpoint:
     if state.best_global_step and (best.exists() or state.best_global_step == state.global_step):
         state.best_model_checkpoint = str(best)
     saved = files.commit(parent, state.global_step, lambda folder: _write(trainer, folder), trainer.checkpoint_stamp)
-    protect = {saved.path}
+    protect = {saved.path, *trainer.relied_on()}
     if state.best_model_checkpoint is not None:
         protect.add(Path(state.best_model_checkpoint))
     files.rotate(parent, trainer.args.save_total_limit, protect)

@@ -53,7 +53,8 @@ class Trainer:
     """Trains a model on a dataset, with the reference's names: subclass it and override what you need.
 
     Beside the reference's: `metrics`, names or factories of metrics that stream through an evaluation;
-    `checkpoint_stamp`, what to write into every checkpoint's manifest; `on_save_failed`, told when a disk is full.
+    `checkpoint_stamp`, what to write into every checkpoint's manifest; `on_save_failed`, told when a disk is full;
+    `relied_on`, which checkpoints somebody outside may come back to, so that rotation leaves them.
     """
 
     loss_is_scaled_for_ga: bool = False
@@ -107,6 +108,7 @@ class Trainer:
         self.made_schedule = False
         self.checkpoint_stamp: dict[str, Any] = {}
         self.on_save_failed: Callable[[saving.SaveFailed], None] = _warn_that_saving_failed
+        self.relied_on: Callable[[], set[Path]] = set
         self._failed_saves = 0
         self.is_in_train = False
         self.state, self.control = TrainerState(), TrainerControl()
