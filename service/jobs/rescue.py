@@ -108,7 +108,9 @@ class _Look:
             self._give_back()
         elif any(self._is_silent(part) for part in claimed):
             self._lose(f"no word from it for {self.settings.lease_seconds:g} s")
-        elif job.state is JobState.STOPPING and (not claimed or self._overran_its_stop()):
+        elif job.state is not JobState.STARTING and not claimed:
+            self._lose("nobody holds it any more")
+        elif job.state is JobState.STOPPING and self._overran_its_stop():
             self._lose("it did not stop in time")
         elif job.state is JobState.RUNNING and self._is_out_of_time():
             self._stop_for_time()
@@ -139,7 +141,10 @@ class _Look:
 
     def _give_back(self) -> None:
         """Whoever claims it later finds the attempt over. Costs no retry."""
-        job = self.job
+        job = jobs.lock(self.conn, self.job.id)
+        if job is None or (job.state, job.attempt) != (JobState.STARTING, self.job.attempt):
+            # Another control, or its user, was quicker: ending its sources now would leave it running and held by none.
+            return
         withdraw(self.conn, job, self.now)
         message = f"attempt {job.attempt} was not claimed within {self.settings.claim_seconds:g} s"
         jobs.move(

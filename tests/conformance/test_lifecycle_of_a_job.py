@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -383,6 +384,34 @@ def test_an_attempt_that_nobody_claims_goes_back_to_the_queue_for_free(stage: St
     assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.NOT_CLAIMED, 0)
     assert late.attempt == row.attempt == 1
     assert isinstance(stage.ask(job).answer, Denial)
+
+
+def test_a_job_that_was_claimed_while_it_was_given_back_runs_on(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.node()
+    job = stage.submit()
+    stage.place()
+    starting = stage.job(job)
+    worker = stage.claim(job)
+    worker.says_running()
+    # What a control that has lost its lock, and does not know it yet, may still have read before.
+    monkeypatch.setattr("service.store.jobs.active", lambda conn: [starting])
+    monkeypatch.setattr("service.jobs.rescue._Look._waited_for_claims", lambda look: True)
+    parts = [replace(part, claim=None) for part in stage.sources(job)]
+    monkeypatch.setattr("service.store.attempts.sources_of", lambda *_: parts)
+    stage.rescue()
+    monkeypatch.undo()
+
+    assert stage.job(job).state is JobState.RUNNING
+    assert not worker.beat().superseded
+
+
+def test_a_running_job_that_nobody_holds_goes_on_elsewhere(stage: Stage) -> None:
+    job, _ = stage.running()
+    stage.write(lambda conn: attempts.end_sources(conn, job, 1, stage.now))
+
+    stage.rescue()
+
+    assert (stage.job(job).state, stage.job(job).reason) == (JobState.QUEUED, Reason.RETRY)
 
 
 @pytest.mark.parametrize(("verb", "state"), [("cancel", JobState.CANCELLED), ("pause", JobState.PAUSED)])
