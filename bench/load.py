@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from functools import partial
 from typing import cast
 
 import uvloop
@@ -45,6 +46,10 @@ class Client(asyncio.Protocol):
             self.over.set_result(None)
 
 
+def _same(client: Client) -> Client:
+    return client
+
+
 async def load(port: int, method: str, path: str, body: bytes, connections: int, seconds: float) -> dict[str, float]:
     lines = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
     if body:
@@ -54,7 +59,7 @@ async def load(port: int, method: str, path: str, body: bytes, connections: int,
     started = time.perf_counter()
     for _ in range(connections):
         client = Client(request, started + seconds, latencies, loop.create_future())
-        await loop.create_connection(lambda one=client: one, "127.0.0.1", port)
+        await loop.create_connection(partial(_same, client), "127.0.0.1", port)
         clients.append(client)
     await asyncio.gather(*(client.over for client in clients))
     return _figures(latencies, time.perf_counter() - started, sum(client.errors for client in clients))

@@ -18,6 +18,7 @@ from tests.support.redis_server import RedisServer
 
 SPEC = json.dumps({"model": "toy/mlp", "data": "toy/regression"})
 CONNECTIONS = 16
+Environment = dict[str, str | Path | int | float]
 BARS = {"sqlite": 0.5, "postgres": 0.35}
 
 
@@ -82,11 +83,13 @@ def load(processes: Processes, port: int, seconds: float, client: str = "raw") -
     return dict(json.loads(one.output))
 
 
-def serve(processes: Processes, home: Path, url: str, role: str = "api", **more: str) -> tuple[Process, int]:
+def serve(
+    processes: Processes, home: Path, url: str, role: str = "api", **more: str | Path | int | float
+) -> tuple[Process, int]:
     """Ours, on a free port."""
     home.mkdir(exist_ok=True, parents=True)
     url_file = home / "url"
-    env = {
+    env: Environment = {
         "FOOTPLATE_HOME": home,
         "FOOTPLATE_DATABASE": url,
         "FOOTPLATE_PORT": 0,

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Played:
         self.job = self.client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression"}).json()["id"]
         self._beat()
         until(lambda: self._job()["state"] == "starting", within=20, what="it is placed")
-        claim = Claim(job=self.job, attempt=1, fence=self._fence(), claim=self.claim, node=self.node, boot="b")  # type: ignore[arg-type]
+        claim = Claim(job=self.job, attempt=1, fence=self._fence(), claim=self.claim, node=self.node, boot="b")
         self.redis.rpush(keys.INBOX, claim.model_dump_json())
         assert self.redis.blpop([keys.reply(self.claim)], 20)
         self.emit([{"kind": "state", "data": {"state": "running"}}])
@@ -58,12 +59,12 @@ class Played:
             fence=1,
             claim=self.claim,
             source=0,
-            events=lines,  # type: ignore[arg-type]
+            events=lines,
         )
         self.redis.xadd(keys.EVENTS, {"batch": batch.model_dump_json()})
 
     def _beat(self) -> None:
-        beat = NodeBeat(node=self.node, boot="b", number=1, name="played", slots=1)  # type: ignore[arg-type]
+        beat = NodeBeat(node=self.node, boot="b", number=1, name="played", slots=1)
         self.redis.rpush(keys.INBOX, beat.model_dump_json())
 
     def _fence(self) -> int:
@@ -124,6 +125,10 @@ def _burst(folder: Path, readers: int, events: int) -> list[report.Row]:
     ]
 
 
+def _is_ready(readers: Process) -> bool:
+    return "ready" in readers.output
+
+
 class _System:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -138,7 +143,7 @@ class _System:
         share = str(readers // processes)
         group = [self.processes.start("-m", "bench.readers", address, share, name="reader") for _ in range(processes)]
         for one in group:
-            one.until(lambda one=one: "ready" in one.output, within=60, what="readers are caught up")
+            one.until(partial(_is_ready, one), within=60, what="readers are caught up")
         return group
 
     def end(self, group: list[Process]) -> list[dict[str, Any]]:
@@ -174,6 +179,7 @@ class Reader:
                     self._take(message)
                 elif message.startswith('{"caught_up"'):
                     self.caught_up.set()
+        assert isinstance(message, str)
         assert message.startswith('{"end"'), f"closed with {socket.close_code}: {socket.close_reason}"
 
     def _take(self, message: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from bench.post import serve
+from bench.post import Environment, serve
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer
 
@@ -24,7 +24,7 @@ def system(folder: Path, *, slots: int = 1) -> Iterator[httpx2.Client]:
     folder.mkdir(parents=True, exist_ok=True)
     processes, redis = Processes(folder), RedisServer().start()
     try:
-        env = {"FOOTPLATE_REDIS": redis.url, "FOOTPLATE_HOME": folder}
+        env: Environment = {"FOOTPLATE_REDIS": redis.url, "FOOTPLATE_HOME": folder}
         _, port = serve(processes, folder, f"sqlite:///{folder / 'bench.db'}", role="all", **env)
         node = processes.start(
             "-m", "worker", env={**env, "FOOTPLATE_NODE_HOME": folder / "node", "FOOTPLATE_SLOTS": slots}

@@ -18,7 +18,7 @@ EPOCH = "fp:epoch"
 """String: this Redis's sentinel. Gone means that Redis restarted empty, and every bell must be rung again."""
 
 WAKE = "fp:wake"
-"""Channel: jobs that have new events, for the API processes that hold sockets."""
+"""Channel: who says so, and the jobs that have new events, for the API processes that hold sockets."""
 
 POKE = "fp:poke"
 """Channel: something is waiting to be placed. Best effort; control polls besides."""

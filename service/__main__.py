@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -59,6 +60,9 @@ async def run(role: str, settings: ServiceSettings) -> int:
     db = Database(settings.database_url, settings.readers, settings.writers)
     try:
         db.read_now(schema.require_current)
+        # What is imported stays. Looking through it for garbage, again and again, would stop everyone for 100 ms.
+        gc.collect()
+        gc.freeze()
         return await (_control(db, settings) if role == "control" else _serve(db, settings, with_control=role == "all"))
     finally:
         await asyncio.to_thread(db.close)

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from contract import keys
-from contract.ids import JobId
+from contract.ids import JobId, uuid7
 
 SIGN_SECONDS = 2.0
 GATHER_SECONDS = 0.02
@@ -33,6 +33,8 @@ class Pipe:
             url, decode_responses=True, socket_timeout=5, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
         )
         self._on_wake = on_wake
+        self._me = uuid7()
+        """Goes before what it announces, so that it is not woken by itself."""
         self._pending: set[JobId] = set()
         self._is_poked = False
         self._something = asyncio.Event()
@@ -86,7 +88,7 @@ class Pipe:
                 if is_poked:
                     await self._redis.publish(keys.POKE, "")
                 if jobs:
-                    await self._redis.publish(keys.WAKE, " ".join(jobs))
+                    await self._redis.publish(keys.WAKE, " ".join((self._me, *jobs)))
                 # The first goes at once; what follows closely goes together.
                 await asyncio.sleep(GATHER_SECONDS)
             except AWAY:
@@ -99,7 +101,9 @@ class Pipe:
                     await channel.subscribe(keys.WAKE)
                     while True:
                         if message := await channel.get_message(timeout=1.0):
-                            self._on_wake(JobId(one) for one in message["data"].split())
+                            sender, *jobs = message["data"].split()
+                            if sender != self._me:
+                                self._on_wake(map(JobId, jobs))
             await asyncio.sleep(0.5)
 
     async def _sign(self, is_control: Callable[[], bool]) -> None:
