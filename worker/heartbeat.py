@@ -131,9 +131,13 @@ class Heartbeat(threading.Thread):
         if reply.refused and reply.refused != self._refused:
             log.error("the service gives this node no work: %s", reply.refused)
         self._refused = reply.refused
-        if reply.drain and not self._node.places.is_draining():
+        wish = self._node.places.drain_by_control
+        if reply.drain and not wish.exists():
             log.info("control drains this node")
-            self._node.places.drain.touch()
+            wish.touch()
+        elif not reply.drain and wish.exists():
+            log.info("control wants this node back")
+            wish.unlink()
 
     def _message(self, running: list[RunningAttempt]) -> NodeBeat:
         self._number += 1

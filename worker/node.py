@@ -40,8 +40,13 @@ class Places:
         """Exists: everyone on this node comes to an end. A file, because it is there even when Redis is not."""
         return self.run / "drain"
 
+    @property
+    def drain_by_control(self) -> Path:
+        """The same, by an operator's wish, which they may take back."""
+        return self.run / "drain-by-control"
+
     def is_draining(self) -> bool:
-        return os.access(self.drain, os.F_OK)
+        return os.access(self.drain, os.F_OK) or os.access(self.drain_by_control, os.F_OK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,3 +99,9 @@ def test_a_node_that_control_drains_stays_and_takes_nothing(start_node: NodeStar
     numbers = control.nodes[node.node].number
     until(lambda: control.nodes[node.node].number > numbers + 3, what="time for a claim has passed")
     assert (late, 1) not in control.granted
+
+    control.drains = False
+
+    until(lambda: not control.nodes[node.node].draining, what="it is taken back")
+    control.ring(node.node, late, 1)
+    control.await_kind(late, "log")
