@@ -117,7 +117,10 @@ class Control:
                 self._turns.sql_is_away()
                 log.warning("%s waits for the database: %s", name, error)
             except AWAY as error:
-                if self.redis_ok:
+                if name == "prune":
+                    # It touches files and SQL only.
+                    log.warning("prune could not clean up: %s", error)
+                elif self.redis_ok:
                     log.warning("%s waits for Redis: %s", name, error)
                 # The inbox is the one that hears: whether anyone is silent depends on it alone.
                 if name == "read_inbox":

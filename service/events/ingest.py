@@ -134,10 +134,15 @@ class _Ledger:
             self.no += 1
             done.stored += 1
             part = page.part
+            kind, text = event.kind, event.text
+            if kind == Kind.STATE and not self._says_that_it_runs(event, page):
+                # Who follows the states must not see a job run that was told to stop, or was lost, before.
+                said = str((event.data or {}).get("state"))[:100]
+                kind, text = Kind.NOTE.value, json.dumps({"message": f"attempt {part.attempt} says that it is {said}"})
             self.rows.append(
                 EventRow(
-                    self.job.id, self.no, part.attempt, part.source, event.seq, event.rank, event.kind, event.at,
-                    event.step, event.epoch, event.text,
+                    self.job.id, self.no, part.attempt, part.source, event.seq, event.rank, kind, event.at,
+                    event.step, event.epoch, text,
                 )
             )  # fmt: skip
         if event.data is not None:
@@ -145,6 +150,10 @@ class _Ledger:
                 self._understand(event, event.data, page)
             except ValidationError as error:
                 self.troubles.append((f"{event.kind} {event.seq} of {self.job.id}: {error}", event.text))
+
+    def _says_that_it_runs(self, event: Incoming, page: _Page) -> bool:
+        is_running = event.data is not None and event.data.get("state") == JobState.RUNNING
+        return is_running and page.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
 
     def _understand(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
         """What an event means besides being kept. A closed attempt's events mean nothing any more."""

@@ -120,7 +120,7 @@ def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move
     if was_told and job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
     if was_told and retryable:
-        return Move(JobState.QUEUED, Reason.DRAINED, "its node went away before it could checkpoint")
+        return Move(JobState.QUEUED, Reason.DRAINED, f"it ended before it could checkpoint: {_said(end)}")
     refusal = _why_not_again(job, end, retry)
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})

@@ -109,6 +109,18 @@ def test_pause_and_resume_continue_from_the_newest_checkpoint_first(stage: Stage
     assert again.answer.attempt == 2
 
 
+def test_a_job_that_was_told_to_stop_while_it_started_is_never_said_to_run(stage: Stage) -> None:
+    stage.node()
+    job = stage.submit()
+    stage.place()
+    worker = stage.claim(job)
+    stage.pause(job)
+    worker.says_running()
+    worker.ends("stopped", "pause", stop="pause")
+
+    assert stage.states(job) == ["queued", "starting", "stopping", "paused"]
+
+
 def test_cancel_overrides_pause(stage: Stage) -> None:
     job, worker = stage.running()
     stage.pause(job)
