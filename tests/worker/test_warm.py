@@ -111,12 +111,18 @@ def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:
     assert lasting.control.done(lasting.submit(**SHORT), within=60)["ending"] == "finished"
 
 
+def sockets(pid: int) -> int:
+    return sum(os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") for fd in os.listdir(f"/proc/{pid}/fd"))
+
+
 def test_a_start_that_the_machine_refuses_is_told_and_ends_nothing_else(lasting: Lasting) -> None:
     pid = warm_parent(lasting)
+    until(lambda: sockets(pid) == 1, what="it only listens")
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    highest = max(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
-    # Enough for the connection and what comes with it, and not for the new process.
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1 + 6, limits[1]))
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    # Enough for the connection and the five that come with it, and not for the new process.
+    limit = next(n for n in range(1000) if len(set(range(n)) - used) == 6)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limits[1]))
     try:
         done = lasting.control.done(lasting.submit(**SHORT), within=10)
     finally:
