@@ -40,8 +40,18 @@ def _says(*texts: str) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 
+def _lost_data_worker(error: BaseException) -> bool:
+    """torch tells of a data loader's dead process by a RuntimeError, or the pipe to it breaks first."""
+    if isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, ConnectionError | EOFError) and "/multiprocessing/" in frames[-1].filename
+
+
 OTHER_RANKS = "see this and the other ranks' lines"
 SMALLER = "a smaller per_device_train_batch_size with more gradient_accumulation_steps needs less memory"
+
+DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_num_workers need less"
 
 EXCEPTIONS = (
     _Row(lambda error: isinstance(error, UnknownComponent | InvalidSpec | NotAvailableYet), Reason.NOT_BUILDABLE, ""),
@@ -54,6 +64,7 @@ EXCEPTIONS = (
     _Row(_says("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS"), Reason.CRASHED, "cuda_error",
          "CUDA_LAUNCH_BLOCKING=1 tells where it arose"),
     _Row(_says("NCCL"), Reason.CRASHED, "nccl_error", OTHER_RANKS),
+    _Row(_lost_data_worker, Reason.CRASHED, "data_worker_lost", DATA_WORKERS),
     _Row(lambda error: isinstance(error, FloatingPointError), Reason.ERROR, "nan",
          "a lower learning_rate, warmup or max_grad_norm; fp16 overflows where bf16 does not"),
     _Row(lambda error: isinstance(error, SystemExit), Reason.CRASHED, "exited", "code under training may not exit"),
