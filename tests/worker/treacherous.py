@@ -1,0 +1,36 @@
+"""A data loader whose process ends as the first argument says; prints what worker/outcome.py makes of it.
+
+A process of its own: torch raises what a dead data worker means from a signal handler, in whoever runs at that moment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from worker.outcome import of_exception
+
+
+class Treacherous(Dataset[Any]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 20 and sys.argv[1] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == 20:
+            raise ConnectionResetError("the dataset's own server hung up")
+        return torch.zeros(2)
+
+
+if __name__ == "__main__":
+    try:
+        list(DataLoader(Treacherous(), batch_size=4, num_workers=1))
+    except Exception as error:
+        verdict = of_exception(error)
+        print(verdict.reason, verdict.error.code, verdict.error.message)
