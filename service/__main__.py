@@ -27,7 +27,7 @@ from service.auth import Gatekeeper
 from service.control import Control
 from service.deps import Services
 from service.events.tail import Tail
-from service.pipe import Pipe
+from service.pipe import Numbers, Pipe
 from service.prometheus import Meters
 from service.server import Server, listen
 from service.settings import ServiceSettings
@@ -87,10 +87,10 @@ async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool)
         meters=Meters(),
         pipe=pipe,
         poke=control.poke if control else pipe.poke,
-        has_control=_is_active(control) if control else pipe.has_control,
+        control=_here(control) if control else pipe.control,
     )
     server = Server(create_app(services), settings, listen(settings), on_stop=tail.close)
-    pipe.start(listens=True, is_control=(lambda: control.is_active) if control else None)
+    pipe.start(listens=True, control=control.numbers if control else None)
     await catalogues.start()
     try:
         return await _until_stopped(server.serve(), server.stop, control)
@@ -102,7 +102,7 @@ async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool)
 async def _control(db: Database, settings: ServiceSettings) -> int:
     pipe = Pipe(settings.redis)
     control = Control(db, settings, pipe.announce)
-    pipe.start(is_control=lambda: control.is_active)
+    pipe.start(control=control.numbers)
     stopped = asyncio.Event()
     try:
         return await _until_stopped(stopped.wait(), stopped.set, control)
@@ -134,9 +134,9 @@ async def _until_stopped(work: Coroutine[Any, Any, Any], stop: Callable[[], None
     return 1 if is_over else 0
 
 
-def _is_active(control: Control) -> Callable[[], Coroutine[Any, Any, bool]]:
-    async def ask() -> bool:
-        return control.is_active
+def _here(control: Control) -> Callable[[], Coroutine[Any, Any, Numbers | None]]:
+    async def ask() -> Numbers | None:
+        return control.numbers()
 
     return ask
 

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import asdict
 
 from contract.errors import Unavailable
 from contract.ids import JobId
@@ -52,6 +53,10 @@ class Control:
     @property
     def counts(self) -> Counts:
         return self._turns.counts
+
+    def numbers(self) -> dict[str, int] | None:
+        """The same for who only shows them; None while another control works."""
+        return asdict(self.counts) if self.is_active else None
 
     @property
     def redis_ok(self) -> bool:

@@ -25,7 +25,7 @@ from contract.ids import JobId, is_id
 from service.api.catalogue import Catalogues
 from service.auth import Gatekeeper
 from service.events.tail import Tail
-from service.pipe import Pipe
+from service.pipe import Numbers, Pipe
 from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, invalid_query
 from service.prometheus import Meters
 from service.settings import ServiceSettings
@@ -48,7 +48,8 @@ class Services:
     pipe: Pipe
     poke: Callable[[], None]
     """Tells control that something waits. Never blocks; may be lost, because control looks by itself."""
-    has_control: Callable[[], Awaitable[bool]]
+    control: Callable[[], Awaitable[Numbers | None]]
+    """What the control process has counted; None where none works."""
     project: str = "default"
     """Whose jobs are seen. Keys will say so; the bootstrap key is the default project's."""
 

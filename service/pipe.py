@@ -2,14 +2,14 @@
 
 wake      control -> API   these jobs have new events       (a watched job is looked at every second anyway)
 poke      API -> control   something waits to be placed     (control looks by itself anyway)
-control   control -> API   a control process works          (expires; told by /readyz)
+control   control -> API   a control process works, and its counts      (expires; told by /readyz and /metrics)
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from redis.asyncio import Redis
@@ -19,6 +19,8 @@ from redis.exceptions import RedisError
 
 from contract import keys
 from contract.ids import JobId, uuid7
+
+Numbers = Mapping[str, int]
 
 SIGN_SECONDS = 2.0
 GATHER_SECONDS = 0.02
@@ -40,13 +42,13 @@ class Pipe:
         self._something = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, *, is_control: Callable[[], bool] | None = None, listens: bool = False) -> None:
-        """`is_control` says whether this process is the one at work; `listens` asks for other processes' wake-ups."""
+    def start(self, *, control: Callable[[], Numbers | None] | None = None, listens: bool = False) -> None:
+        """`control` answers what this process has counted while it decides; `listens` asks for others' wake-ups."""
         loops = [self._send()]
         if listens:
             loops.append(self._listen())
-        if is_control:
-            loops.append(self._sign(is_control))
+        if control:
+            loops.append(self._sign(control))
         self._tasks = [asyncio.create_task(one) for one in loops]
 
     def announce(self, job_ids: Iterable[JobId]) -> None:
@@ -64,12 +66,14 @@ class Pipe:
         except AWAY:
             return False
 
-    async def has_control(self) -> bool:
+    async def control(self) -> Numbers | None:
+        """What the control process has counted; None where none has signed lately."""
         try:
             async with asyncio.timeout(1):
-                return bool(await self._redis.exists(keys.CONTROL))
-        except AWAY:
-            return False
+                signed = await self._redis.get(keys.CONTROL)
+            return dict(json.loads(signed)) if signed else None
+        except (*AWAY, ValueError):
+            return None
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -106,9 +110,9 @@ class Pipe:
                                 self._on_wake(map(JobId, jobs))
             await asyncio.sleep(0.5)
 
-    async def _sign(self, is_control: Callable[[], bool]) -> None:
+    async def _sign(self, control: Callable[[], Numbers | None]) -> None:
         while True:
-            if is_control():
+            if (counted := control()) is not None:
                 with suppress(*AWAY):
-                    await self._redis.set(keys.CONTROL, os.getpid(), px=int(SIGN_SECONDS * 3000))
+                    await self._redis.set(keys.CONTROL, json.dumps(counted), px=int(SIGN_SECONDS * 3000))
             await asyncio.sleep(SIGN_SECONDS)

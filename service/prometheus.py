@@ -1,4 +1,4 @@
-"""What Prometheus may scrape: requests and sockets of this process, jobs and nodes as SQL has them."""
+"""What Prometheus may scrape: this process's requests and sockets, SQL's jobs and nodes, and control's counts."""
 
 from __future__ import annotations
 
@@ -50,10 +50,22 @@ class Meters:
             timer = self._timers[route] = self._seconds.labels(route)
         timer.observe(seconds)
 
-    def render(self, jobs: Mapping[str, int], nodes: Mapping[str, int], slots: int) -> bytes:
-        """The whole text, with what SQL says now."""
+    def render(
+        self, jobs: Mapping[str, int], nodes: Mapping[str, int], slots: int, control: Mapping[str, int]
+    ) -> bytes:
+        """The whole text, with what SQL and control say now."""
         for gauge, counts in ((self._jobs, jobs), (self._nodes, nodes)):
             for state, count in counts.items():
                 gauge.labels(state).set(count)
         self._slots.set(slots)
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + _control(control)
+
+
+def _control(counts: Mapping[str, int]) -> bytes:
+    """Counted in another process, perhaps, so as text. What ends in a unit is a gauge; the rest only rises."""
+    lines = []
+    for name, value in counts.items():
+        is_gauge = name.endswith("_ms")
+        full = f"footplate_control_{name}" + ("" if is_gauge else "_total")
+        lines += [f"# TYPE {full} {'gauge' if is_gauge else 'counter'}", f"{full} {value}"]
+    return "".join(f"{line}\n" for line in lines).encode()

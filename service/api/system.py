@@ -21,6 +21,7 @@ from service.deps import Services, StrictRoute, json_response, read_body, servic
 from service.jobs.needs import Needs
 from service.jobs.place import Placement, explain
 from service.jobs.placing import load_rooms
+from service.pipe import Numbers
 from service.prometheus import CONTENT_TYPE
 from service.store import jobs, nodes, schema
 
@@ -102,8 +103,8 @@ async def readyz(request: Request) -> Response:
         return _not_ready(error.message)
     if not is_current:
         return _not_ready("the database has another schema version: run `python -m service migrate`")
-    redis, control = await asyncio.gather(services.pipe.is_there(), services.has_control())
-    found = {"redis": redis, "control": control, "nodes": takes_work}
+    redis, control = await asyncio.gather(services.pipe.is_there(), services.control())
+    found = {"redis": redis, "control": control is not None, "nodes": takes_work}
     degraded = [part for part, is_well in found.items() if not is_well]
     return json_response({"status": "degraded" if degraded else "ok", "degraded": degraded})
 
@@ -122,14 +123,15 @@ def _not_ready(why: str) -> Response:
 )
 async def metrics(request: Request) -> Response:
     services = services_of(request)
-    return Response(await services.db.read(lambda conn: _numbers(conn, services)), media_type=CONTENT_TYPE)
+    control = await services.control() or {}
+    return Response(await services.db.read(lambda conn: _numbers(conn, services, control)), media_type=CONTENT_TYPE)
 
 
-def _numbers(conn: Connection, services: Services) -> bytes:
+def _numbers(conn: Connection, services: Services, control: Numbers) -> bytes:
     everyone = nodes.everyone(conn)
     states = dict.fromkeys(("up", "waiting", "draining", "lost"), 0)
     for node in everyone:
         states[node_state(node)] += 1
     counts = jobs.state_counts(conn)
     slots = sum(node.slots for node in everyone if node.takes_work)
-    return services.meters.render({**dict.fromkeys(JobState, 0), **counts}, states, slots)
+    return services.meters.render({**dict.fromkeys(JobState, 0), **counts}, states, slots, control)

@@ -190,6 +190,23 @@ def test_a_post_with_redis_down_is_accepted_and_runs_when_it_returns(system: Sys
     assert system.until_settled(job)["state"] == "succeeded"
 
 
+def test_api_and_control_in_processes_of_their_own_serve_as_one(system: System) -> None:
+    system.start_service("control")
+    system.start_service("api", name="api-1")
+    system.start_node()
+    job = system.submit(SHORT_TOY)
+    done = system.until_settled(job)
+    system.services["api-1"].kill()
+    system.start_service("api", name="api-2")
+
+    assert done["state"] == system.state(job) == "succeeded"
+    assert [row["step"] for row in system.watch(f"/jobs/{job}/metrics") if "loss" in row][:20] == list(range(1, 21))
+    stored = sum(event["source"] >= 0 for event in system.events(job))
+    system.until(lambda: system.counted("footplate_control_events_stored_total") == stored, within=10, job=job,
+                 what="the API tells Prometheus what control has counted")  # fmt: skip
+    assert system.counted("footplate_control_claims_granted_total") == 1
+
+
 def test_two_jobs_get_a_gpu_each_and_a_third_waits_for_capacity(system: System) -> None:
     system.start_service()
     system.start_node(slots=2, FOOTPLATE_GPUS="GPU-a:simulated:8192:8.0, GPU-b:simulated:8192:8.0")

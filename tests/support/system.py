@@ -78,7 +78,7 @@ class System:
             self.url = url_file.read_text().strip()
         return service
 
-    def start_node(self, number: int = 1, *, slots: int = 1, **environment: str) -> Process:
+    def start_node(self, number: int = 1, *, slots: int = 1, wait: bool = True, **environment: str) -> Process:
         node = self.nodes[number] = self.run(
             "worker",
             name=f"node-{number}",
@@ -87,7 +87,8 @@ class System:
             FOOTPLATE_SLOTS=str(slots),
             **environment,
         )
-        node.until(lambda: self.node_is_up(number), within=60, what=f"node {number} takes work")
+        if wait:
+            node.until(lambda: self.node_is_up(number), within=60, what=f"node {number} takes work")
         return node
 
     def start(self, *, slots: int = 1) -> System:
@@ -199,6 +200,11 @@ class System:
         listing = self.get(f"/jobs/{job}/outputs")["data"]
         path = next(entry["path"] for entry in listing if re.search(r"model\.safetensors$", entry["path"]))
         return bytes(self.client.get(f"/jobs/{job}/outputs/{path}").content)
+
+    def counted(self, name: str) -> float | None:
+        """One number that Prometheus would scrape."""
+        found = re.search(rf"^{name} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
+        return float(found[1]) if found else None
 
     def losses(self, job: str) -> dict[int, float]:
         """Loss by step; where a step ran twice, the run that counted last."""

@@ -113,7 +113,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         tail, pipe, catalogues = Tail(db), Pipe(chosen.redis), Catalogues(db)
         services = Services(
             settings=chosen, db=db, tail=tail, catalogues=catalogues, gatekeeper=Gatekeeper(chosen), meters=Meters(),
-            pipe=pipe, poke=lambda: None, has_control=pipe.has_control,
+            pipe=pipe, poke=lambda: None, control=pipe.control,
         )  # fmt: skip
         await catalogues.start()
         server = Server(create_app(services), chosen, listen(chosen), on_stop=tail.close)
