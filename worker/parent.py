@@ -85,7 +85,15 @@ class WarmKeeper(threading.Thread):
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             log.error("the warm parent ended with %s; another one starts in %.0f s", code, pause)
             time.sleep(pause)
-            self._process = self._begin()
+            self._process = self._begin_again()
+
+    def _begin_again(self) -> subprocess.Popen[bytes]:
+        while True:
+            try:
+                return self._begin()
+            except OSError as error:
+                log.error("this machine starts no warm parent (%s); it is asked again", error)
+                time.sleep(RESTART_SECONDS[-1])
 
     def _begin(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "worker.warm", str(node().places.run), str(os.getpid())]
