@@ -43,7 +43,8 @@ def require_current(conn: Connection) -> None:
 
 @lru_cache
 def newest() -> str:
-    return str(_scripts().get_current_head())
+    """Revisions are numbered, so their files say it: asking Alembic costs every start a third of a second."""
+    return max(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 
 
 def _revision(conn: Connection) -> str | None:
