@@ -7,10 +7,9 @@ has claimed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery
-from kombu.entity import Exchange, Queue
 from sqlalchemy import Connection
 
 from contract import keys
@@ -18,13 +17,25 @@ from contract.ids import Fence, JobId, NodeId
 from service.store import attempts, queue
 from service.store.queue import BellRow
 
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu.entity import Queue
+
 
 class Bell:
     """The producing half of Celery. Blocks for as long as a socket may, so it is rung from a thread of its own."""
 
     def __init__(self, redis_url: str) -> None:
-        self._app = Celery("footplate", broker=keys.broker_url(redis_url), set_as_current=False)
-        self._app.conf.update(
+        self._redis_url = redis_url
+        self._queues: dict[NodeId, Queue] = {}
+
+    @cached_property
+    def _app(self) -> Celery:
+        # Imported by the thread that rings: it would make every start of the service wait for a quarter of a second.
+        from celery import Celery
+
+        app = Celery("footplate", broker=keys.broker_url(self._redis_url), set_as_current=False)
+        app.conf.update(
             task_serializer="json",
             accept_content=["json"],
             task_ignore_result=True,
@@ -40,7 +51,7 @@ class Bell:
                 "max_retries": 0,
             },
         )
-        self._queues: dict[NodeId, Queue] = {}
+        return app
 
     def warm(self) -> None:
         """Imports and connects, so that the first job does not wait for it."""
@@ -62,6 +73,8 @@ class Bell:
     def _queue(self, node: NodeId) -> Queue:
         # The object, not its name: a name that is not configured raises, and an empty exchange with a routing key lands
         # silently in a list called `celery`, which nobody reads.
+        from kombu.entity import Exchange, Queue
+
         if node not in self._queues:
             name = keys.queue(node)
             exchange = Exchange(name, type="direct")  # type: ignore[no-untyped-call]
