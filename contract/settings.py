@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from contract.errors import SettingsError
 
@@ -33,5 +34,21 @@ def variable(field: str) -> str:
 
 
 def sentence(error: Any) -> str:
-    where = variable(str(error["loc"][0])) if error["loc"] else "settings"
-    return f"{where}={error.get('input')!r} cannot be used: {error['msg']}."
+    """Never with a secret: what disagrees with another setting has all of them as its input, keys included."""
+    said = str(error["msg"]).removeprefix("Value error, ")
+    if not error["loc"]:
+        return f"{said}."
+    given = str(error["input"])
+    shown = "" if "@" in given else f"={given!r}"
+    return f"{variable(str(error['loc'][0]))}{shown} cannot be used: {said}."
+
+
+def _redis_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix") or not (parts.netloc or parts.path):
+        raise ValueError("it looks like redis://host:6379/0, rediss://… or unix:///path/of/socket")
+    _ = parts.port  # raises for what is no port
+    return url
+
+
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]

@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 
-from contract.settings import Settings
+from contract.settings import RedisUrl, Settings
 
 
 class ServiceSettings(Settings):
@@ -16,7 +16,7 @@ class ServiceSettings(Settings):
     """State of a one-machine set-up: database, artifacts, logs."""
     database: str = ""
     """SQLAlchemy URL. Empty: SQLite in the home folder. PostgreSQL: postgresql+psycopg://user:password@host/name."""
-    redis: str = "redis://127.0.0.1:6379/0"
+    redis: RedisUrl = "redis://127.0.0.1:6379/0"
     """redis://, rediss:// or unix:// URL."""
     artifacts: Path | None = None
     """Root of the artifact store. Empty: `artifacts` in the home folder."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import Field, PositiveFloat
 
-from contract.settings import Settings
+from contract.settings import RedisUrl, Settings
 
 
 class WorkerSettings(Settings):
@@ -18,7 +18,7 @@ class WorkerSettings(Settings):
     """This node's own folder: identity, journals, sockets. Empty: `node-1` in the home folder."""
     node_name: str = Field(default_factory=socket.gethostname)
     pool: str = "default"
-    redis: str = "redis://127.0.0.1:6379/0"
+    redis: RedisUrl = "redis://127.0.0.1:6379/0"
     artifacts: Path | None = None
     """Root of the artifact store; the same files as the service's."""
     data: Path | None = None

@@ -71,7 +71,7 @@ class Database:
         return future.result()
 
     def read_now(self, fn: Write[T]) -> T:
-        with _foreign_errors(), self._engines.reader.connect() as connection:
+        with foreign_errors(), self._engines.reader.connect() as connection:
             return fn(connection)
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class _Session:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         self.was_stale = self._connection is not None
-        with _foreign_errors():
+        with foreign_errors():
             if self._connection is None:
                 self._connection = self._engine.connect()
             try:
@@ -253,7 +253,7 @@ def _settle(settled: list[tuple[Any, _Outcome]]) -> None:
 
 
 @contextmanager
-def _foreign_errors() -> Iterator[None]:
+def foreign_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:

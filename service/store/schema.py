@@ -10,6 +10,7 @@ from sqlalchemy import Connection, inspect, text
 
 import service
 from contract.errors import SettingsError
+from service.store.database import foreign_errors
 from service.store.engines import Engines
 
 MIGRATIONS = Path(service.__file__).parent.parent / "migrations"
@@ -56,7 +57,7 @@ def _revision(conn: Connection) -> str | None:
 def _current(url: str) -> str | None:
     engines = Engines(url, readers=1, writers=1)
     try:
-        with engines.writer.connect() as conn:
+        with foreign_errors(), engines.writer.connect() as conn:
             return _revision(conn)
     finally:
         engines.dispose()

@@ -44,6 +44,8 @@ def test_importing_the_service_imports_no_torch() -> None:
         ({"FOOTPLATE_PORT": "many"}, "FOOTPLATE_PORT='many' cannot be used"),
         ({"FOOTPLATE_HOST": "0.0.0.0"}, "set FOOTPLATE_API_KEY, or listen on 127.0.0.1"),
         ({"FOOTPLATE_DATABASE": "mysql://x"}, "Known: sqlite:///path"),
+        ({"FOOTPLATE_REDIS": "http://x"}, "FOOTPLATE_REDIS='http://x' cannot be used: it looks like redis://"),
+        ({"FOOTPLATE_REDIS": "redis://h:port"}, "FOOTPLATE_REDIS='redis://h:port' cannot be used"),
     ],
 )
 def test_settings_that_cannot_work_are_told_in_a_sentence(
@@ -53,6 +55,33 @@ def test_settings_that_cannot_work_are_told_in_a_sentence(
 
     assert process.wait(30) == 2
     assert sentence in process.output
+    assert "Traceback" not in process.output
+
+
+def test_a_refused_setting_tells_no_secret_of_another(processes: Processes) -> None:
+    settings = {
+        "FOOTPLATE_DATABASE": "postgresql+psycopg://u:sekret@127.0.0.1:1/x",
+        "FOOTPLATE_REDIS": "http://:sekret@h",
+        "FOOTPLATE_API_KEY": "sekret",
+        "FOOTPLATE_HOST": "0.0.0.0",
+    }
+    for wrong in (settings, settings | {"FOOTPLATE_REDIS": ""}):
+        process = processes.start("-m", "service", "api", env=environment(processes.folder, **wrong))
+
+        assert process.wait(30) == 2
+        assert "FOOTPLATE_" in process.output
+        assert "sekret" not in process.output
+
+
+@pytest.mark.parametrize("role", ["api", "migrate"])
+def test_a_database_that_is_away_is_a_sentence(processes: Processes, role: str) -> None:
+    away = environment(processes.folder, FOOTPLATE_DATABASE="postgresql+psycopg://u:sekret@127.0.0.1:1/x")
+
+    process = processes.start("-m", "service", role, env=away)
+
+    assert process.wait(30) == 1
+    assert "the database cannot serve this right now: connection failed" in process.output
+    assert "sekret" not in process.output
     assert "Traceback" not in process.output
 
 
