@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from embedded.home import Busy
+from embedded.home import Busy, NoHome
 from embedded.processes import Failed
 from embedded.up import Options, up
 
@@ -34,7 +34,7 @@ def main() -> int:
     )
     try:
         return up(options)
-    except (Busy, Failed) as error:
+    except (Busy, NoHome, Failed) as error:
         print(f"footplate: {error}", file=sys.stderr)
         return 1
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 SOCKET_PATH_LIMIT = 100
 """The kernel takes 107 bytes for a Unix socket's path; below this one is surely short enough."""
@@ -16,6 +17,10 @@ SOCKET_PATH_LIMIT = 100
 
 class Busy(Exception):
     """Another `footplate up` holds this home."""
+
+
+class NoHome(Exception):
+    """No state can be kept there."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,7 @@ class Home:
 def hold(path: Path) -> Iterator[Home]:
     """The home, made where it is missing and locked for as long as we live. The kernel frees it however we end."""
     home = Home(path)
-    home.logs.mkdir(parents=True, exist_ok=True)
-    home.run.mkdir(exist_ok=True)
-    home.run.chmod(0o700)
-    with (path / "up.lock").open("a+") as lock:
+    with _make(home) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -60,6 +62,19 @@ def hold(path: Path) -> Iterator[Home]:
         note_holder(home, url=None)
         yield home
         home.url_file.unlink(missing_ok=True)
+
+
+def _make(home: Home) -> IO[str]:
+    """The folder with what every start needs, and its lock file, open."""
+    try:
+        home.logs.mkdir(parents=True, exist_ok=True)
+        home.run.mkdir(exist_ok=True)
+        home.run.chmod(0o700)
+        return (home.path / "up.lock").open("a+")
+    except OSError as error:
+        raise NoHome(
+            f"{home.path} cannot hold the state: {error.strerror}. Set FOOTPLATE_HOME to a folder that you may write."
+        ) from error
 
 
 def note_holder(home: Home, url: str | None) -> None:

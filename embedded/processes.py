@@ -21,6 +21,8 @@ QUICK_DEATHS = 5
 """So many in a row, and we give up."""
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 10.0
 """Before a dead child is started again; doubles with each quick death."""
+UNUSABLE_SETTINGS = 2
+"""How our programs exit when they refuse their settings: another start would hear the same."""
 LOG_BYTES = 16 * 2**20
 """A log that is longer when its program starts is put aside as `.1`."""
 
@@ -162,6 +164,8 @@ class Family:
         if child.is_running:
             return
         child.kill()
+        if child.popen.returncode == UNUSABLE_SETTINGS:
+            raise Failed(f"{ended(child)}.{last_words(child.program.log)}")
         lived = time.monotonic() - child.started_at
         child.quick_deaths = child.quick_deaths + 1 if lived < QUICK_SECONDS else 0
         if child.quick_deaths >= QUICK_DEATHS:

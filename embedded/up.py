@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -113,6 +114,8 @@ class Launcher:
         # One that dies comes back where its users look for it.
         found = {"FOOTPLATE_PORT": str(urlsplit(self.url).port or 80)}
         child.program = replace(child.program, env={**child.program.env, **found})
+        if self.options.port is None and found["FOOTPLATE_PORT"] != str(DEFAULT_PORT):
+            say(f"port {DEFAULT_PORT} is taken; this one listens on {found['FOOTPLATE_PORT']}")
 
     def answers(self) -> bool:
         try:
@@ -136,6 +139,7 @@ class Launcher:
             quiet = ["--quiet"] if self.options.as_json else []
             words = python("embedded.first_job", self.url, str(self.home.first_job), *quiet)
             self.first_job = subprocess.Popen(words, start_new_session=True, preexec_fn=die_with(os.getpid()))
+            Thread(target=self.first_job.wait, daemon=True).start()  # or it stays a zombie for as long as we run
 
     def program(self, name: str, *words: str, env: dict[str, str] | None = None, patience: float = 10.0) -> Program:
         return Program(name, python(*words), self.env | (env or {}), self.home.log(name), patience)

@@ -11,7 +11,8 @@ def main() -> None:
     try:
         from worker.app import app
     except SettingsError as error:
-        raise SystemExit(f"footplate worker: {error.message}") from error
+        print(f"footplate worker: {error.message}", file=sys.stderr)
+        raise SystemExit(2) from error
     app.worker_main(["worker", "--loglevel=INFO", *sys.argv[1:]])
 
 

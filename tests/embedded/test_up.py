@@ -48,6 +48,14 @@ def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None
     assert (up.home / "first-job").read_text() == jobs[0]["id"]
 
 
+def test_the_process_that_shows_the_first_job_leaves_no_zombie(up: Up) -> None:
+    shows = up.pid_of(up.start(), "embedded.first_job")
+
+    os.kill(shows, signal.SIGKILL)
+
+    until(lambda: not Path(f"/proc/{shows}").exists(), within=10, what="it is reaped")
+
+
 def test_two_nodes_announce_themselves(up: Up) -> None:
     up.start("--nodes", "2", "--no-first-job")
 
@@ -115,6 +123,26 @@ def test_settings_that_the_service_refuses_end_the_start_with_its_sentence(up: U
     assert launcher.wait(within=60) == 1
     assert "FOOTPLATE_LEASE_SECONDS" in launcher.output
     assert not left_behind(up.home)
+
+
+def test_settings_that_a_node_refuses_end_it_with_the_nodes_sentence(up: Up) -> None:
+    launcher = up.launch("--no-first-job", FOOTPLATE_SLOTS="-1")
+
+    assert launcher.wait(within=60) == 1
+    assert "FOOTPLATE_SLOTS='-1' cannot be used" in launcher.output
+    assert "starting it again" not in launcher.output
+    assert not left_behind(up.home)
+
+
+def test_a_home_that_cannot_be_made_is_a_sentence(up: Up) -> None:
+    file = up.home.with_name("file")
+    file.touch()
+
+    launcher = up.launch(FOOTPLATE_HOME=str(file / "home"))
+
+    assert launcher.wait(within=60) == 1
+    assert f"{file / 'home'} cannot hold the state: Not a directory. Set FOOTPLATE_HOME" in launcher.output
+    assert "Traceback" not in launcher.output
 
 
 def test_a_taken_port_that_was_asked_for_is_an_answer_and_not_another_port(up: Up) -> None:
