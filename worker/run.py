@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from typing import Any
@@ -59,6 +60,8 @@ def settle(order: Order) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
     os.environ.update(order.environment)
+    # Asked for once and remembered, perhaps before the fork.
+    tempfile.tempdir = None
     # Before anything asks CUDA: it reads this once.
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order.gpus)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -17,6 +17,7 @@ import signal
 import time
 from collections import deque
 from contextlib import suppress
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import redis
@@ -62,6 +63,7 @@ class Supervisor:
         self._stop: Stop | None = None
         self._stop_at = 0.0
         self._escalations: list[tuple[float, signal.Signals]] = []
+        self._scratch = ""
         self._is_superseded = self._is_closed = self._is_delivered = False
         self._is_running = self._had_checkpoint = False
         self._unstored: deque[tuple[int, int]] = deque()
@@ -81,11 +83,13 @@ class Supervisor:
     def run(self) -> None:
         self._link.start()
         try:
-            if self._launch():
-                self._watch()
-            if not self._is_superseded:
-                self._conclude()
-                self._hand_over()
+            # Killed processes tidy nothing up: what training, and its data workers, leave lying about goes with this.
+            with TemporaryDirectory(prefix="footplate-", ignore_cleanup_errors=True) as self._scratch:
+                if self._launch():
+                    self._watch()
+                if not self._is_superseded:
+                    self._conclude()
+                    self._hand_over()
         finally:
             self._close()
 
@@ -126,6 +130,7 @@ class Supervisor:
             data=settings.data_path,
             models=settings.models_path,
             threads=int(os.environ.get("OMP_NUM_THREADS") or self._node.threads),
+            environment={"TMPDIR": self._scratch},
         )
 
     # Watch

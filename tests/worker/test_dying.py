@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -75,6 +77,20 @@ def test_kill_training(running: Running, control: FakeControl) -> None:
     running.all_gone(running.training)
     assert control.done(running.job, within=5)["reason"] == "crashed"
     runs_another(running, control)
+
+
+def test_what_a_killed_training_left_in_its_temporary_folder_goes_with_it(
+    start_node: NodeStarter, control: FakeControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TemporaryDirectory(prefix="fp-") as scratch:
+        monkeypatch.setenv("TMPDIR", scratch)
+        running = Running(start_node(), control, control.node(), start_node)
+        until(lambda: list(Path(scratch).glob("footplate-*/pymp-*")), what="data workers use the attempt's own folder")
+
+        os.kill(running.head, signal.SIGKILL)
+        control.done(running.job, within=5)
+
+        until(lambda: not list(Path(scratch).glob("footplate-*")), what="the attempt's folder is gone")
 
 
 def test_kill_the_supervisor(running: Running, control: FakeControl) -> None:

@@ -12,7 +12,7 @@ from contract.errors import DatasetError
 
 
 def jsonl(*, paths: Annotated[list[str], "Files of one JSON object per line"]) -> JsonLines:
-    """Rows of JSON lines files, read when they are needed."""
+    """Rows of JSON lines files: objects whose keys are what the model's forward takes, and `labels`."""
     return JsonLines([Path(path) for path in paths])
 
 

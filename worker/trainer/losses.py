@@ -102,7 +102,9 @@ def loss_and_how(
         return _shared(Loss(loss.sum(), _elements(loss, labels)), num_items)
     logits = outputs if isinstance(outputs, Tensor) else _logits(outputs)
     if labels is None:
-        raise ValueError("the model returned no loss, and the batch has no labels to make one from")
+        raise ValueError(
+            "the model returned no loss, and the batch has no labels to make one from: they are called labels, label or label_ids"
+        )
     if shifts:
         logits, labels = shifted(logits, labels)
     return _shared(from_logits(logits, labels), num_items)
