@@ -11,6 +11,7 @@ import faulthandler
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -46,6 +47,8 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float) -> int:
         settle(order)
         done = train(order, emit)
     except BaseException as error:
+        # Or torch's handler raises once more, here, when the next data worker is found dead.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         verdict = outcome.of_exception(error, order.rank)
         done = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=verdict.error)
     wire.send(OUTCOME, done.model_dump(mode="json"))

@@ -32,5 +32,7 @@ if __name__ == "__main__":
     try:
         list(DataLoader(Treacherous(), batch_size=4, num_workers=1))
     except Exception as error:
+        # Or torch's handler raises once more, in the middle of this.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         verdict = of_exception(error)
         print(verdict.reason, verdict.error.code, verdict.error.message)

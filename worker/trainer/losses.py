@@ -103,7 +103,8 @@ def loss_and_how(
     logits = outputs if isinstance(outputs, Tensor) else _logits(outputs)
     if labels is None:
         raise ValueError(
-            "the model returned no loss, and the batch has no labels to make one from: they are called labels, label or label_ids"
+            "the model returned no loss, and the batch has no labels to make one from: "
+            "they are called labels, label or label_ids"
         )
     if shifts:
         logits, labels = shifted(logits, labels)
