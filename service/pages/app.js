@@ -17,7 +17,7 @@ async function ask(path, method = "GET") {
   const answer = await fetch(path, { method, headers: key ? { Authorization: `Bearer ${key}` } : {} });
   $("key").hidden = answer.status !== 401;
   const body = answer.status === 204 ? null : await answer.json();
-  if (!answer.ok) throw new Error([body.detail, body.hint].filter(Boolean).join(" "));
+  if (!answer.ok) throw new Error(answer.status === 401 ? body.detail : [body.detail, body.hint].filter(Boolean).join("; "));
   return body;
 }
 
@@ -102,6 +102,7 @@ function show(job) {
   $("metrics").replaceChildren(...Object.entries(job.metrics).map(([name, value]) => {
     const pair = element("div");
     pair.append(element("dt", name), element("dd", number(value)));
+    pair.title = name;
     return pair;
   }));
   $("error").hidden = !job.error;
@@ -191,7 +192,7 @@ function draw() {
   const parts = [0, 0.5, 1].flatMap((share) => [
     svg("line", { class: "grid", x1: 52, x2: 628, y1: 228 - 212 * share, y2: 228 - 212 * share }),
     svg("text", { x: 46, y: 232 - 212 * share, "text-anchor": "end" }, number(low + span * share, 3)),
-    svg("text", { x: 52 + 576 * share, y: 248, "text-anchor": "middle" }, number(Math.round(last * share))),
+    svg("text", { x: 52 + 576 * share, y: 248, "text-anchor": share === 1 ? "end" : "middle" }, number(Math.round(last * share))),
   ]);
   for (const name of lines) {
     const path = points[name].map(([step, value], index) => `${index ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`);

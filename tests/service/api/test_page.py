@@ -42,6 +42,7 @@ async def test_a_person_sees_a_job_move_and_stops_it(api: Api, page: Page) -> No
     await _log(api, job, [2.0, 1.0, 0.5])
     await expect(page.locator("#legend")).to_have_text("loss 0.5")
     assert (await page.locator("#curve path").get_attribute("d") or "").count("L") == 2
+    await expect(page.locator("#curve text").last).to_have_attribute("text-anchor", "end")  # a long number is cut else
     await page.get_by_role("button", name="Pause").click()
     await expect(page.locator("#state")).to_have_text("paused")
     await page.get_by_role("button", name="Resume").click()
@@ -61,7 +62,7 @@ async def test_a_person_with_the_key_gets_in_and_one_without_does_not(
 
     await page.get_by_label("This service needs a key").fill("wrong")
     await page.get_by_role("button", name="Use it").click()
-    await expect(page.locator("#said")).to_contain_text("not one of ours")
+    await expect(page.locator("#said")).to_have_text("this key is not one of ours")
     await page.get_by_label("This service needs a key").fill(KEY)
     await page.get_by_role("button", name="Use it").click()
     await expect(page.locator("#name")).to_have_text("guarded")
