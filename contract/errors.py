@@ -61,7 +61,8 @@ class InvalidSpec(FootplateError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         first = f"{problems[0].pointer or '/'}: {problems[0].detail}" if problems else "no problem given"
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        others = len(problems) - 1
+        more = f" (and {others} more problem{'s' if others > 1 else ''})" if others > 0 else ""
         super().__init__(first + more)
         self.problems = list(problems)
 

@@ -93,7 +93,8 @@ async def read_body(request: Request) -> bytes:
         chunks.append(chunk)
     if length and content_type.partition(";")[0].strip().lower() != "application/json":
         hint = "send it with 'Content-Type: application/json'"
-        raise UnsupportedMediaType(f"the body came as {content_type or 'nothing in particular'!r}", hint=hint)
+        how = f"as {content_type!r}" if content_type else "without a Content-Type"
+        raise UnsupportedMediaType(f"the body came {how}", hint=hint)
     if length and encoding.lower() not in ("", "identity"):
         raise UnsupportedMediaType(f"Content-Encoding {encoding!r} is not taken", hint="send the body as it is")
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -87,8 +87,8 @@ def _best_model(args: TrainingArguments) -> Iterator[Disagreement]:
     elif args.eval_strategy == "steps" and not _is_multiple(args.save_steps, args.eval_steps or 0):
         yield Disagreement(
             ("save_steps", "eval_steps", "load_best_model_at_end"),
-            f"save_steps {args.save_steps} is not a multiple of eval_steps {args.eval_steps}, so the best step may not "
-            "be saved",
+            f"save_steps {args.save_steps:g} is not a multiple of eval_steps {args.eval_steps or 0:g}, so the best "
+            "step may not be saved",
             "make save_steps a multiple of eval_steps",
         )
 

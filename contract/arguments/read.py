@@ -59,7 +59,8 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
         return Problem(at, "not_available_yet", f"{name} is not available yet", NOT_YET[name].instead)
     if name not in FIELDS:
         short = name[:80]
-        return Problem(at, "unknown_field", f"no training argument named {short!r}", did_you_mean(short, FIELDS))
+        hint = did_you_mean(short, FIELDS) or "GET /schema/job lists them all"
+        return Problem(at, "unknown_field", f"no training argument named {short!r}", hint)
     choices, instead = CHOICES_NOT_YET.get(name, _NONE)
     if isinstance(value, str) and value in choices:
         return Problem(at, "not_available_yet", f"{name} {value} is not available yet", instead)

@@ -19,6 +19,9 @@ from service.store.rows import JobRow
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
 
 
+IT_IS_DONE = "it is done; POST /jobs starts another, and /fork, which is not available yet, will from its checkpoints"
+
+
 @dataclass(frozen=True, slots=True)
 class ResumeChanges:
     """What a resume may change. None leaves it."""
@@ -45,7 +48,7 @@ def resume(conn: Connection, project: str, job_id: JobId, changes: ResumeChanges
         refuse(
             job,
             Action.RESUME,
-            hint=f"POST /jobs/{job.id}/fork starts a new job from its checkpoints" if is_done else None,
+            hint=IT_IS_DONE if is_done else None,
         )
     columns = _changed(job, changes)
     limit_ms = columns.get("time_limit_ms", job.time_limit_ms)

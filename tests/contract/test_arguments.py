@@ -99,6 +99,13 @@ def test_an_integer_is_a_good_float_and_a_string_is_not() -> None:
     assert "/training/learning_rate" in problems({"learning_rate": True})
 
 
+def test_a_name_that_does_not_exist_is_answered_with_the_nearest_or_where_all_are_listed() -> None:
+    found = problems({"lerning_rate": 1, "lr": 1})
+
+    assert found["/training/lerning_rate"].hint == "did you mean 'learning_rate'?"
+    assert found["/training/lr"].hint == "GET /schema/job lists them all"
+
+
 @pytest.mark.parametrize("name", sorted(SERVER_OWNED))
 def test_the_server_s_own_names_are_refused_with_what_to_do(name: str) -> None:
     found = problems({name: "x"})[f"/training/{name}"]

@@ -121,6 +121,12 @@ def test_errors_of_regression_are_means_over_elements(name: str) -> None:
     assert metric.compute() == {name: pytest.approx(expected[name])}
 
 
+@pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "perplexity"])
+def test_a_metric_of_classes_refuses_labels_that_are_none(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} counts classes.* mse, mae or rmse"):
+        make_metric(name).update(torch.zeros(8, 4), torch.zeros(8, 4))
+
+
 def test_macro_metrics_average_over_the_classes_that_occur() -> None:
     logits = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 1]), 5).float()
     labels = torch.tensor([0, 1, 1, -100])

@@ -39,6 +39,11 @@ class _Mean:
         return {self.name: self.finish(float(self.total) / count) if count else math.nan}
 
 
+def _require_classes(metric: str, labels: Tensor) -> None:
+    if labels.is_floating_point():
+        raise ValueError(f"{metric} counts classes, and these labels are no whole numbers: mse, mae or rmse suit them")
+
+
 class Accuracy(_Mean):
     """Share of labels that the largest logit names."""
 
@@ -46,6 +51,7 @@ class Accuracy(_Mean):
         super().__init__("accuracy")
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
+        _require_classes(self.name, labels)
         counts = labels.ne(IGNORE)
         self.add((logits.argmax(-1).eq(labels) & counts).sum(), counts.sum())
 
@@ -69,6 +75,7 @@ class Perplexity(_Mean):
         super().__init__("perplexity", lambda mean: math.exp(mean) if mean < 700 else math.inf)
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
+        _require_classes(self.name, labels)
         flat = logits.reshape(-1, logits.shape[-1]).float()
         total = functional.cross_entropy(flat, labels.reshape(-1), ignore_index=IGNORE, reduction="sum")
         self.add(total, labels.ne(IGNORE).sum())
@@ -84,6 +91,7 @@ class Macro:
         self.true: Tensor | None = None
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
+        _require_classes(self.name, labels)
         classes = logits.shape[-1]
         counts = labels.ne(IGNORE)
         predicted, actual = logits.argmax(-1)[counts], labels[counts]
