@@ -6,11 +6,12 @@
     ├── NotAvailableYet            understood, and not built yet                          422
     ├── NotFound                   no such thing here (or not yours: the same answer)     404
     ├── Conflict                   the state cannot serve this                            409
-    ├── Stale                      you were late: the fence has moved on                  409
+    ├── PreconditionFailed         If-Match names a version that is gone                  412
+    ├── IdempotencyMismatch        the key was used with another body                     422
     ├── Unavailable                a part that we need is away; try again                 503
     ├── Unauthorized / Forbidden   no key, or one that may not                            401 / 403
+    ├── SettingsError              refuses to start, with the sentence that says why
     └── AttemptError               an attempt ended badly, and why
-        ├── TrainingFailed         the user's code or data raised
         ├── NoValidCheckpoint      had some, none verifies
         ├── CheckpointCorrupt      this one does not verify
         └── DatasetError           missing, changed or unreadable data
@@ -156,10 +157,6 @@ class SettingsError(FootplateError):
 class AttemptError(FootplateError):
     """An attempt ended badly; the code becomes the job's `error.code`."""
 
-    code = "error"
-
-
-class TrainingFailed(AttemptError):
     code = "error"
 
 

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from contract.ids import JobId
 
-VERSION = 1
 SERVICE_SOURCE = -1
 """The source of events that the service itself writes; its seq is their `no`."""
 

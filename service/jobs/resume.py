@@ -18,7 +18,6 @@ from service.store.rows import JobRow
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
 
-
 IT_IS_DONE = "it is done; POST /jobs starts another, and /fork, which is not available yet, will from its checkpoints"
 
 
