@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from contract.arguments import TrainingArguments
+from worker.trainer.losses import items
 from worker.trainer.samplers import Batches
 
 log = logging.getLogger("footplate.trainer")
@@ -102,3 +103,18 @@ def batch_length(batch: Any) -> int:
         if isinstance(value, torch.Tensor) and value.dim() > 0:
             return int(value.shape[0])
     return 1
+
+
+def count_items(batches: Sequence[Any], device: torch.device, *, shifts: bool) -> torch.Tensor | None:
+    """How many labels count in a window of micro-batches; None where they have none that can be counted."""
+    counts = []
+    for batch in batches:
+        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        if not isinstance(labels, torch.Tensor):
+            return None
+        if "shift_labels" in batch:
+            labels = batch["shift_labels"]
+        elif shifts:
+            labels = labels[..., 1:]
+        counts.append(items(labels))
+    return torch.stack(counts).sum().to(device, non_blocking=True) if counts else None

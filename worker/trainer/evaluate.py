@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,13 +17,13 @@ from worker.trainer.metrics import Metric, make_metric
 from worker.trainer.state import EvalLoopOutput, EvalPrediction
 
 if TYPE_CHECKING:
-    from worker.trainer.trainer import Trainer
+    from worker.trainer.evaluating import Evaluating
 
 log = logging.getLogger("footplate.trainer")
 
 
 def run(
-    trainer: Trainer, loader: Any, *, loss_only: bool, keep: bool, ignore_keys: list[str] | None, prefix: str
+    trainer: Evaluating, loader: Any, *, loss_only: bool, keep: bool, ignore_keys: list[str] | None, prefix: str
 ) -> EvalLoopOutput:
     """Predictions are kept only where `keep` says so: memory is flat otherwise, however many samples there are."""
     model = trainer.strategy.prepare_for_evaluation(trainer.model)
@@ -39,8 +38,10 @@ def run(
         for batch in trainer.strategy.plain_loader(loader):
             loss, logits, labels = trainer.prediction_step(model, batch, not need_logits, ignore_keys)
             samples = batch_length(batch)
+            if logits is not None and trainer.preprocess_logits_for_metrics is not None:
+                logits = trainer.preprocess_logits_for_metrics(logits, labels)
             losses.add(loss, samples)
-            _update(metrics, logits, labels, shifts=trainer.shifts_labels)
+            _update(metrics, logits, labels, shifts=trainer.anatomy.shifts_labels)
             if keep:
                 kept.add(logits, labels)
             trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
@@ -156,7 +157,3 @@ def speed_metrics(prefix: str, started: float, *, samples: float, steps: float) 
         f"{prefix}_samples_per_second": round(samples / seconds, 3),
         f"{prefix}_steps_per_second": round(steps / seconds, 3),
     }
-
-
-def steps_for(samples: int, batch_size: int) -> int:
-    return math.ceil(samples / batch_size)

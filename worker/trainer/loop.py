@@ -71,7 +71,7 @@ def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, restore_rn
         batches = _open_epoch(trainer, loader, epoch, done, restore_rng)
         _run_epoch(trainer, plan, step, epoch, done, batches)
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
-        trainer.log_evaluate_save()
+        log_evaluate_save(trainer)
         done, restore_rng = 0, None
         if trainer.control.should_training_stop:
             break
@@ -103,6 +103,19 @@ def _run_epoch(trainer: Trainer, plan: Plan, step: Step, epoch: int, done: int, 
         state.global_step += 1
         state.epoch = epoch + batch / plan.batches_per_epoch
         trainer.control = events.on_step_end(args, state, trainer.control)
-        trainer.log_evaluate_save()
+        log_evaluate_save(trainer)
         if trainer.control.should_training_stop or trainer.control.should_epoch_stop:
             break
+
+
+def log_evaluate_save(trainer: Trainer) -> None:
+    """Does what the control asks for after a step or an epoch, in this order."""
+    if trainer.control.should_log and trainer.state.global_step > trainer._last_logged_step:
+        trainer._log_training()
+    if trainer.control.should_evaluate:
+        metrics = trainer._evaluate(None, trainer._ignore_keys_for_eval)
+        is_best = trainer._determine_best_metric(metrics, trial=None)
+        if trainer.args.save_strategy == "best":
+            trainer.control.should_save = is_best
+    if trainer.control.should_save:
+        trainer._save_or_go_on()

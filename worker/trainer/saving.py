@@ -7,17 +7,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from contract.errors import CheckpointCorrupt
 from worker.trainer import checkpoint as files
+from worker.trainer.parts import Parts
 from worker.trainer.state import TrainerState
-
-if TYPE_CHECKING:
-    from worker.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
@@ -46,7 +45,57 @@ class SaveFailed:
     will_go_on: bool
 
 
-def save(trainer: Trainer) -> files.Checkpoint:
+class Saving(Parts):
+    """The Trainer's files. What a checkpoint is made of, and how it comes back, stands below."""
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """The model's weights, with its config and the processor where they can save themselves."""
+        folder = Path(output_dir or self.args.output_dir or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._save(str(folder))
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        folder = Path(output_dir or self.args.output_dir or ".")
+        save_pretrained: Any = getattr(self.model, "save_pretrained", None)
+        if save_pretrained is not None:
+            save_pretrained(folder, state_dict=state_dict)
+        else:
+            files.save_weights(self.model, folder / files.MODEL, state_dict)
+        processor: Any = self.processing_class or getattr(self.data_collator, "tokenizer", None)
+        if hasattr(processor, "save_pretrained"):
+            processor.save_pretrained(folder)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> files.Checkpoint | None:
+        return save(self)
+
+    def _save_or_go_on(self) -> None:
+        """A disk that is full ends nothing at once: the older checkpoint stands, and training goes on for a while."""
+        try:
+            saved = self._save_checkpoint(self.model, trial=None)
+        except files.CannotSave as error:
+            self._failed_saves += 1
+            go_on = self._failed_saves <= FAILURES_BORNE
+            self.control.should_save = False
+            self.on_save_failed(SaveFailed(self.state.global_step, str(error), self._failed_saves, go_on))
+            if not go_on:
+                raise
+        else:
+            self._failed_saves = 0
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control, saved)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        files.load_weights(model if model is not None else self.model, Path(resume_from_checkpoint))
+
+    def _load_best_model(self) -> None:
+        self._load_from_checkpoint(str(self.state.best_model_checkpoint))
+
+
+def warn_that_saving_failed(failed: SaveFailed) -> None:
+    what_next = "training goes on" if failed.will_go_on else "giving up"
+    log.warning("%s (%d in a row): %s", failed.error, failed.failures_in_a_row, what_next)
+
+
+def save(trainer: Saving) -> files.Checkpoint:
     """Commits a checkpoint of where the trainer stands, then lets go of the oldest."""
     state, parent = trainer.state, Path(trainer.args.output_dir or ".")
     best = parent / f"checkpoint-{state.best_global_step}"
@@ -60,7 +109,7 @@ def save(trainer: Trainer) -> files.Checkpoint:
     return saved
 
 
-def _write(trainer: Trainer, folder: Path) -> None:
+def _write(trainer: Saving, folder: Path) -> None:
     trainer.save_model(str(folder), _internal_call=True)
     files.save_tensors(trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(), folder / files.OPTIMIZER)
     files.save_tensors(trainer.lr_scheduler.state_dict(), folder / files.SCHEDULER)
@@ -70,7 +119,7 @@ def _write(trainer: Trainer, folder: Path) -> None:
     (folder / files.ARGUMENTS).write_text(trainer.args.to_json_string() + "\n", encoding="utf-8")
 
 
-def _callback_states(trainer: Trainer) -> dict[str, Any]:
+def _callback_states(trainer: Saving) -> dict[str, Any]:
     """By class name; a list where a class is there more than once, as the reference has it."""
     states: dict[str, Any] = {}
     for each in (*trainer.callback_handler.callbacks, trainer.control):
@@ -86,7 +135,7 @@ def _callback_states(trainer: Trainer) -> dict[str, Any]:
     return states
 
 
-def find(trainer: Trainer, asked: str | Path | bool | None) -> Path | None:
+def find(trainer: Saving, asked: str | Path | bool | None) -> Path | None:
     """The folder to continue from, verified, with True meaning the newest complete one in output_dir."""
     if asked is None or asked is False:
         return None
@@ -105,7 +154,7 @@ def find(trainer: Trainer, asked: str | Path | bool | None) -> Path | None:
     return folder
 
 
-def load_state(trainer: Trainer, folder: Path) -> TrainerState:
+def load_state(trainer: Saving, folder: Path) -> TrainerState:
     """Progress from the checkpoint; every interval and limit from the arguments."""
     path = folder / files.STATE
     if not path.is_file():
@@ -123,7 +172,7 @@ def load_state(trainer: Trainer, folder: Path) -> TrainerState:
     return state
 
 
-def load_optimizer(trainer: Trainer, folder: Path) -> None:
+def load_optimizer(trainer: Saving, folder: Path) -> None:
     """Moments and steps come back; rates and decays stay what the arguments say."""
     optimizer = trainer.strategy.plain_optimizer(trainer.optimizer)
     stored = files.load_tensors(folder, files.OPTIMIZER)
@@ -158,7 +207,7 @@ def rng_restorer(folder: Path) -> Callable[[], None]:
     return lambda: files.set_rng_state(state)
 
 
-def _compare_arguments(trainer: Trainer, folder: Path) -> None:
+def _compare_arguments(trainer: Saving, folder: Path) -> None:
     path = folder / files.ARGUMENTS
     if not path.is_file():
         return

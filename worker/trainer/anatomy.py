@@ -1,0 +1,87 @@
+"""What the Trainer has to know of a model before it can feed it: read from its class and signature, once."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from worker.trainer.losses import shifts_labels
+
+_SHIFTING_LOSSES = frozenset({"ForCausalLM", "ForConditionalGeneration", "CsmForConditionalGeneration"})
+"""The reference's kinds of loss in which the logits at one place are about the label at the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    arguments: tuple[str, ...]
+    """The names that `forward` takes."""
+    takes_anything: bool
+    """`forward(**batch)` names nothing it wants; `forward(x, **kwargs)` does, and the rest may be left out."""
+    takes_labels: bool
+    labels: tuple[str, ...]
+    """The arguments that are labels, as their names say."""
+    shifts_labels: bool
+    """The logits at one place are about the label at the next."""
+    takes_loss_arguments: bool
+    """`forward` wants to know `num_items_in_batch`, and then scales its loss for the whole window of micro-batches."""
+    can_return_loss: bool
+    """A loss comes without labels: `return_loss` is on by default."""
+    main_input: str
+    """Whose elements are tokens."""
+
+    @property
+    def first_argument(self) -> str:
+        return self.arguments[0] if self.arguments else "x"
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Anatomy:
+        whole = _without_adapters(model)
+        parameters = inspect.signature(whole.forward).parameters
+        names = tuple(
+            name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        )
+        is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        return cls(
+            arguments=names,
+            takes_anything=is_open and not names,
+            takes_labels="labels" in names or is_open,
+            labels=tuple(_labels(type(whole).__name__, names)),
+            shifts_labels=_shifts(whole),
+            # The reference takes every `**kwargs` for a promise to scale. A plain module that ignores what it is
+            # handed then trains on a loss that is too large by the accumulation: only who has a loss function promises.
+            takes_loss_arguments=bool(
+                getattr(
+                    whole,
+                    "accepts_loss_kwargs",
+                    "num_items_in_batch" in names or (is_open and _has_loss_function(whole)),
+                )
+            ),
+            can_return_loss="return_loss" in parameters and parameters["return_loss"].default is True,
+            main_input=str(getattr(whole, "main_input_name", "input_ids")),
+        )
+
+
+def _without_adapters(model: nn.Module) -> nn.Module:
+    """The model under peft's adapters: theirs takes anything and says nothing."""
+    get_base_model: Any = getattr(model, "get_base_model", None)
+    return get_base_model() if get_base_model is not None else model
+
+
+def _labels(class_name: str, names: tuple[str, ...]) -> list[str]:
+    spans = ("start_positions", "end_positions") if "QuestionAnswering" in class_name else ()
+    return [name for name in names if "label" in name or name in spans]
+
+
+def _shifts(model: nn.Module) -> bool:
+    kind = getattr(model, "loss_type", None)
+    if not isinstance(kind, str):
+        return shifts_labels(model)
+    # An encoder-decoder is fed its labels shifted: every one of them is predicted.
+    return kind in _SHIFTING_LOSSES and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+
+
+def _has_loss_function(model: nn.Module) -> bool:
+    return hasattr(type(model), "loss_function") or hasattr(model, "loss_function")

@@ -1,0 +1,66 @@
+"""The Trainer's loaders: which data, in which order, in which batches. All made for overriding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
+
+from contract import arguments as contract_arguments
+from worker.trainer.data import DropUnused, has_length, make_loader
+from worker.trainer.parts import Parts
+from worker.trainer.samplers import EpochSampler
+
+
+class Loading(Parts):
+    def get_train_dataloader(self) -> Any:
+        if self.train_dataset is None:
+            raise ValueError("training needs a train_dataset")
+        sampler = self._get_train_sampler(self.train_dataset)
+        return self._loader(self.train_dataset, self._train_batch_size, sampler)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, str):
+            dataset = self.eval_dataset[dataset]
+        if dataset is None:
+            raise ValueError("evaluation needs an eval_dataset")
+        return self._loader(dataset, self.args.eval_batch_size, self._get_eval_sampler(dataset))
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        return self._loader(test_dataset, self.args.eval_batch_size, self._get_eval_sampler(test_dataset))
+
+    def _loader(self, dataset: Any, batch_size: int, sampler: Sampler[int] | None) -> Any:
+        collator = self.data_collator
+        if self.args.remove_unused_columns and not self.anatomy.takes_anything:
+            collator = DropUnused(collator, [*self._signature_columns, "labels"])
+        return self.strategy.prepare_loader(make_loader(dataset, self.args, collator, batch_size, sampler))
+
+    @property
+    def _signature_columns(self) -> list[str]:
+        """What the model takes of a sample, labels under any of their names."""
+        return [*(self.anatomy.arguments or ("x",)), "label", "label_ids", *self.label_names]
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if not has_length(dataset):
+            return None
+        in_order = self.args.train_sampling_strategy == "sequential"
+        return SequentialSampler(dataset) if in_order else EpochSampler(dataset, self.data_seed)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
+        return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
+
+    @property
+    def data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def get_total_train_batch_size(self, args: contract_arguments.TrainingArguments) -> int:
+        """Samples that one optimizer step sees, over all processes."""
+        return self._train_batch_size * args.gradient_accumulation_steps
+
+    def num_examples(self, dataloader: DataLoader[Any]) -> int:
+        dataset = getattr(dataloader, "dataset", None)
+        if has_length(dataset):
+            return len(dataset)  # type: ignore[arg-type]
+        return len(dataloader) * self._train_batch_size if has_length(dataloader) else 0

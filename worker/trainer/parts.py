@@ -1,0 +1,80 @@
+"""What a Trainer holds. Its methods are parted by what they are about; each part knows the whole by these names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from worker.trainer.anatomy import Anatomy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import CallbackHandler
+from worker.trainer.state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from worker.trainer.metrics import Metric
+    from worker.trainer.saving import SaveFailed
+    from worker.trainer.step import Step
+    from worker.trainer.strategies.single import Single
+
+
+class Parts:
+    args: TrainingArguments
+    strategy: Single
+    """Where and how it runs: one process, or many. The loop never asks which."""
+    accelerator: Any
+
+    model: nn.Module
+    """The user's own."""
+    model_wrapped: nn.Module
+    """What is called in a step: the model, in whatever the strategy put around it."""
+    model_init: Callable[..., nn.Module] | None
+    anatomy: Anatomy
+    label_names: list[str]
+    """The batch's keys that are labels."""
+    model_accepts_loss_kwargs: bool
+    can_return_loss: bool
+
+    train_dataset: Any
+    eval_dataset: Any
+    data_collator: Callable[[Sequence[Any]], Any]
+    processing_class: Any
+
+    compute_loss_func: Callable[..., Tensor] | None
+    compute_metrics: Callable[..., dict[str, Any]] | None
+    preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
+    metrics: list[str | Callable[[], Metric]]
+
+    optimizer: Any
+    lr_scheduler: Any
+    optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None
+    made_schedule: bool
+    """The schedule is ours: another `train()` makes another."""
+
+    state: TrainerState
+    control: TrainerControl
+    callback_handler: CallbackHandler
+    is_in_train: bool
+    current_gradient_accumulation_steps: int
+    """Micro-batches in the window at hand; the last one of an epoch may have fewer."""
+    current_flos: float
+    """Floating point operations since they were last stored in the state."""
+
+    checkpoint_stamp: dict[str, Any]
+    """What to write into every checkpoint's manifest."""
+    on_save_failed: Callable[[SaveFailed], None]
+    """Told when a disk is full."""
+    relied_on: Callable[[], set[Path]]
+    """Which checkpoints somebody outside may come back to, so that rotation leaves them."""
+
+    _train_batch_size: int
+    _ignore_keys_for_eval: list[str] | None
+    _step: Step
+    _first_step: int
+    _last_logged_step: int
+    _loss_taken: float
+    _loss_is_scaled: bool | None
+    _failed_saves: int

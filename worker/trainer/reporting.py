@@ -1,0 +1,98 @@
+"""What the Trainer tells: logs into its history and to who listens, metrics to the screen and to files."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker.trainer import checkpoint as files
+from worker.trainer.parts import Parts
+
+
+class Reporting(Parts):
+    if TYPE_CHECKING:  # of the other parts
+        is_world_process_zero: Callable[[], bool]
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """Into the history, and to whoever listens."""
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+
+    def _log_training(self) -> None:
+        step, since = self._step, self.state.global_step - self._last_logged_step
+        total = step.take_loss()
+        self._loss_taken += total
+        self._last_logged_step = self.state.global_step
+        logs = {"loss": total / since}
+        if step.grad_norm is not None:
+            logs["grad_norm"] = float(step.grad_norm)
+        logs["learning_rate"] = float(step.learning_rate)
+        self.store_flos()
+        self.log(logs)
+
+    def store_flos(self) -> None:
+        """Into the state, and the count begins again."""
+        self.state.total_flos += self.current_flos
+        self.current_flos = 0
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Of one micro-batch, forward and backward: 6 per parameter and token, where the model can count itself."""
+        count: Any = getattr(self.model, "num_parameters", None)
+        name = self.anatomy.main_input
+        if count is None or name not in inputs:
+            return 0
+        return int(6 * inputs[name].numel() * count(exclude_embeddings=True))
+
+    def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
+        """Prints the metrics, aligned."""
+        if not self.is_world_process_zero():
+            return
+        told = self.metrics_format(metrics)
+        keys, values = max(map(len, told)), max(len(str(value)) for value in told.values())
+        print(f"***** {split} metrics *****")
+        for key in sorted(told):
+            print(f"  {key: <{keys}} = {told[key]!s:>{values}}")
+
+    @staticmethod
+    def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
+        """For people: times as h:mm:ss.ss, floating point operations in GF, four digits."""
+        return {name: _readable(name, value) for name, value in metrics.items()}
+
+    def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
+        """Writes `<split>_results.json`, and adds to `all_results.json`."""
+        if not self.is_world_process_zero():
+            return
+        folder = Path(self.args.output_dir or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / f"{split}_results.json", metrics)
+        if combined:
+            path = folder / "all_results.json"
+            before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            _write(path, {**before, **metrics})
+
+    def save_state(self) -> None:
+        if not self.is_world_process_zero():
+            return
+        folder = Path(self.args.output_dir or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.state.save_to_json(folder / files.STATE)
+
+
+def _readable(name: str, value: Any) -> Any:
+    if "_mem_" in name:
+        return f"{value >> 20}MB"
+    if "_runtime" in name:
+        hundredths = int(abs(value - int(value)) * 100)
+        return f"{datetime.timedelta(seconds=int(value))}.{hundredths:02d}"
+    if name == "total_flos":
+        return f"{int(value) >> 30}GF"
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _write(path: Path, metrics: dict[str, Any]) -> None:
+    path.write_text(json.dumps(metrics, indent=4, sort_keys=True), encoding="utf-8")
