@@ -22,10 +22,10 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
     yield from _durations(args)
     yield from _intervals(args)
     yield from _best_model(args)
-    if args.lr_scheduler_type == "reduce_lr_on_plateau" and args.eval_strategy == "no":
+    if args.follows_a_metric and args.eval_strategy == "no":
         yield Disagreement(
             ("lr_scheduler_type", "eval_strategy"),
-            "reduce_lr_on_plateau follows a metric, and nothing is evaluated",
+            f"{args.lr_scheduler_type} follows a metric, and nothing is evaluated",
             'set eval_strategy to "steps" or "epoch"',
         )
     if args.dataloader_num_workers == 0:

@@ -35,6 +35,7 @@ ScheduleName = Literal[
     "cosine_with_min_lr",
     "cosine_warmup_with_min_lr",
     "warmup_stable_decay",
+    "greedy",
 ]
 OptimizerName = Literal["adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop"]
 

@@ -113,7 +113,6 @@ _OTHER_OPTIMIZERS = (
 
 CHOICES_NOT_YET: dict[str, tuple[frozenset[str], str]] = {
     "optim": (frozenset(f"{_BITSANDBYTES} {_OTHER_OPTIMIZERS}".split()), _OPTIM),
-    "lr_scheduler_type": (frozenset({"greedy"}), "use reduce_lr_on_plateau, which follows a metric too"),
     "train_sampling_strategy": (frozenset({"group_by_length", "batch_rebalance"}), "use random or sequential"),
 }
 """Values of fields that we have, which the reference knows and we do not yet: also refused with what to use."""

@@ -58,10 +58,15 @@ class TrainingArguments(
         if self.eval_strategy == "steps" and not self.eval_steps:
             self.eval_steps = self.logging_steps
         wants_best = self.load_best_model_at_end or self.save_strategy == "best"
-        if self.metric_for_best_model is None and (wants_best or self.lr_scheduler_type == "reduce_lr_on_plateau"):
+        if self.metric_for_best_model is None and (wants_best or self.follows_a_metric):
             self.metric_for_best_model = "loss"
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = not self.metric_for_best_model.endswith("loss")
+
+    @property
+    def follows_a_metric(self) -> bool:
+        """The rate moves after evaluations, by what they found."""
+        return self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
 
     @model_validator(mode="after")
     def _must_agree(self) -> TrainingArguments:
