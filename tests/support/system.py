@@ -6,7 +6,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 from httpx2.websockets import WebSocketDisconnect
 
+from tests.support import preload
 from tests.support.processes import Process, Processes
 from tests.support.redis_server import RedisServer
 
@@ -46,7 +47,17 @@ LONG_TOY: JSON = {
 class System:
     """Starts and kills the real processes; `client` speaks to whichever service runs now."""
 
-    def __init__(self, processes: Processes, redis: RedisServer, database_url: str, **environment: str) -> None:
+    def __init__(
+        self,
+        processes: Processes,
+        redis: RedisServer,
+        database_url: str,
+        *,
+        without: Sequence[str] = (),
+        die_at: str | None = None,
+        **environment: str,
+    ) -> None:
+        """`without` these protections of tests/faults/off; `die_at` a Moment, which kills the first to reach it."""
         self.processes, self.redis = processes, redis
         self.folder = processes.folder / "home"
         self.folder.mkdir()
@@ -58,6 +69,8 @@ class System:
             "FOOTPLATE_PORT": "0",
             **environment,
         }
+        if without or die_at:
+            self.environment["PYTHONPATH"] = preload.write(processes.folder / "preload", without=without, die_at=die_at)
         self.services: dict[str, Process] = {}
         self.nodes: dict[int, Process] = {}
         self.url = ""

@@ -1,0 +1,73 @@
+"""A fault test, and its negative control made from the same lines.
+
+    @pytest.mark.fault(5, without="one grant for each attempt", red="granted 3 times")
+    def test_a_message_delivered_many_times_runs_once(system: System) -> None: ...
+
+runs on both databases as it stands, and once more with that protection switched off (tests/faults/off): there it must
+fail with an AssertionError that matches `red`. `without=None` needs a word why: `because="..."`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from tests.faults.off import SWITCHES
+from tests.support.processes import Processes
+from tests.support.redis_server import RedisServer
+from tests.support.system import System
+
+PROTECTED, CONTROL = "protected", "control"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if (marker := metafunc.definition.get_closest_marker("fault")) is None:
+        return
+    name = marker.kwargs["without"]
+    cases: list[Any] = [pytest.param(None, id=PROTECTED)]
+    if name is None:
+        assert marker.kwargs["because"], "a fault test without a control says why"
+    else:
+        assert name in SWITCHES, f"no switch {name!r}; there are {sorted(SWITCHES)}"
+        cases.append(pytest.param(name, id=CONTROL))
+    metafunc.parametrize("protection_off", cases, indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A control shows that the injection bites, on any database alike: `make soak` runs those of the other one."""
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if call and call.params.get("protection_off") and call.params.get("database_url") == "postgres":
+            item.add_marker(pytest.mark.soak)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    marker = pyfuncitem.get_closest_marker("fault")
+    off = pyfuncitem.callspec.params.get("protection_off") if marker else None
+    if marker is None or off is None:
+        return (yield)
+    red = marker.kwargs["red"]
+    try:
+        yield
+    except AssertionError as error:
+        if re.search(red, str(error)) is None:
+            raise AssertionError(f"without {off!r} it went red for another reason than {red!r}") from error
+        return True
+    pytest.fail(f"the control is green: without {off!r} this test should have failed with {red!r}")
+
+
+@pytest.fixture
+def protection_off(request: pytest.FixtureRequest) -> list[str]:
+    """What this run does without: nothing, or the one protection that its control is about."""
+    name: str | None = request.param
+    return [name] if name else []
+
+
+@pytest.fixture
+def system(processes: Processes, redis: RedisServer, database_url: str, protection_off: list[str]) -> System:
+    """Nothing of ours runs yet; the schema stands."""
+    return System(processes, redis, database_url, without=protection_off)

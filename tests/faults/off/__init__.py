@@ -1,0 +1,38 @@
+"""Every protection that a fault test has, by name, and how a test turns it off in the processes that it starts.
+
+A switch changes one module right after its import. It is there to show that the injection bites: with the protection
+off, the same test must go red. Loaded by every process of such a test, so its files import the standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
+
+TurnOff = Callable[[ModuleType], None]
+
+
+class Switch(NamedTuple):
+    module: str
+    turn_off: TurnOff
+
+
+SWITCHES: dict[str, Switch] = {}
+
+
+def switch(name: str, module: str) -> Callable[[TurnOff], TurnOff]:
+    """Names a protection of `module`; the function below it turns it off."""
+
+    def register(turn_off: TurnOff) -> TurnOff:
+        assert name not in SWITCHES, f"there is a switch named {name!r} already"
+        SWITCHES[name] = Switch(module, turn_off)
+        return turn_off
+
+    return register
+
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")

@@ -1,0 +1,31 @@
+"""Every row of the table of faults has its test, and every protection that can be switched off is missed by one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.faults.off import SWITCHES
+
+FAULTS = Path(__file__).resolve().parents[1] / "faults"
+ROWS = {5}
+"""Grows to all. 15, 17, 18 and 21 are about the further routes of the API, and come with them."""
+
+
+def marks() -> Iterator[ast.Call]:
+    """Each `@pytest.mark.fault(...)` of the folder."""
+    for file in sorted(FAULTS.glob("test_*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.fault":
+                yield node
+
+
+def test_every_row_of_the_table_is_injected() -> None:
+    rows = {ast.literal_eval(mark.args[0]) for mark in marks()}
+    assert rows >= ROWS, f"write a test marked fault(row) in tests/faults for the rows {sorted(ROWS - rows)}"
+
+
+def test_every_switch_belongs_to_a_control_that_goes_red_without_it() -> None:
+    used = {ast.literal_eval(word.value) for mark in marks() for word in mark.keywords if word.arg == "without"}
+    assert used - {None} == set(SWITCHES), "a switch in tests/faults/off that no fault test names is dead: delete it"
