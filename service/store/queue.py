@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import BindParameter, Connection, bindparam, or_, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, exists, or_, select, update
 
 from contract.ids import Fence, JobId, NodeId
 from contract.lifecycle import JobState, Reason
-from service.store.tables import IS_WAITING, jobs, sources
+from service.store.tables import IS_WAITING, attempts, jobs, sources
 
-LONGEST_BACKOFF_MS = 24 * 3600 * 1000
-"""A retry that is further away than any backoff waits for a clock that has jumped."""
+SKEW_MS = 60_000
+"""By so much the clocks of two machines may differ."""
 MOST = 10_000
 """How many waiting jobs are looked at in one go."""
 
@@ -39,10 +39,15 @@ class BellRow:
 
 
 _NOW: BindParameter[int] = bindparam("now")
+# An attempt that ended in the future ended before the wall clock was set back: its job would wait as much longer.
+_CLOCK_WAS_SET_BACK = exists().where(
+    attempts.c.job_id == jobs.c.id, attempts.c.attempt == jobs.c.attempt, attempts.c.ended_at > _NOW + SKEW_MS
+)
+_MAY_START = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= _NOW, _CLOCK_WAS_SET_BACK)
 _WAITING = (
     select(jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.needs, jobs.c.reason, jobs.c.message)
     .where(IS_WAITING)
-    .where(or_(jobs.c.not_before.is_(None), jobs.c.not_before <= _NOW, jobs.c.not_before > _NOW + LONGEST_BACKOFF_MS))
+    .where(_MAY_START)
     .order_by(jobs.c.priority.desc(), jobs.c.id)
     .limit(bindparam("most"))
 )
@@ -64,7 +69,7 @@ def waiting(conn: Connection, now: int, most: int = MOST) -> list[QueuedRow]:
 _FRESH = (
     select(jobs.c.id)
     .where(IS_WAITING, jobs.c.reason.not_in([Reason.CAPACITY.value, Reason.NO_SUCH_SHAPE.value]))
-    .where(or_(jobs.c.not_before.is_(None), jobs.c.not_before <= _NOW, jobs.c.not_before > _NOW + LONGEST_BACKOFF_MS))
+    .where(_MAY_START)
     .limit(1)
 )
 
