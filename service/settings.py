@@ -37,6 +37,8 @@ class ServiceSettings(Settings):
     """A placed attempt that nobody claimed for this long goes back to the queue."""
     ring_seconds: PositiveFloat = 3.0
     """A placed attempt that nobody claimed for this long is rung again."""
+    start_seconds: PositiveFloat = 1800.0
+    """How long a claimed attempt may take until its training says that it runs; a job's longer stall_limit counts."""
     stop_seconds: PositiveFloat = 60.0
     """How long a running attempt may take to checkpoint and stop before it is killed."""
     kill_seconds: PositiveFloat = 10.0

@@ -6,6 +6,7 @@ What a new control, or one that had no Redis, has not timed yet gets its full ti
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from threading import Lock
@@ -86,7 +87,7 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
         look.at_the_job()
         used |= look.used
     used |= _silent_nodes(conn, timers, clock, settings, rescued)
-    for family in ("lease", "node", "claim", "stop", "running"):
+    for family in ("lease", "node", "claim", "start", "stop", "running"):
         timers.forget(family, but=used)
     return rescued
 
@@ -110,6 +111,8 @@ class _Look:
             self._lose(f"no word from it for {self.settings.lease_seconds:g} s")
         elif job.state is not JobState.STARTING and not claimed:
             self._lose("nobody holds it any more")
+        elif job.state is JobState.STARTING and claimed and self._overran_its_start():
+            self._lose("its training did not say in time that it runs", Reason.STALLED)
         elif job.state is JobState.STOPPING and self._overran_its_stop():
             self._lose("it did not stop in time")
         elif job.state is JobState.RUNNING and self._is_out_of_time():
@@ -124,6 +127,11 @@ class _Look:
 
     def _is_silent(self, part: SourceRow) -> bool:
         return self._elapsed(attempt_key(part.job_id, part.attempt, part.source)) > self.settings.lease_seconds
+
+    def _overran_its_start(self) -> bool:
+        """Its supervisor would have noticed a training that hangs: it is the supervisor that does."""
+        waited = self._elapsed(("start", self.job.id, self.job.attempt))
+        return waited > self.settings.start_seconds and waited > _stall_seconds(self.job)
 
     def _overran_its_stop(self) -> bool:
         # Keyed by the deadline, because a harder cancel moves it. The stored one is what a new control goes by, but
@@ -153,8 +161,8 @@ class _Look:
         )  # fmt: skip
         self.rescued.jobs.add(job.id)
 
-    def _lose(self, why: str) -> None:
-        if lose(self.conn, self.job.id, self.job.attempt, why, self.now, self.settings):
+    def _lose(self, why: str, reason: Reason = Reason.NODE_LOST) -> None:
+        if lose(self.conn, self.job.id, self.job.attempt, why, self.now, self.settings, reason):
             self.rescued.jobs.add(self.job.id)
             self.rescued.lost += 1
 
@@ -170,7 +178,15 @@ class _Look:
         self.rescued.told_to_stop.add(job.id)
 
 
-def lose(conn: Connection, job_id: JobId, attempt: int, why: str, now: int, settings: ServiceSettings) -> bool:
+def lose(
+    conn: Connection,
+    job_id: JobId,
+    attempt: int,
+    why: str,
+    now: int,
+    settings: ServiceSettings,
+    reason: Reason = Reason.NODE_LOST,
+) -> bool:
     """Declares an attempt lost: its events end in a gap, its job goes where the policy says. False: it was over."""
     job = jobs.lock(conn, job_id)
     if job is None or job.attempt != attempt or not job.state.holds_slots:
@@ -180,12 +196,16 @@ def lose(conn: Connection, job_id: JobId, attempt: int, why: str, now: int, sett
     names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
     end = End(
         ending="lost",
-        reason=Reason.NODE_LOST,
+        reason=reason,
         running_ms=_ran_for(row, now, settings),
-        error={"code": Reason.NODE_LOST.value, "message": f"attempt {attempt} on {names} was lost: {why}"},
+        error={"code": reason.value, "message": f"attempt {attempt} on {names} was lost: {why}"},
     )
     conclude(conn, job, end, now, retry_backoff_seconds=settings.retry_backoff_seconds)
     return True
+
+
+def _stall_seconds(job: JobRow) -> float:
+    return float(json.loads(job.spec).get("resources", {}).get("stall_limit") or 0)
 
 
 def _ran_for(row: AttemptRow | None, now: int, settings: ServiceSettings) -> int:
