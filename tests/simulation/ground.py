@@ -1,0 +1,98 @@
+"""A real database in this very process, one connection, and what the books see of it after every commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.pool import StaticPool
+
+from contract.errors import Unavailable
+from service.store.tables import metadata
+
+if TYPE_CHECKING:
+    from tests.simulation.books import Books
+    from tests.simulation.world import World
+
+T = TypeVar("T")
+
+
+class Ground:
+    """The tables, made once and emptied for every seed."""
+
+    def __init__(self, url: str = "sqlite://") -> None:
+        self.engine = _in_memory() if url == "sqlite://" else create_engine(url)
+        metadata.create_all(self.engine)
+        self.connection = self.engine.connect()
+        self.is_sqlite = self.engine.dialect.name == "sqlite"
+
+    def clear(self) -> None:
+        with self.connection.begin():
+            for table in metadata.tables:
+                self.connection.exec_driver_sql(f"DELETE FROM {table}")
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """Past SQLAlchemy where that is quicker: the books read after every commit."""
+        if self.is_sqlite:
+            driver: Any = self.connection.connection.driver_connection
+            return list(driver.execute(statement))
+        with self.connection.begin():
+            return [tuple(row) for row in self.connection.exec_driver_sql(statement)]
+
+    def changes(self) -> int | None:
+        """Counts every change that was ever made; None where nobody counts."""
+        driver: Any = self.connection.connection.driver_connection
+        return int(driver.total_changes) if self.is_sqlite else None
+
+    def close(self) -> None:
+        self.connection.close()
+        self.engine.dispose()
+
+
+def _in_memory() -> Engine:
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+class Sql:
+    """What control and API have of it: `write` and `read`, as service.store.database offers them."""
+
+    def __init__(self, world: World, ground: Ground, books: Books) -> None:
+        self._world, self._ground, self._books = world, ground, books
+        self.is_away = False
+
+    def write_now(self, fn: Callable[[Connection], T]) -> T:
+        if self.is_away:
+            raise Unavailable("the database is away")
+        with self._ground.connection.begin():
+            value = fn(self._ground.connection)
+        self._books.check()
+        return value
+
+    async def write(self, fn: Callable[[Connection], T]) -> T:
+        world = self._world
+        await world.breathe()
+        if world.chance(world.weather.half / 4):
+            raise Unavailable("the database went away before the commit")
+        value = self.write_now(fn)
+        if world.chance(world.weather.half / 4):
+            raise Unavailable("the database went away, and nobody knows whether it was committed")
+        await world.breathe()
+        return value
+
+    async def read(self, fn: Callable[[Connection], T]) -> T:
+        await self._world.breathe()
+        if self.is_away:
+            raise Unavailable("the database is away")
+        with self._ground.connection.begin():
+            return fn(self._ground.connection)

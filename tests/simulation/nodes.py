@@ -1,0 +1,157 @@
+"""A node: beats, takes bells, claims, supervises. Journal, sender and re-sender are the worker's own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from contract import keys
+from contract.ids import NodeId
+from contract.messages import TO_ATTEMPT, Claim, Denial, Grant, NodeBeat, NodeReply
+from tests.simulation.control import SETTINGS
+from tests.simulation.pipe import Line, parted
+from tests.simulation.supervisor import Supervisor
+from worker.heartbeat import Resender
+from worker.journal import SUFFIX
+from worker.redis_line import AWAY, post
+
+if TYPE_CHECKING:
+    from tests.simulation.railway import Railway
+
+ASK_AGAIN_SECONDS = 1.0
+
+
+class Node:
+    """One host: what stays over its starts."""
+
+    def __init__(self, railway: Railway, name: str, slots: int) -> None:
+        self.railway, self.world, self.name, self.slots = railway, railway.world, name, slots
+        self.line = Line(railway.redis)
+        self.folder: Path = railway.world.folder / name
+        self.is_frozen = self.drains = False
+        self.boots = 0
+        self.start: Start | None = None
+        self._identify()
+
+    def _identify(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        self.id: NodeId = self.world.new_node()
+        self.world.call(self.id, self.name)
+        self.railway.books.slots[self.id] = self.slots
+
+    def up(self) -> None:
+        if self.start is None:
+            self.boots += 1
+            self.is_frozen = self.drains = False
+            self.line.is_cut = False
+            self.start = Start(self, f"{self.name}-{self.boots}")
+            self.world.say(self.name, "starts, boot {}", self.start.boot)
+
+    def down(self, *, loses_power: bool = False, loses_disk: bool = False) -> None:
+        """kill -9 of everything; a power cut takes what was not synced yet, a broken disk all journals."""
+        start, self.start = self.start, None
+        if start is None:
+            return
+        for supervisor in start.supervisors:
+            supervisor.dies(loses_power=loses_power)
+        for sender in start.resender.taken.values():
+            sender.journal.close()
+        start.is_over = True
+        if loses_disk:
+            shutil.rmtree(self.folder)
+            self._identify()
+
+    @property
+    def journals(self) -> list[Path]:
+        return list(self.folder.glob(f"*{SUFFIX}"))
+
+
+class Asker:
+    """One message from the node's queue, on its way to a grant or a denial."""
+
+    def __init__(self, start: Start, job: str, attempt: str, fence: str) -> None:
+        self.start, self.world = start, start.world
+        node = start.node
+        self.claim = Claim(
+            job=job, attempt=int(attempt), fence=int(fence), claim=self.world.new_claim(), node=node.id, boot=start.boot
+        )  # type: ignore[arg-type]
+        self.asked_at = float("-inf")
+
+    def turn(self) -> bool:
+        """Whether it is still waiting."""
+        node = self.start.node
+        if node.drains:
+            return False
+        if self.world.clock - self.asked_at >= ASK_AGAIN_SECONDS:
+            self.asked_at = self.world.clock
+            with node.line.pipeline() as pipeline:
+                post(pipeline, self.claim)
+                pipeline.execute()
+        for raw in node.line.pop_all(keys.reply(self.claim.claim)):
+            answer = TO_ATTEMPT.validate_json(raw)
+            if isinstance(answer, Grant):
+                self.world.say(node.name, "is granted {} attempt {}", answer.job, answer.attempt)
+                self.start.supervisors.append(Supervisor(self.start, answer))
+                return False
+            if isinstance(answer, Denial):
+                self.world.say(
+                    node.name, "is denied {} attempt {}: {}", self.claim.job, self.claim.attempt, answer.reason
+                )
+                return False
+        return True
+
+
+class Start:
+    """One start of a node: everything that dies with it."""
+
+    def __init__(self, node: Node, boot: str) -> None:
+        self.node, self.boot, self.world = node, boot, node.world
+        self.supervisors: list[Supervisor] = []
+        self.is_over = False
+        self.resender = Resender(node.folder)
+        self._askers: list[Asker] = []
+        self._number = 0
+        self._beat_at = self.world.clock + 0.3
+        self.world.after(self.world.between(0, 0.3), self._turn)
+
+    def _turn(self) -> None:
+        if self.is_over:
+            return
+        node = self.node
+        if not node.is_frozen:
+            try:
+                self.resender.turn(node.line)  # type: ignore[arg-type]
+                if self.world.clock >= self._beat_at:
+                    self._beat()
+                self._listen()
+                self._take_bells()
+                self._askers = [asker for asker in self._askers if asker.turn()]
+            except AWAY:
+                for sender in self.resender.taken.values():
+                    sender.rewind()
+        self.world.after(self.world.between(0.4, 0.8), self._turn)
+
+    def _beat(self) -> None:
+        self._beat_at = self.world.clock + SETTINGS.beat_seconds
+        self._number += 1
+        node = self.node
+        beat = NodeBeat(
+            node=node.id, boot=self.boot, number=self._number, name=node.name, slots=node.slots, draining=node.drains
+        )
+        with node.line.pipeline() as pipeline:
+            post(pipeline, beat)
+            pipeline.execute()
+
+    def _listen(self) -> None:
+        for raw in self.node.line.pop_all(keys.node_reply(self.node.id, self.boot)):
+            NodeReply.model_validate_json(raw)
+
+    def _take_bells(self) -> None:
+        self.supervisors = [one for one in self.supervisors if not one.is_over]
+        while len(self.supervisors) + len(self._askers) < self.node.slots:
+            raw = self.node.line.pop(keys.queue(self.node.id))
+            if raw is None:
+                return
+            if not self.node.drains:
+                self._askers.append(Asker(self, *parted(raw)))

@@ -1,0 +1,104 @@
+"""Run a seed; when it fails, leave out what it does not take to make it fail, and tell its story."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.simulation.adversary import HABITS, NETWORK, STRIKES, Adversary, weather_of
+from tests.simulation.control import in_place_of_reality
+from tests.simulation.ground import Ground
+from tests.simulation.railway import CHAOS_SECONDS, QUIET_SECONDS, Railway
+from tests.simulation.world import World
+
+MEMORY = Path("/dev/shm")
+VARIABLE = "FOOTPLATE_TEST_SEED"
+TELL = 250
+"""Lines of a story: the last ones, if there are more."""
+
+
+@dataclass(slots=True)
+class Ran:
+    world: World
+    railway: Railway
+    error: Exception | None = None
+
+
+def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran:
+    """One seed, from its first job to its quiet end or its first broken promise."""
+    ground.clear()
+    with tempfile.TemporaryDirectory(prefix="fp-sim-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        world = World(seed, weather_of(seed, without), Path(folder))
+        railway = Railway(world, ground)
+        ran = Ran(world, railway)
+        with in_place_of_reality(world, railway.redis), _silence():
+            try:
+                railway.open()
+                Adversary(railway, CHAOS_SECONDS)
+                world.run(until=CHAOS_SECONDS)
+                railway.heal()
+                world.run(until=CHAOS_SECONDS + QUIET_SECONDS, is_over=_asked_rarely(railway))
+                railway.close()
+            except Exception as error:
+                ran.error = error
+            finally:
+                for node in railway.nodes:
+                    node.down()
+        return ran
+
+
+def _asked_rarely(railway: Railway):  # type: ignore[no-untyped-def]
+    """Whether all is quiet, looked at once a second: it reads folders."""
+    asked_at = 0.0
+
+    def is_over() -> bool:
+        nonlocal asked_at
+        if railway.world.clock - asked_at < 1:
+            return False
+        asked_at = railway.world.clock
+        return railway.is_quiet()
+
+    return is_over
+
+
+def smallest(seed: int, ground: Ground) -> frozenset[str]:
+    """What may be left out, one thing after another, and the seed still fails."""
+    without: frozenset[str] = frozenset()
+    for name in (*NETWORK, *HABITS, *STRIKES):
+        if run(seed, ground, without | {name}).error is not None:
+            without |= {name}
+    return without
+
+
+def tell(seed: int, ground: Ground) -> str:
+    """The story of a seed that fails."""
+    without = smallest(seed, ground)
+    ran = run(seed, ground, without)
+    weather = ran.world.weather
+    lines = ran.world.story().splitlines()
+    return "\n".join(
+        [
+            f"seed {seed}: {type(ran.error).__name__}: {ran.error}",
+            f"It takes: {', '.join(sorted(weather.faults)) or 'nothing in particular'}; "
+            f"network: {', '.join(f'{name} {getattr(weather, name):g}' for name in NETWORK if getattr(weather, name))}",
+            *lines[-TELL:],
+            f"Again: {VARIABLE}={seed} pytest tests/simulation -k one_seed",
+        ]
+    )
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What control and workers log about their misfortunes is the story's business."""
+    log = logging.getLogger("footplate")
+    was, log.disabled = log.level, True
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(was)
+        log.disabled = False

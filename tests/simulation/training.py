@@ -1,0 +1,125 @@
+"""What a job's training does when it runs: how many steps, how it ends, and what it leaves in the artifact store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from contract.events import CheckpointData, DoneData, Ending, Failure, Kind
+from contract.layout import checkpoint_folder, outputs_folder
+from contract.messages import Grant
+from tests.simulation.world import World
+
+Event = tuple[Kind, int | None, dict[str, Any]]
+"""Kind, step, data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a job's training is like, whoever runs it."""
+
+    steps: int
+    save_every: int
+    keep: int = 1
+    """save_total_limit."""
+    crashes: float = 0.0
+    """The chance of each step to be an attempt's last."""
+    is_poison: bool = False
+    never_starts: bool = False
+    is_deaf: bool = False
+    """Obeys no stop but a kill."""
+    reason: str = "crashed"
+
+
+class Store:
+    """The artifact store: which checkpoints are there and whole."""
+
+    def __init__(self) -> None:
+        self.whole: dict[str, bool] = {}
+        self.was_harmed: set[str] = set()
+        """Jobs that lost a checkpoint to the disk, not to us."""
+
+    def put(self, path: str) -> None:
+        self.whole[path] = True
+
+    def remove(self, path: str) -> None:
+        self.whole.pop(path, None)
+
+    def flip_a_bit(self, path: str) -> None:
+        self.whole[path] = False
+        self.was_harmed.add(path.split("/")[1])
+
+
+class Training:
+    """One training process: says things, one step at a time."""
+
+    def __init__(self, world: World, store: Store, plan: Plan, grant: Grant) -> None:
+        self.world, self.store, self.plan, self.grant = world, store, plan, grant
+        self.step = 0
+        self.is_running = False
+        self.told: DoneData | None = None
+        """Its last word."""
+        self.is_dead = False
+        self.stored_step = 0
+        """The newest checkpoint of which it was told that SQL has it."""
+        self._saved: list[tuple[int, str]] = []
+
+    def turn(self, stop: str | None) -> list[Event]:
+        """What it says next. `stop` is the mode of the stop that it was asked for."""
+        if self.is_dead or self.told is not None or self.plan.never_starts:
+            return []
+        if not self.is_running:
+            return self._begin()
+        if self.plan.is_poison or self.world.chance(self.plan.crashes):
+            self.is_dead = True
+            return []
+        self.step += 1
+        said: list[Event] = [(Kind.LOG, self.step, {"loss": 1 / self.step})]
+        if self.world.chance(0.3):
+            said.append((Kind.LINE, self.step, {"text": f"step {self.step} of attempt {self.grant.attempt}"}))
+        stops = stop is not None and not self.plan.is_deaf
+        if self.step % self.plan.save_every == 0 or (stops and stop == "checkpoint"):
+            said.append(self._save())
+        if self.step >= self.plan.steps:
+            outputs = str(outputs_folder(self.grant.job, self.grant.attempt))
+            self.told = DoneData(
+                ending=Ending.FINISHED, reason="completed", result={"steps": self.step}, outputs=outputs
+            )
+        elif stops:
+            self.told = DoneData(ending=Ending.STOPPED, reason="cancel", result={"steps": self.step})
+        return said
+
+    def _begin(self) -> list[Event]:
+        self.is_running = True
+        said: list[Event] = [(Kind.STATE, None, {"state": "running"})]
+        for offer in self.grant.checkpoints:
+            if self.store.whole.get(offer.path):
+                self.step = offer.step
+                return [*said, (Kind.NOTE, None, {"message": f"continues at step {offer.step}"})]
+            corrupt = CheckpointData(status="corrupt", path=offer.path, message="it does not verify")
+            said.append((Kind.CHECKPOINT, offer.step, corrupt.model_dump(mode="json")))
+        if self.grant.checkpoints:
+            error = Failure(code="no_valid_checkpoint", message="none verifies")
+            self.told = DoneData(ending=Ending.FAILED, reason="no_valid_checkpoint", error=error)
+        return said
+
+    def _save(self) -> Event:
+        """Writes, lets go of the oldest, then says so: in the order of the real one."""
+        path = str(checkpoint_folder(self.grant.job, self.grant.attempt, self.step))
+        self.store.put(path)
+        self._saved = [one for one in self._saved if one[1] != path]
+        gone: list[str] = []
+        relied_on = self._relied_on()
+        for _, old in list(self._saved):
+            if len(self._saved) + 1 > self.plan.keep and old != relied_on:
+                self.store.remove(old)
+                gone.append(old)
+                self._saved = [one for one in self._saved if one[1] != old]
+        self._saved.append((self.step, path))
+        data = CheckpointData(status="committed", path=path, manifest_sha256="x", files=1, deleted=gone)
+        return Kind.CHECKPOINT, self.step, data.model_dump(mode="json")
+
+    def _relied_on(self) -> str | None:
+        """As worker.emit has it: the newest that SQL knows, or the first that it will know."""
+        known = [path for step, path in self._saved if step <= self.stored_step]
+        return (known or [path for _, path in self._saved[:1]] or [None])[-1]

@@ -1,0 +1,153 @@
+"""Users: they submit, change their minds at any moment, say everything twice, and lose answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from contract.errors import Conflict, NotFound, Unavailable
+from contract.ids import JobId
+from contract.lifecycle import JobState, StopMode
+from contract.spec import JobSpec
+from contract.testing import make_spec
+from service.jobs.amend import amend
+from service.jobs.cancel import cancel
+from service.jobs.delete import delete
+from service.jobs.pause import pause
+from service.jobs.resume import NO_CHANGES, resume
+from service.jobs.submit import IdempotencyUse, submit
+from tests.simulation.control import SETTINGS
+from tests.simulation.training import Plan
+
+if TYPE_CHECKING:
+    from tests.simulation.railway import Railway
+
+PROJECT = "default"
+
+
+@cache
+def a_spec(nodes: int, time_limit: int | None) -> tuple[JobSpec, str]:
+    """Parsed once for all seeds. Specs may not ask for several nodes yet; everything behind them can."""
+    spec = make_spec(resources={"time_limit": time_limit, "stall_limit": 15}, retry={"max_attempts": 6})
+    spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"nodes": nodes})})
+    return spec, json.dumps(spec.as_json())
+
+
+class Users:
+    def __init__(self, railway: Railway) -> None:
+        self.railway, self.world = railway, railway.world
+        self.jobs: list[JobId] = []
+
+    def begin(self) -> None:
+        for number in range(self.world.dice.randint(1, 4)):
+            self.world.after(self.world.between(0, 12), self.submit, number)
+        if "users" in self.world.weather.faults:
+            for _ in range(self.world.dice.randint(1, 8)):
+                self.world.after(self.world.between(1, 30), self.change_a_mind)
+
+    def submit(self, number: int) -> None:
+        world, dice = self.world, self.world.dice
+        job_id = world.new_job()
+        key = f"key-{number}"
+        world.call(job_id, f"job{number + 1}")
+        plan = a_plan(self.railway)
+        spec, text = a_spec(1 if dice.random() < 0.85 else 2, dice.choice([None, None, None, 5]))
+        use = IdempotencyUse(key, "body", respond=lambda job: job.id)
+        self.railway.plans[job_id] = plan
+
+        def write() -> None:
+            try:
+                submitted = self.railway.sql.write_now(
+                    lambda conn: submit(
+                        conn, project=PROJECT, spec=spec, spec_json=text, now=world.now_ms(), job_id=world_id(),
+                        idempotency=use,
+                    )
+                )  # fmt: skip
+            except Unavailable:
+                world.after(1.0, write)
+                return
+            if world.chance(world.weather.half):
+                # The API died after its commit; the same key is the same job.
+                world.after(0.5, write)
+                return
+            assert submitted.job.id == job_id, "the same key made another job"
+            world.say("user", "has submitted {}: {} nodes, {}", job_id, spec.resources.nodes, plan)
+            self.railway.books.promise(job_id)
+            self.jobs.append(job_id)
+            self._poke()
+
+        made: list[JobId] = []
+
+        def world_id() -> JobId:
+            """Each request makes an id of its own; only the first is kept."""
+            made.append(job_id if not made else world.new_job())
+            return made[-1]
+
+        write()
+
+    def change_a_mind(self) -> None:
+        if not self.jobs:
+            return
+        dice = self.world.dice
+        job = dice.choice(self.jobs)
+        verb = dice.choice(["cancel", "pause", "resume", "resume", "delete", "amend"])
+        for _ in range(dice.choice([1, 1, 2])):
+            self.say(verb, job)
+
+    def say(self, verb: str, job: JobId) -> None:
+        world, books = self.world, self.railway.books
+        now = world.now_ms()
+        mode = world.dice.choice(list(StopMode))
+        stop = SETTINGS.stop_seconds
+        verbs: dict[str, Callable[[Any], Any]] = {
+            "cancel": lambda conn: cancel(conn, PROJECT, job, mode, now, stop_seconds=stop),
+            "pause": lambda conn: pause(conn, PROJECT, job, now, stop_seconds=stop),
+            "resume": lambda conn: resume(conn, PROJECT, job, NO_CHANGES, now),
+            "delete": lambda conn: delete(conn, PROJECT, job),
+            "amend": lambda conn: amend(conn, PROJECT, job, {"priority": world.dice.randint(0, 9)}, now),
+        }
+        if verb == "delete":
+            # Before the commit is looked at; taken back where it was refused.
+            books.deleted.add(job)
+        if verb == "resume":
+            cancelled = job in books.cancelled
+            books.cancelled.discard(job)
+        try:
+            row = self.railway.sql.write_now(verbs[verb])
+        except (Conflict, NotFound, Unavailable) as error:
+            world.say("user", "may not {} {}: {}", verb, job, error)
+            if verb == "delete" and not isinstance(error, NotFound):
+                books.deleted.discard(job)
+            if verb == "resume" and cancelled:
+                books.cancelled.add(job)
+            return
+        world.say("user", "says {} to {}", verb if verb != "cancel" else f"cancel ({mode.value})", job)
+        if verb == "cancel":
+            assert row.state in (JobState.CANCELLED, JobState.STOPPING)
+            books.cancelled.add(job)
+        if verb == "resume" and cancelled and row.state in (JobState.STOPPING,):
+            books.cancelled.add(job)
+        self._poke()
+
+    def _poke(self) -> None:
+        with suppress(AttributeError):
+            if self.railway.control is not None and not self.railway.redis.is_away:
+                self.railway.control.poke()
+
+
+def a_plan(railway: Railway) -> Plan:
+    dice, faults = railway.world.dice, railway.world.weather.faults
+    steps = dice.randint(2, 10)
+    return Plan(
+        steps=steps,
+        save_every=dice.randint(1, 4),
+        keep=dice.randint(1, 2),
+        crashes=dice.choice([0.0, 0.0, 0.1]) if "crashes" in faults else 0.0,
+        is_poison="poison" in faults and dice.random() < 0.2,
+        never_starts="hangs" in faults and dice.random() < 0.15,
+        is_deaf="deaf" in faults and dice.random() < 0.2,
+        reason=dice.choice(["crashed", "crashed", "error", "oom"]),
+    )
