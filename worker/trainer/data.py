@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 
+import numpy
 import torch
+from accelerate import skip_first_batches
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from contract.arguments import TrainingArguments
@@ -37,29 +40,117 @@ def make_loader(
         "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available() and not args.use_cpu,
         "persistent_workers": args.dataloader_persistent_workers,
         "prefetch_factor": args.dataloader_prefetch_factor,
-        "generator": torch.Generator(),
+        "generator": PrivateGenerator(),
     }
     if isinstance(dataset, IterableDataset) or sampler is None:
         return DataLoader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
     return DataLoader(dataset, batch_sampler=Batches(sampler, batch_size, args.dataloader_drop_last), **options)
 
 
+class Epoch:
+    """The batches of one epoch, from number `skip` on, and the places that a resume needs to come back to them.
+
+    Two of them cannot be found from a number. Where the order was drawn from the global generators (a sampler of the
+    user's own), it is drawn again from where they stood as the epoch was opened. And where reading draws from them (a
+    collator that masks at random), the reference reads one batch ahead of the step, so that dropout comes after it:
+    then so do we, and remember where the generators stood before that batch was read.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        *,
+        seed: int,
+        epoch: int,
+        skip: int = 0,
+        places: Mapping[str, Any] | None = None,
+        restore: Callable[[], None] | None = None,
+    ) -> None:
+        places = places or {}
+        if restore is not None and not skip:
+            restore()
+        if skip and "epoch" in places:
+            set_host_rng(places["epoch"])
+        self._opened = host_rng()
+        if is_ours(loader):
+            draw_and_discard()
+        self._batches = epoch_batches(loader, seed=seed, epoch=epoch, skip=skip)
+        self._held: list[Any] = []
+        self._before_held: Any = None
+        self._reads_ahead: bool | None = None
+        if skip and "ahead" in places:
+            set_host_rng(places["ahead"])
+            self._reads_ahead = True
+            self._hold_next()
+        if restore is not None and skip:
+            restore()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._reads_ahead is None:
+            return self._first()
+        if not self._reads_ahead:
+            return next(self._batches)
+        if not self._held:
+            self._hold_next()
+        if not self._held:
+            raise StopIteration
+        batch = self._held.pop()
+        self._hold_next()
+        return batch
+
+    def places(self) -> dict[str, Any]:
+        """For a checkpoint that is written now."""
+        places = {"epoch": self._opened}
+        return {**places, "ahead": self._before_held} if self._held else places
+
+    def _first(self) -> Any:
+        """Shows whether reading draws."""
+        before = _fingerprint()
+        batch = next(self._batches)
+        self._reads_ahead = _fingerprint() != before
+        if self._reads_ahead:
+            self._hold_next()
+        return batch
+
+    def _hold_next(self) -> None:
+        self._before_held = host_rng()
+        self._held = [batch for batch in islice(self._batches, 1)]
+
+
 def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0) -> Iterator[Any]:
-    """The epoch's batches from number `skip` on. With our own sampler nothing is read that is not used."""
-    if getattr(loader, "generator", None) is not None:
+    """The epoch's batches from number `skip` on. What is left out is not read, where the loader can tell its place."""
+    if is_ours(loader):
         # Seeds the loading processes; a function of the epoch alone, so that a resumed epoch has the same ones.
         loader.generator.manual_seed((seed + epoch) % 2**63)
     batches = getattr(loader, "batch_sampler", None)
-    for part in (batches, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+    for part in (loader, batches, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
         set_epoch = getattr(part, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
     if isinstance(batches, Batches):
         batches.start_at(skip)
         return iter(loader)
+    if skip and isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+        shorter: DataLoader[Any] = skip_first_batches(loader, skip)
+        return iter(shorter)
+    rest: Iterator[Any] = iter(loader)
     if skip:
-        log.warning("this loader has no place to start from: reading and leaving out %d batches", skip)
-    return islice(iter(loader), skip, None)
+        log.warning("this data has no place to start from: reading and leaving out %d batches", skip)
+        for _ in islice(rest, skip):
+            pass
+    return rest
+
+
+def is_ours(loader: Any) -> bool:
+    """Made by `make_loader`, and so with a generator of its own for what torch draws when it is opened."""
+    return isinstance(getattr(loader, "generator", None), PrivateGenerator)
+
+
+class PrivateGenerator(torch.Generator):
+    """Keeps opening a loader from drawing from the generator that dropout uses."""
 
 
 def draw_and_discard() -> None:
@@ -68,6 +159,22 @@ def draw_and_discard() -> None:
     Ours draws from its own. So that the same seed gives the same curve as the reference's, we draw that number too.
     """
     torch.empty((), dtype=torch.int64).random_()
+
+
+def host_rng() -> dict[str, Any]:
+    """Every generator that reading data in this process may draw from."""
+    return {"python": random.getstate(), "numpy": numpy.random.get_state(), "cpu": torch.get_rng_state()}
+
+
+def set_host_rng(state: Mapping[str, Any]) -> None:
+    random.setstate(state["python"])
+    numpy.random.set_state(state["numpy"])
+    torch.set_rng_state(state["cpu"])
+
+
+def _fingerprint() -> tuple[Any, ...]:
+    state: Any = numpy.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().numpy().tobytes()
 
 
 class DropUnused:

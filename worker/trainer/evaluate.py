@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from worker.trainer.data import batch_length, draw_and_discard
+from worker.trainer.data import batch_length, draw_and_discard, is_ours
 from worker.trainer.losses import IGNORE, shifted
 from worker.trainer.metrics import Metric, make_metric
 from worker.trainer.state import EvalLoopOutput, EvalPrediction
@@ -33,9 +33,11 @@ def run(
     was_training = model.training
     model.eval()
     trainer.callback_handler.eval_dataloader = loader
-    draw_and_discard()
+    batches = trainer.strategy.plain_loader(loader)
+    if is_ours(batches):
+        draw_and_discard()
     try:
-        for batch in trainer.strategy.plain_loader(loader):
+        for batch in batches:
             loss, logits, labels = trainer.prediction_step(model, batch, not need_logits, ignore_keys)
             samples = batch_length(batch)
             if logits is not None and trainer.preprocess_logits_for_metrics is not None:
@@ -149,11 +151,11 @@ def _padded(part: Any, width: int) -> Any:
     return numpy.pad(part, missing, constant_values=IGNORE) if part.shape[1] < width else part
 
 
-def speed_metrics(prefix: str, started: float, *, samples: float, steps: float) -> dict[str, float]:
-    """How long it took, and how much that is per second; rounded as the reference does."""
-    seconds = max(time.perf_counter() - started, 1e-9)
-    return {
-        f"{prefix}_runtime": round(seconds, 4),
-        f"{prefix}_samples_per_second": round(samples / seconds, 3),
-        f"{prefix}_steps_per_second": round(steps / seconds, 3),
-    }
+def speed_metrics(
+    prefix: str, started: float, *, samples: float | None = None, steps: float | None = None, tokens: float | None = None
+) -> dict[str, float]:
+    """How long it took, and how much that is per second; rounded as the reference does. By the wall clock."""
+    seconds = max(time.time() - started, 1e-9)
+    done = {"samples": samples, "steps": steps, "tokens": tokens}
+    speeds = {f"{prefix}_{name}_per_second": round(n / seconds, 3) for name, n in done.items() if n is not None}
+    return {f"{prefix}_runtime": round(seconds, 4), **speeds}

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from worker.trainer import evaluate, losses
 from worker.trainer.parts import Parts
+from worker.trainer.schedules import follows_a_metric
 from worker.trainer.state import EvalLoopOutput, PredictionOutput
 
 
@@ -39,7 +39,7 @@ class Evaluating(Parts):
                 # By name where it is ours: an override of get_eval_dataloader then knows which one it is asked for.
                 found |= self.evaluate(each if given else name, ignore_keys, f"{metric_key_prefix}_{name}")
             return found
-        started = time.perf_counter()
+        started = time.time()
         output = self.evaluation_loop(
             self.get_eval_dataloader(eval_dataset),
             description="Evaluation",
@@ -57,7 +57,7 @@ class Evaluating(Parts):
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
         """Predictions as arrays, with the labels and metrics where there are labels."""
-        started = time.perf_counter()
+        started = time.time()
         output = self.evaluation_loop(
             self.get_test_dataloader(test_dataset),
             description="Prediction",
@@ -114,7 +114,7 @@ class Evaluating(Parts):
     ) -> dict[str, float]:
         """In training: a schedule that follows a metric moves by it."""
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
-        if not skip_scheduler and isinstance(self.lr_scheduler, ReduceLROnPlateau):
+        if not skip_scheduler and follows_a_metric(self.lr_scheduler):
             self.lr_scheduler.step(self._metric_for_best(metrics))
         return metrics
 

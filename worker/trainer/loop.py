@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contract.errors import DatasetError
-from worker.trainer.data import draw_and_discard, epoch_batches, has_length
+from worker.trainer.data import Epoch, has_length
 from worker.trainer.step import Step
 
 if TYPE_CHECKING:
     from contract.arguments import TrainingArguments
+    from worker.trainer.saving import StoredRng
     from worker.trainer.trainer import Trainer
 
 
@@ -54,11 +55,11 @@ class Plan:
         return self.batches_per_epoch - (self.steps_per_epoch - 1) * accumulate
 
 
-def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, restore_rng: Any) -> None:
+def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, rng: StoredRng | None) -> None:
     """From where the state stands to the plan's end, or to where a callback stops it.
 
-    `restore_rng` sets the generators back to where the checkpoint was made. It comes last, since everything before it
-    may draw: in mid-epoch after the data has been opened, at an epoch's start before.
+    `rng` sets the generators back to where the checkpoint was made. It comes last, since everything before it may
+    draw: in mid-epoch after the data has been opened, at an epoch's start before.
     """
     loader = trainer.strategy.plain_loader(loader)
     first, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
@@ -68,24 +69,20 @@ def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, restore_rn
         if trainer.state.global_step >= plan.max_steps:
             break
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
-        batches = _open_epoch(trainer, loader, epoch, done, restore_rng)
-        _run_epoch(trainer, plan, step, epoch, done, batches)
+        trainer._epoch = Epoch(
+            loader,
+            seed=trainer.data_seed,
+            epoch=epoch,
+            skip=done * trainer.args.gradient_accumulation_steps,
+            places=rng.places if rng else None,
+            restore=rng.restore if rng else None,
+        )
+        _run_epoch(trainer, plan, step, epoch, done, trainer._epoch)
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         log_evaluate_save(trainer)
-        done, restore_rng = 0, None
+        trainer._epoch, done, rng = None, 0, None
         if trainer.control.should_training_stop:
             break
-
-
-def _open_epoch(trainer: Trainer, loader: Any, epoch: int, done: int, restore_rng: Any) -> Iterator[Any]:
-    skip = done * trainer.args.gradient_accumulation_steps
-    if restore_rng is not None and not skip:
-        restore_rng()
-    draw_and_discard()
-    batches = epoch_batches(loader, seed=trainer.data_seed, epoch=epoch, skip=skip)
-    if restore_rng is not None and skip:
-        restore_rng()
-    return batches
 
 
 def _run_epoch(trainer: Trainer, plan: Plan, step: Step, epoch: int, done: int, batches: Iterator[Any]) -> None:

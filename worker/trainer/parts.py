@@ -15,6 +15,7 @@ from worker.trainer.callbacks import CallbackHandler
 from worker.trainer.state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
+    from worker.trainer.data import Epoch
     from worker.trainer.metrics import Metric
     from worker.trainer.saving import SaveFailed
     from worker.trainer.step import Step
@@ -73,7 +74,11 @@ class Parts:
     _train_batch_size: int
     _ignore_keys_for_eval: list[str] | None
     _step: Step
+    _epoch: Epoch | None
+    _started: float
+    """By the wall clock, since a `log` of the user's own is handed it."""
     _first_step: int
+    _first_token: int
     _last_logged_step: int
     _loss_taken: float
     _loss_is_scaled: bool | None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.trainer import checkpoint as files
+from worker.trainer.evaluate import speed_metrics
 from worker.trainer.parts import Parts
+from worker.trainer.tally import Taken
 
 
 class Reporting(Parts):
@@ -20,25 +22,36 @@ class Reporting(Parts):
         """Into the history, and to whoever listens."""
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
+        if self.args.include_num_input_tokens_seen != "no":
+            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+            if start_time is not None:
+                tokens = self.state.num_input_tokens_seen - self._first_token
+                logs.update(speed_metrics("train", start_time, tokens=tokens))
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
 
     def _log_training(self) -> None:
         step, since = self._step, self.state.global_step - self._last_logged_step
-        total = step.take_loss()
-        self._loss_taken += total
+        taken = self._take_loss()
+        self._loss_taken += taken.total
         self._last_logged_step = self.state.global_step
-        logs = {"loss": total / since}
+        logs: dict[str, Any] = {"loss": taken.total / since}
         if step.grad_norm is not None:
             logs["grad_norm"] = float(step.grad_norm)
         logs["learning_rate"] = float(step.learning_rate)
+        if taken.not_finite:
+            # The loss above may leave them out, as the reference does; nobody should have to guess that.
+            logs["nan_steps"] = len(taken.not_finite)
         self.store_flos()
-        self.log(logs)
+        self.log(logs, self._started)
+
+    def _take_loss(self) -> Taken:
+        return self._step.tally.take()
 
     def store_flos(self) -> None:
         """Into the state, and the count begins again."""
         self.state.total_flos += self.current_flos
-        self.current_flos = 0
+        self.current_flos = 0.0
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Of one micro-batch, forward and backward: 6 per parameter and token, where the model can count itself."""
@@ -47,6 +60,31 @@ class Reporting(Parts):
         if count is None or name not in inputs:
             return 0
         return int(6 * inputs[name].numel() * count(exclude_embeddings=True))
+
+    def count_flos(self, batch: Any) -> None:
+        self.current_flos += float(self.floating_point_ops(batch))
+
+    def count_flos_of_tokens(self, per_token: int, batch: Any) -> None:
+        tokens = batch.get(self.anatomy.main_input) if isinstance(batch, Mapping) else None
+        if tokens is not None:
+            self.current_flos += float(per_token * tokens.numel())
+
+    def count_tokens(self, batch: Any) -> None:
+        """All of them, or those that are not padding."""
+        tokens = batch.get(self.anatomy.main_input) if isinstance(batch, Mapping) else None
+        if tokens is None:
+            raise ValueError(
+                f"include_num_input_tokens_seen counts the elements of {self.anatomy.main_input!r}, and the batch has "
+                "none: set main_input_name on the model's class"
+            )
+        pad = getattr(self.processing_class, "pad_token_id", None)
+        if self.args.include_num_input_tokens_seen == "all":
+            count = tokens.numel()
+        elif "attention_mask" in batch:
+            count = int(batch["attention_mask"].sum())
+        else:
+            count = tokens.numel() if pad is None else int((tokens != pad).sum())
+        self.state.num_input_tokens_seen += count
 
     def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
         """Prints the metrics, aligned."""

@@ -113,7 +113,8 @@ def _write(trainer: Saving, folder: Path) -> None:
     trainer.save_model(str(folder), _internal_call=True)
     files.save_tensors(trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(), folder / files.OPTIMIZER)
     files.save_tensors(trainer.lr_scheduler.state_dict(), folder / files.SCHEDULER)
-    files.save_tensors(files.rng_state(), folder / files.RNG)
+    places = {"places": trainer._epoch.places()} if trainer._epoch is not None else {}
+    files.save_tensors({**files.rng_state(), **places}, folder / files.RNG)
     trainer.state.stateful_callbacks = _callback_states(trainer)
     trainer.state.save_to_json(folder / files.STATE)
     (folder / files.ARGUMENTS).write_text(trainer.args.to_json_string() + "\n", encoding="utf-8")
@@ -201,10 +202,16 @@ def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, 
     ]
 
 
-def rng_restorer(folder: Path) -> Callable[[], None]:
-    """Reads now, so that a missing or broken file is told before training starts; sets the generators when called."""
-    state = files.load_tensors(folder, files.RNG)
-    return lambda: files.set_rng_state(state)
+class StoredRng:
+    """Read at once, so that a missing or broken file is told before training starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._state = files.load_tensors(folder, files.RNG)
+        self.places: dict[str, Any] = self._state.pop("places", {})
+        """Where the generators stood as the epoch was opened, and before a batch was read ahead."""
+
+    def restore(self) -> None:
+        files.set_rng_state(self._state)
 
 
 def _compare_arguments(trainer: Saving, folder: Path) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TrainerState:
     """The reference's fields, in JSON beside every checkpoint, so that each side can continue the other's."""
 
-    epoch: float | None = None
+    epoch: float = 0
     global_step: int = 0
     """Optimizer steps done."""
     max_steps: int = 0

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from worker.trainer.schedules import follows_a_metric
+from worker.trainer.tally import Tally
 
 if TYPE_CHECKING:
     from worker.trainer.trainer import Trainer
+
+MicroStep = Callable[[Any, Tensor | int | None], Tensor]
+"""Forward and backward of one micro-batch, of so many items in its window: its share of the step's loss, detached."""
 
 
 class Step:
@@ -20,14 +26,22 @@ class Step:
         self.trainer = trainer
         self.model = trainer.model_wrapped
         self.optimizer = strategy.plain_optimizer(trainer.optimizer)
-        self.parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
+        self.micro_step = micro_step(trainer, self.model)
+        self.count = _counter(trainer)
+        # The model's, in its order, so that the norm is summed up as the reference sums it; and what is not the
+        # model's but the optimizer's own.
+        own = list(trainer.model.parameters())
+        seen = {id(each) for each in own}
+        self.parameters = own
+        self.zeroed = own + [p for group in self.optimizer.param_groups for p in group["params"] if id(p) not in seen]
         self.max_norm = args.max_grad_norm
-        self.clip = strategy.clip if self.max_norm > 0 else _leave
+        self.clip = strategy.clip if self.max_norm > 0 else _norm_when_logged(trainer)
         # A schedule that follows a metric moves after evaluations, not after steps.
-        follows_metric = isinstance(trainer.lr_scheduler, ReduceLROnPlateau)
+        follows_metric = follows_a_metric(trainer.lr_scheduler)
         self.advance = _nothing if follows_metric else trainer.lr_scheduler.step
-        self.loss_sum = torch.zeros((), device=strategy.device)
-        """Since the last log, on the device: reading it would make the host wait for the device at every step."""
+        # Schedule-free optimizers hold other weights in evaluation than in training.
+        self.optimizer_to_training = getattr(self.optimizer, "train", _nothing)
+        self.tally = Tally(leaves_out_not_finite=args.logging_nan_inf_filter)
         self.grad_norm: Tensor | None = None
         self.learning_rate: Any = None
         """The one this step was made with."""
@@ -38,28 +52,90 @@ class Step:
         trainer.current_gradient_accumulation_steps = last = len(window)
         if not self.model.training:
             self.model.train()
+            self.optimizer_to_training()
         for number, batch in enumerate(window, start=1):
-            self.loss_sum += trainer.training_step(self.model, batch, items)
+            self.tally.add(self.micro_step(batch, items))
+            self.count(batch)
             if number < last:
                 trainer.control = events.on_substep_end(args, state, trainer.control)
+        self.tally.end_step()
         self.grad_norm = self.clip(self.parameters, self.max_norm)
         trainer.control = events.on_pre_optimizer_step(args, state, trainer.control)
         self.optimizer.step()
         trainer.control = events.on_optimizer_step(args, state, trainer.control)
         self.learning_rate = self.optimizer.param_groups[0]["lr"]
         self.advance()
-        self.optimizer.zero_grad()
-
-    def take_loss(self) -> float:
-        """The sum since it was last taken. NaN stays NaN: a filter here would hide a dead run."""
-        total = float(self.loss_sum)
-        self.loss_sum.zero_()
-        return total
+        for parameter in self.zeroed:
+            parameter.grad = None
 
 
-def _leave(parameters: Any, max_norm: float) -> None:
-    return None
+def micro_step(trainer: Trainer, model: Any) -> MicroStep:
+    """The trainer's own `training_step` where anything of it is overridden; else the same without its hulls."""
+    from worker.trainer.trainer import Trainer as Plain
+
+    hooks = (
+        "training_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager",
+        "_prepare_inputs", "_prepare_input",
+    )  # fmt: skip
+    if any(is_overridden(trainer, name, Plain) for name in hooks):
+        return partial(trainer.training_step, model)
+    to_device, loss_of, backward = trainer.strategy.to_device, trainer.loss_of, trainer.strategy.backward
+    forced = trainer.loss_is_scaled_for_ga
+
+    def run(batch: Any, items: Tensor | int | None) -> Tensor:
+        loss, _, scaled = loss_of(model, to_device(batch), items)
+        if not (scaled if forced is None else forced):
+            loss = loss / trainer.current_gradient_accumulation_steps
+        backward(loss)
+        return loss.detach()
+
+    return run
+
+
+def is_overridden(trainer: Any, name: str, plain: type) -> bool:
+    """By a subclass, or on this one object."""
+    return name in vars(trainer) or getattr(type(trainer), name) is not getattr(plain, name)
+
+
+def _counter(trainer: Trainer) -> Callable[[Any], None]:
+    """Counts floating point operations and tokens of a micro-batch: what the arguments and the model ask for."""
+    from worker.trainer.trainer import Trainer as Plain
+
+    counters: list[Callable[[Any], None]] = []
+    own_count: Any
+    if is_overridden(trainer, "floating_point_ops", Plain):
+        counters.append(trainer.count_flos)
+    elif (own_count := getattr(trainer.model, "num_parameters", None)) is not None:
+        # Walking over the parameters of a large model takes milliseconds, and their number does not change.
+        counters.append(partial(trainer.count_flos_of_tokens, 6 * own_count(exclude_embeddings=True)))
+    if trainer.args.include_num_input_tokens_seen != "no":
+        counters.append(trainer.count_tokens)
+    return counters[0] if len(counters) == 1 else partial(_each, counters) if counters else _nothing_of
+
+
+def _each(counters: list[Callable[[Any], None]], batch: Any) -> None:
+    for count in counters:
+        count(batch)
+
+
+def _norm_when_logged(trainer: Trainer) -> Callable[[Any, float], Tensor | None]:
+    """Without clipping a norm is for the log alone: it is taken in the steps that the arguments log."""
+    args, strategy = trainer.args, trainer.strategy
+
+    def norm(parameters: Any, max_norm: float) -> Tensor | None:
+        step = trainer.state.global_step + 1
+        by_step = args.logging_strategy == "steps" and step % trainer.state.logging_steps == 0
+        first = step == 1 and args.logging_first_step
+        if by_step or first or args.logging_strategy == "epoch":
+            return strategy.clip(parameters, float("inf"))
+        return None
+
+    return norm
 
 
 def _nothing() -> None:
+    return None
+
+
+def _nothing_of(batch: Any) -> None:
     return None

@@ -99,10 +99,11 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self._failed_saves = 0
         self._train_batch_size = self.args.train_batch_size
         self._ignore_keys_for_eval = None
+        self._epoch = None
         self.is_in_train = False
         self.state, self.control = TrainerState(), TrainerControl()
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self.current_flos = 0
+        self.current_flos = 0.0
         self.callback_handler = CallbackHandler(
             [*default_callbacks(self.args), *(callbacks or ())],
             self.model,
@@ -158,9 +159,10 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         plan = Plan.of(args, loader, self.get_total_train_batch_size(args), self.num_examples(loader))
         self.state = self._new_state(plan, folder)
         self._prepare(plan.max_steps, loader, folder)
-        restore_rng = saving.rng_restorer(folder) if folder else None
+        rng = saving.StoredRng(folder) if folder else None
 
-        started, self._first_step = time.perf_counter(), self.state.global_step
+        self._started, self._first_step = time.time(), self.state.global_step
+        self._first_token = self.state.num_input_tokens_seen
         self._last_logged_step, self._loss_taken = self.state.global_step, 0.0
         self._step = Step(self)
         self.model_wrapped.zero_grad()
@@ -168,8 +170,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         try:
             if args.eval_on_start:
                 self._evaluate(None, self._ignore_keys_for_eval, skip_scheduler=True)
-            run_epochs(self, plan, self._step, loader, restore_rng)
-            return self._finish(plan, started)
+            run_epochs(self, plan, self._step, loader, rng)
+            return self._finish(plan)
         finally:
             # Also when training raises: a progress bar or a tracker that is left open loses what it holds.
             self.control = self.callback_handler.on_train_end(args, self.state, self.control)
@@ -198,11 +200,11 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         events.model, events.optimizer, events.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
         events.train_dataloader = loader
 
-    def _finish(self, plan: Plan, started: float) -> TrainOutput:
+    def _finish(self, plan: Plan) -> TrainOutput:
         steps = self.state.global_step - self._first_step
-        total = self._loss_taken + self._step.take_loss()
+        total = self._loss_taken + self._take_loss().total
         samples = plan.samples * steps / max(plan.max_steps, 1)
-        figures = speed_metrics("train", started, samples=samples, steps=steps)
+        figures = speed_metrics("train", self._started, samples=samples, steps=steps)
         self.store_flos()
         figures["total_flos"] = self.state.total_flos
         figures["train_loss"] = total / max(steps, 0.001)
@@ -242,20 +244,24 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The model's own loss, `compute_loss_func`'s, or the one that fits logits and labels."""
+        loss, outputs, self._loss_is_scaled = self.loss_of(model, inputs, num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
+
+    def loss_of(
+        self, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
+    ) -> tuple[Tensor, Any, bool]:
+        """(loss, outputs, whether the loss is already a share of the whole window's)."""
         labels = inputs.get("labels")
         if self.compute_loss_func is not None or not self.anatomy.takes_labels:
             inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
-            inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
+        scales_itself = self.model_accepts_loss_kwargs and num_items is not None
+        if scales_itself:
+            inputs = {**inputs, "num_items_in_batch": num_items}
         outputs = model(**inputs)
         if self.compute_loss_func is not None:
-            loss, scaled = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), True
-        else:
-            shifts = self.anatomy.shifts_labels
-            loss, scaled = losses.loss_and_how(outputs, labels, num_items_in_batch, shifts=shifts)
-            scaled = scaled or (self.model_accepts_loss_kwargs and num_items_in_batch is not None)
-        self._loss_is_scaled = scaled
-        return (loss, outputs) if return_outputs else loss
+            return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items), outputs, True
+        loss, scaled = losses.loss_and_how(outputs, labels, num_items, shifts=self.anatomy.shifts_labels)
+        return loss, outputs, scaled or scales_itself
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
         return self.autocast_smart_context_manager()
