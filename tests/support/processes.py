@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import httpx2
 
 T = TypeVar("T")
-POLL_SECONDS = 0.01
+POLL_SECONDS = 0.02
 NOT_THERE_YET = (OSError, httpx2.TransportError)
 """What a predicate may raise while the thing it asks is still coming up."""
 REPOSITORY = Path(__file__).resolve().parents[2]
