@@ -4,7 +4,8 @@
     def test_a_message_delivered_many_times_runs_once(system: System) -> None: ...
 
 runs on both databases as it stands, and once more with that protection switched off (tests/faults/off): there it must
-fail with an AssertionError that matches `red`. `without=None` needs a word why: `because="..."`.
+fail with an AssertionError that matches `red`. A story that several protections carry has a mark for each.
+`without=None` needs a word why: `because="..."`.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ PROTECTED, CONTROL = "protected", "control"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if (marker := metafunc.definition.get_closest_marker("fault")) is None:
+    if not (markers := list(metafunc.definition.iter_markers("fault"))):
         return
-    name = marker.kwargs["without"]
     cases: list[Any] = [pytest.param(None, id=PROTECTED)]
-    if name is None:
-        assert marker.kwargs["because"], "a fault test without a control says why"
-    else:
-        assert name in SWITCHES, f"no switch {name!r}; there are {sorted(SWITCHES)}"
-        cases.append(pytest.param(name, id=CONTROL))
+    for marker in markers:
+        name = marker.kwargs["without"]
+        if name is None:
+            assert marker.kwargs["because"], "a fault test without a control says why"
+        else:
+            assert name in SWITCHES, f"no switch {name!r}; there are {sorted(SWITCHES)}"
+            cases.append(pytest.param(name, id=CONTROL if len(markers) == 1 else f"{CONTROL} without {name}"))
     metafunc.parametrize("protection_off", cases, indirect=True)
 
 
@@ -46,11 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    marker = pyfuncitem.get_closest_marker("fault")
-    off = pyfuncitem.callspec.params.get("protection_off") if marker else None
-    if marker is None or off is None:
+    reds = {marker.kwargs["without"]: marker.kwargs.get("red") for marker in pyfuncitem.iter_markers("fault")}
+    off = pyfuncitem.callspec.params.get("protection_off") if reds else None
+    if off is None:
         return (yield)
-    red = marker.kwargs["red"]
+    red = str(reds[off])
     try:
         yield
     except AssertionError as error:
