@@ -1,0 +1,162 @@
+"""Stacking, without padding: every sample has the same shapes. What does not stack is told with its name and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+LABELS = ("label", "label_ids")
+"""What the datasets call it; `labels` is what models do."""
+
+
+def default_data_collator(features: Sequence[Any], return_tensors: str = "pt", *, first: str = "x") -> dict[str, Any]:
+    """Stacks dicts, dataclasses or tuples of tensors, arrays and numbers. `label` and `label_ids` become `labels`.
+
+    A pair, which is what plain torch datasets give, becomes the model's argument `first` and `labels`. Strings and
+    None are left out, as the reference does: `stack_collator` keeps every key.
+    """
+    rows = [_as_mapping(feature, first) for feature in features]
+    batch: dict[str, Any] = {}
+    label = next((name for name in LABELS if rows[0].get(name) is not None), None)
+    if label is not None:
+        batch["labels"] = _labels(label, _column(rows, label))
+    for name, value in rows[0].items():
+        if name not in LABELS and value is not None and not isinstance(value, str):
+            batch[name] = _stacked(name, _column(rows, name))
+    return in_framework(batch, return_tensors)  # type: ignore[no-any-return]
+
+
+@dataclass
+class DefaultDataCollator:
+    """`default_data_collator` as an object, which remembers what kind of tensors to return."""
+
+    return_tensors: str = "pt"
+
+    def __call__(self, features: list[dict[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
+        return default_data_collator(features, return_tensors or self.return_tensors)
+
+
+class DataCollatorMixin:
+    """Subclasses write `torch_call`; arrays are made of its tensors."""
+
+    return_tensors: str = "pt"
+
+    def __call__(self, features: Any, return_tensors: str | None = None) -> Any:
+        framework = return_tensors or self.return_tensors
+        if framework == "np":
+            return self.numpy_call(features)
+        if framework != "pt":
+            raise ValueError(f"Framework '{framework}' not recognized! Known: pt, np")
+        return self.torch_call(features)
+
+    def torch_call(self, features: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no torch_call")
+
+    def numpy_call(self, features: Any) -> Any:
+        return in_framework(self.torch_call(features), "np")
+
+
+def stack_collator(features: Sequence[Any]) -> Any:
+    """Stacks tensors of any shape, wherever in dicts and tuples they stand, and keeps every key.
+
+    For point clouds, images with their names, nested targets: what is no number comes as a list.
+    """
+    return _kept("a sample", list(features))
+
+
+def _kept(name: str, values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: _kept(key, _column(values, key)) for key in first}
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*(_kept(f"{name}.{key}", [getattr(v, key) for v in values]) for key in first._fields))
+    if isinstance(first, (tuple, list)) and any(isinstance(each, (Tensor, numpy.ndarray, Mapping)) for each in first):
+        return type(first)(_kept(f"{name}[{at}]", list(each)) for at, each in enumerate(zip(*values, strict=True)))
+    if isinstance(first, (Tensor, numpy.ndarray, numpy.generic, bool, int, float, tuple, list)) and not _has_text(
+        first
+    ):
+        return _stacked(name, values)
+    return values
+
+
+def _has_text(value: Any) -> bool:
+    while isinstance(value, (tuple, list)) and value:
+        value = value[0]
+    return isinstance(value, (str, bytes)) or value is None
+
+
+def _labels(name: str, values: list[Any]) -> Tensor:
+    """Classes are whole, everything else single precision: what losses take."""
+    first = values[0]
+    if isinstance(first, Tensor) and (name == "label_ids" or first.dim() > 0):
+        return _stacked(name, values)
+    one = first if name == "label" else first[0]
+    one = one.item() if isinstance(one, Tensor) else one
+    whole = isinstance(one, (int, numpy.integer))
+    try:
+        return torch.tensor(values, dtype=torch.long if whole else torch.float)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise _cannot_stack(name, values) from error
+
+
+def _stacked(name: str, values: list[Any]) -> Tensor:
+    first = values[0]
+    try:
+        if isinstance(first, Tensor):
+            return torch.stack(values)
+        if isinstance(first, numpy.ndarray):
+            return torch.from_numpy(numpy.stack(values))
+        return torch.tensor(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise _cannot_stack(name, values) from error
+
+
+def _cannot_stack(name: str, values: list[Any]) -> ValueError:
+    seen = list(dict.fromkeys(_shape(value) for value in values))
+    return ValueError(
+        f"the samples' {name!r} cannot be stacked into one tensor: a batch of {len(values)} has {', '.join(seen[:4])}"
+        f"{', …' if len(seen) > 4 else ''}. Pad them: hand in a processing_class or a data_collator that pads"
+    )
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, (Tensor, numpy.ndarray)):
+        return f"{type(value).__name__.lower()} of shape {tuple(value.shape)}"
+    return f"{type(value).__name__} of length {len(value)}" if isinstance(value, Sequence) else type(value).__name__
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    try:
+        return [row[name] for row in rows]
+    except KeyError:
+        where = next(number for number, row in enumerate(rows) if name not in row)
+        has = ", ".join(map(str, rows[where]))
+        raise ValueError(f"the first sample of the batch has {name!r}, and number {where} has only: {has}") from None
+
+
+def _as_mapping(feature: Any, first: str) -> Mapping[str, Any]:
+    if isinstance(feature, Mapping):
+        return feature
+    if isinstance(feature, (tuple, list)) and len(feature) in (1, 2):
+        return dict(zip((first, "labels"), feature, strict=False))
+    if hasattr(feature, "__dict__"):
+        fields: dict[str, Any] = vars(feature)
+        return fields
+    raise TypeError(
+        f"the default collator stacks dicts, dataclasses and (input, labels) pairs, and got {type(feature).__name__}: "
+        "hand in a data_collator"
+    )
+
+
+def in_framework(batch: Any, framework: str) -> Any:
+    """The batch as it is, or its tensors as arrays."""
+    if framework == "pt":
+        return batch
+    if framework != "np":
+        raise ValueError(f"return_tensors must be one of ('pt', 'np'), {framework!r} not supported")
+    return {name: value.numpy() if isinstance(value, Tensor) else value for name, value in batch.items()}
