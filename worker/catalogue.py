@@ -1,16 +1,17 @@
-"""A one-shot program: imports every registered component and prints what each is and takes, as JSON.
+"""What every registered component is and takes, as JSON: made by importing them all, in a child of the warm parent.
 
-Apart from the node because imports of strangers cost seconds, memory and sometimes more. A component that cannot be
-imported is left out, and said on stderr: a job that names it is told that nobody here has it.
+Apart from the node because imports of strangers cost seconds, memory and sometimes more; from the warm parent because
+torch is there already. A component that cannot be imported is left out, and said on stderr: a job that names it is told
+that nobody here has it.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, create_model
@@ -20,14 +21,12 @@ from contract.components import GROUPS, Catalogue, Described
 from worker.build import registered
 
 
-def main() -> None:
-    # What a component prints while it is imported is not the catalogue.
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+def write(path: Path) -> None:
+    """Whole or not at all: the heartbeat looks for it while this is going on."""
     catalogue = Catalogue.of(describe_all())
-    json.dump({"hash": catalogue.hash, "catalogue": catalogue.as_json()}, answer)
-    answer.close()
-    os._exit(0)
+    being_written = path.with_suffix(".new")
+    being_written.write_text(json.dumps({"hash": catalogue.hash, "catalogue": catalogue.as_json()}))
+    being_written.rename(path)
 
 
 def describe_all() -> Iterator[Described]:
@@ -77,7 +76,3 @@ def _field(parameter: inspect.Parameter) -> tuple[Any, Any]:
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != "title"}
-
-
-if __name__ == "__main__":
-    main()

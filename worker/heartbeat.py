@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -51,7 +49,7 @@ class Heartbeat(threading.Thread):
         self._settings, self._node, self._gpus = settings, node, gpus
         self._number = 0
         self._wanted = threading.Event()
-        self._catalogue = CatalogueMaker()
+        self._catalogue: dict[str, Any] | None = None
         self._known_catalogue: str | None = None
         self._canary = Canary(node, settings.beat_seconds)
         self._resender = Resender(node.places.journals)
@@ -142,7 +140,7 @@ class Heartbeat(threading.Thread):
     def _message(self, running: list[RunningAttempt]) -> NodeBeat:
         self._number += 1
         settings, node = self._settings, self._node
-        catalogue = self._catalogue.take()
+        self._catalogue = catalogue = self._catalogue or _catalogue(node.places.catalogue)
         is_known = catalogue is None or self._known_catalogue == catalogue["hash"]
         return NodeBeat(
             node=node.id,
@@ -238,40 +236,11 @@ class Resender:
                     self.taken[path] = Sender(journal)
 
 
-class CatalogueMaker:
-    """A child that imports every component and says what each takes, so that neither parent has to import them."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, Any] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._output: Any = None
-
-    def take(self) -> dict[str, Any] | None:
-        """The catalogue and its hash, once the child is done."""
-        if self._made is not None:
-            return self._made
-        if self._process is None:
-            self._start()
-        elif self._process.poll() is not None:
-            self._output.seek(0)
-            try:
-                self._made = json.load(self._output)
-            except ValueError:
-                log.error("the catalogue child ended with %s and no catalogue", self._process.returncode)
-                self._made = None
-                self._process = None
-        return self._made
-
-    def _start(self) -> None:
-        from worker.parent import clean_environment
-
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "worker.catalogue"],
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            env=clean_environment(os.environ),
-        )
+def _catalogue(path: Path) -> dict[str, Any] | None:
+    """The catalogue and its hash, once the warm parent's child has written them."""
+    with suppress(FileNotFoundError):
+        return dict(json.loads(path.read_text()))
+    return None
 
 
 @cache

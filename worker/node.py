@@ -36,6 +36,11 @@ class Places:
         return self.root / "run"
 
     @property
+    def catalogue(self) -> Path:
+        """What this node's components take; made soon after the start."""
+        return self.run / "catalogue.json"
+
+    @property
     def drain(self) -> Path:
         """Exists: everyone on this node comes to an end. A file, because it is there even when Redis is not."""
         return self.run / "drain"

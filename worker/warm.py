@@ -17,14 +17,18 @@ import signal
 import socket
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from pydantic import BaseModel, ValidationError
 
 from worker.launch import FD_NAMES, TO_WARM, Exited, Start, Started, close_all_but, listen
 from worker.linux import adopt_orphans, die_with_parent, kill_group
+from worker.node import Places
 
 log = logging.getLogger("footplate.warm")
 
@@ -52,6 +56,7 @@ class Warm:
         self._pid = os.getpid()
         self._listening, self._lifeline = listening, lifeline
         self._ranks: dict[socket.socket, list[Rank]] = {}
+        self._describer: int | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._end)
@@ -62,6 +67,22 @@ class Warm:
         while True:
             for key, _ in self._selector.select():
                 key.data()
+
+    def describe(self, path: Path) -> None:
+        """Has a child write down what every registered component takes."""
+        pid = os.fork()
+        if pid == 0:
+            _become(self._pid, [1, 2], lambda: _describe(path))
+        self._describer, pidfd = pid, os.pidfd_open(pid)
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._described(pidfd))
+
+    def _described(self, pidfd: int) -> None:
+        assert self._describer is not None
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        if code := os.waitstatus_to_exitcode(os.waitpid(self._describer, 0)[1]):
+            log.error("the child that describes the components ended with %s: this node announces none", code)
+        self._describer = None
 
     def _accept(self) -> None:
         supervisor, _ = self._listening.accept()
@@ -99,7 +120,7 @@ class Warm:
         forked_at = time.monotonic()
         pid = os.fork()
         if pid == 0:
-            _become_training(self._pid, fds, forked_at)
+            _become(self._pid, [1, 2, *fds], lambda: _train(fds, forked_at))
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
@@ -130,7 +151,9 @@ class Warm:
         with suppress(OSError):
             for text in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
                 pid = int(text)
-                if pid not in living and (not living or os.waitid(os.P_PID, pid, _GONE) is not None):
+                if pid not in (*living, self._describer) and (
+                    not living or os.waitid(os.P_PID, pid, _GONE) is not None
+                ):
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
 
@@ -157,25 +180,18 @@ def _tell(supervisor: socket.socket, message: BaseModel) -> None:
         supervisor.send(message.model_dump_json().encode(), socket.MSG_DONTWAIT)
 
 
-def _become_training(warm: int, fds: list[int], forked_at: float) -> None:
-    """The rest of a child's life: it never returns."""
+def _become(warm: int, kept: list[int], work: Callable[[], int]) -> NoReturn:
+    """The rest of a child's life: `work`, with these descriptors and an empty stdin."""
     code = 70
     try:
         die_with_parent(warm)
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        order, events, stop, stdout, stderr = fds
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
-        close_all_but([1, 2, order, events, stop])
+        close_all_but(kept)
         os.open(os.devnull, os.O_RDONLY)
-        from worker import run
-
-        code = run.main(order, events, stop, forked_at)
+        code = work()
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         with suppress(Exception):
@@ -183,6 +199,23 @@ def _become_training(warm: int, fds: list[int], forked_at: float) -> None:
             sys.stderr.flush()
         # No interpreter teardown: what is left of training's threads and atexit hooks could hang here for ever.
         os._exit(code)
+
+
+def _train(fds: list[int], forked_at: float) -> int:
+    from worker import run
+
+    order, events, stop, stdout, stderr = fds
+    for fd, number in ((stdout, 1), (stderr, 2)):
+        os.dup2(fd, number)
+        os.close(fd)
+    return run.main(order, events, stop, forked_at)
+
+
+def _describe(path: Path) -> int:
+    from worker import catalogue
+
+    catalogue.write(path)
+    return 0
 
 
 def preload() -> None:
@@ -212,7 +245,9 @@ def main() -> None:
     if threads != 1:
         raise SystemExit(f"the warm parent has {threads} threads after its imports; what is forked from it would hang")
     log.info("warm after %.1f s", time.monotonic() - started)
-    Warm(listening, lifeline).serve()
+    warm = Warm(listening, lifeline)
+    warm.describe(Places(folder.parent).catalogue)
+    warm.serve()
 
 
 if __name__ == "__main__":
