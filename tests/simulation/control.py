@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import service.turns
@@ -19,9 +19,12 @@ import worker.journal
 from contract.errors import Unavailable
 from service.settings import ServiceSettings
 from service.turns import AWAY, Turns
-from tests.simulation.ground import Sql
+from tests.simulation.books import Ear
 from tests.simulation.pipe import AsyncLine, Bell, Redis
 from tests.simulation.world import World, _interrupted
+
+if TYPE_CHECKING:
+    from tests.simulation.railway import Railway
 
 SETTINGS = ServiceSettings(
     lease_seconds=8, beat_seconds=2, claim_seconds=8, ring_seconds=3, start_seconds=15, stop_seconds=8, kill_seconds=3,
@@ -69,13 +72,14 @@ class Event:
 class Control:
     """One control process. After `die` it is gone; while `is_frozen` it stands where it is."""
 
-    def __init__(self, world: World, sql: Sql, name: str) -> None:
-        self.world, self.name = world, name
-        self.turns = Turns(sql, SETTINGS, lambda _: None)  # type: ignore[arg-type]
+    def __init__(self, railway: Railway, name: str) -> None:
+        self.railway, self.world, self.name = railway, railway.world, name
+        self.turns = Turns(railway.sql, SETTINGS, lambda _: None)  # type: ignore[arg-type]
         self.is_dead = self.is_frozen = False
+        self.ear = Ear(self.world.clock)
         self._running: dict[str, Coroutine[Any, Any, None]] = {}
         for turn in EVERY:
-            world.after(world.between(0, 0.5), self._step, turn)
+            self.world.after(self.world.between(0, 0.5), self._step, turn)
 
     def die(self) -> None:
         self.is_dead = True
@@ -93,6 +97,7 @@ class Control:
         if self.is_frozen:
             self.world.after(pause, self._step, turn)
             return
+        self.railway.books.ear = self.ear
         coroutine = self._running.pop(turn, None) or getattr(self.turns, turn)()
         try:
             coroutine.send(None)
@@ -101,10 +106,12 @@ class Control:
                 self.world.after(0.02, self._step, "decide", True)
         except Unavailable:
             self.turns.sql_is_away()
+            self.ear.since = self.world.clock
         except AWAY:
             # As service.control has it.
             if turn == "read_inbox":
                 self.turns.redis_is_away()
+                self.ear.since = self.world.clock
         else:
             self._running[turn] = coroutine
             pause = 0.01 if self.world.chance(0.7) else self.world.between(0.05, 3.0)

@@ -38,7 +38,12 @@ class Redis:
 
     def pop(self, key: str) -> bytes | None:
         waiting = self.lists.get(key)
-        return waiting.pop(0) if waiting else None
+        if not waiting:
+            return None
+        raw = waiting.pop(0)
+        if key == keys.INBOX:
+            self.books.reads(raw)
+        return raw
 
     def pop_all(self, key: str) -> list[bytes]:
         return self.lists.pop(key, [])
@@ -51,7 +56,7 @@ class Redis:
         if nx and key in self.strings:
             return False
         if key.startswith("fp:mark:"):
-            self.books.told_watermark(key, int(value))
+            self.books.says_stored(key, int(value))
         self.strings[key] = value
         return True
 
@@ -75,7 +80,7 @@ class Commands:
 
     def rpush(self, key: str, raw: Any) -> None:
         message = _bytes(raw)
-        self._redis.books.heard_on(key, message)
+        self._redis.books.says(key, message)
         self._commands.append(lambda: self._redis.world.carry(lambda: self._redis.push(key, message)))
 
     def xadd(self, key: str, fields: dict[str, bytes]) -> None:
@@ -169,8 +174,8 @@ class AsyncLine:
 
     async def lpop(self, name: str, count: int) -> list[bytes]:
         self.reach()
-        waiting = self._redis.lists.get(name, [])
-        taken, self._redis.lists[name] = waiting[:count], waiting[count:]
+        popped = (self._redis.pop(name) for _ in range(count))
+        taken = [raw for raw in popped if raw is not None]
         await self._world.breathe()
         return taken
 

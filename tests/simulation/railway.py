@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contract.ids import JobId
 from contract.lifecycle import JobState
-from service.events.ingest import Ingested
 from tests.simulation.books import Books
-from tests.simulation.control import Control
+from tests.simulation.control import SETTINGS, Control
 from tests.simulation.ground import Ground, Sql
 from tests.simulation.nodes import Node
 from tests.simulation.pipe import Redis
@@ -22,7 +21,7 @@ QUIET_SECONDS = 240.0
 class Railway:
     def __init__(self, world: World, ground: Ground) -> None:
         self.world = world
-        self.books = Books(world)
+        self.books = Books(world, SETTINGS.lease_seconds)
         self.books.rows, self.books.changes = ground.rows, ground.changes
         self.ground = ground
         self.redis = Redis(world, self.books)
@@ -44,7 +43,7 @@ class Railway:
     def start_control(self) -> None:
         if self.control is None:
             self.controls += 1
-            self.control = Control(self.world, self.sql, f"control-{self.controls}")
+            self.control = Control(self, f"control-{self.controls}")
             self.world.say(self.control.name, "works")
 
     def stop_control(self) -> Control | None:
@@ -95,6 +94,3 @@ class Railway:
             was_harmed = job in self.store.was_harmed
             if row.reason == "no_valid_checkpoint" and not was_harmed:
                 raise Violation(f"{self.world.name(job)} has no valid checkpoint, and no disk has harmed one")
-
-
-__all__ = ["Ingested", "Railway"]

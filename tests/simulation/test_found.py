@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from contract.lifecycle import JobState, Reason
+from contract.messages import Grant
 from service.settings import ServiceSettings
 from tests.conformance.acting import Stage
 
@@ -45,3 +46,16 @@ def test_an_attempt_that_beats_and_never_runs_is_closed_and_tried_again(stage: S
     assert json.loads(row.error or "")["code"] == "stalled"
     assert "did not say in time that it runs" in (row.error or "")
     assert worker.beat().superseded
+
+
+def test_every_node_of_an_attempt_continues_from_the_same_place(stage: Stage) -> None:
+    """The second one is granted after the first has saved something of its own."""
+    for _ in range(2):
+        stage.node(slots=1)
+    job = stage.submit(nodes=2)
+    stage.place()
+    stage.claim(job, source=0).checkpoints(5)
+    late = stage.claim(job, source=1)
+
+    assert isinstance(late.answer, Grant)
+    assert late.answer.checkpoints == []

@@ -78,7 +78,8 @@ class Training:
         if self.world.chance(0.3):
             said.append((Kind.LINE, self.step, {"text": f"step {self.step} of attempt {self.grant.attempt}"}))
         stops = stop is not None and not self.plan.is_deaf
-        if self.step % self.plan.save_every == 0 or (stops and stop == "checkpoint"):
+        is_due = self.step % self.plan.save_every == 0 or (stops and stop == "checkpoint")
+        if is_due and self.grant.source == 0:
             said.append(self._save())
         if self.step >= self.plan.steps:
             outputs = str(outputs_folder(self.grant.job, self.grant.attempt))

@@ -75,7 +75,7 @@ class Users:
                 return
             assert submitted.job.id == job_id, "the same key made another job"
             world.say("user", "has submitted {}: {} nodes, {}", job_id, spec.resources.nodes, plan)
-            self.railway.books.promise(job_id)
+            self.railway.books.acknowledged.add(job_id)
             self.jobs.append(job_id)
             self._poke()
 

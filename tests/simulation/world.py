@@ -104,6 +104,10 @@ class World:
     def new_node(self) -> NodeId:
         return NodeId(self.new_id("node"))
 
+    def must(self, holds: bool, what: str, *args: object) -> None:
+        if not holds:
+            raise Violation(what.format(*(self._names.get(arg, arg) if isinstance(arg, str) else arg for arg in args)))
+
     # The story
 
     def call(self, thing: str, name: str) -> str:

@@ -1,0 +1,53 @@
+"""One job's events, as a reader would follow them: dense, each source's in order and once, and what training said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from contract.events import SERVICE_SOURCE, Kind
+
+Said = list[tuple[str, dict[str, Any]]]
+"""Kind and data of each event, as training said them."""
+
+
+class Must(Protocol):
+    def __call__(self, holds: bool, what: str, *args: object) -> None: ...
+
+
+class History:
+    def __init__(self, job: str, must: Must) -> None:
+        self.job, self.must = job, must
+        self.last_no = 0
+        self._seqs: dict[tuple[int, int], int] = {}
+        self._gaps: dict[tuple[int, int], list[tuple[int, int | None]]] = {}
+
+    def read(self, no: int, attempt: int, source: int, seq: int, kind: str, data: str, said: Said) -> None:
+        self.must(no == self.last_no + 1, "event {} of {} follows {}", no, self.job, self.last_no)
+        self.last_no = no
+        if source != SERVICE_SOURCE:
+            self._is_next(attempt, source, seq)
+            self._is_true(attempt, seq, kind, data, said)
+        elif kind == Kind.GAP:
+            gap = json.loads(data)
+            self._gaps.setdefault((attempt, gap["source"]), []).append((gap["from"], gap["to"]))
+
+    def is_gap(self, attempt: int, source: int, seq: int) -> bool:
+        """Whether it was said that this one is missing."""
+        declared = self._gaps.get((attempt, source), [])
+        return any(first <= seq and (last is None or seq <= last) for first, last in declared)
+
+    def _is_next(self, attempt: int, source: int, seq: int) -> None:
+        last = self._seqs.get((attempt, source), 0)
+        is_whole = all(self.is_gap(attempt, source, missing) for missing in range(last + 1, seq))
+        what = "{} attempt {} source {}: seq {} follows {}"
+        self.must(seq > last and is_whole, what, self.job, attempt, source, seq, last)
+        self._seqs[attempt, source] = seq
+
+    def _is_true(self, attempt: int, seq: int, kind: str, data: str, said: Said) -> None:
+        self.must(seq <= len(said), "{} attempt {}: seq {} was never said", self.job, attempt, seq)
+        wanted = said[seq - 1]
+        # A worker's word that it runs becomes a note where the job does not run any more.
+        is_reworded = wanted[0] == Kind.STATE and kind == Kind.NOTE
+        what = "{} attempt {}: seq {} is {} {}, and was {}"
+        self.must(is_reworded or (kind, json.loads(data)) == wanted, what, self.job, attempt, seq, kind, data, wanted)

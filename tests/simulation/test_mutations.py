@@ -1,0 +1,186 @@
+"""The simulation bites: with any one protection off, it goes red within a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from sqlalchemy import update
+
+from contract.lifecycle import Desired
+from service.events import ingest as ingesting
+from service.events.entries import Read
+from service.events.ingest import Ingested
+from service.jobs import beat, conclude, grant, placing, rescue, submit
+from service.jobs.rescue import Timers
+from service.store import attempts
+from service.store.rows import SourceRow
+from service.store.tables import sources
+from service.turns import Turns
+from tests.simulation.ground import Ground
+from tests.simulation.seeds import run
+from worker.control import Sender
+
+WITHIN = 60
+"""Seeds."""
+
+Off = list[Any]
+"""Patches that turn one protection off."""
+MUTATIONS: dict[str, tuple[Callable[[], Off], str]] = {}
+"""By name: how, and what the simulation says of it."""
+
+
+def off(says: str) -> Callable[[Callable[[], Off]], Callable[[], Off]]:
+    def register(turn_off: Callable[[], Off]) -> Callable[[], Off]:
+        MUTATIONS[turn_off.__name__] = turn_off, says
+        return turn_off
+
+    return register
+
+
+# Control
+
+
+@off("is at attempt")
+def the_fence_is_not_looked_at() -> Off:
+    def holds(job: Any, part: SourceRow, attempt: int, fence: int, claim: str) -> bool:
+        return job.state.holds_slots and part.claim == claim
+
+    return [patch.object(ingesting, "holds", holds), patch.object(beat, "holds", holds)]
+
+
+@off("is granted twice")
+def a_claim_is_granted_to_everyone() -> Off:
+    def claim(conn: Any, job: Any, attempt: int, fence: int, node: Any, boot: str, claim: Any, now: int) -> Any:
+        this = (sources.c.job_id == job) & (sources.c.attempt == attempt) & (sources.c.node == node)
+        conn.execute(update(sources).where(this).values(claim=claim, boot=boot, claimed_at=now))
+        return next((part for part in attempts.sources_of(conn, job, attempt) if part.claim == claim), None)
+
+    return [patch.object(grant.attempts, "claim", claim)]
+
+
+@off("follows")
+def events_may_jump_ahead() -> Off:
+    return [_with_page(lambda page, first: max(page.watermark, first - 1))]
+
+
+@off("")
+def events_may_come_again() -> Off:
+    return [_with_page(lambda page, first: min(page.watermark, first - 1))]
+
+
+def _with_page(watermark: Callable[[Any, int], int]) -> Any:
+    """What a source's watermark is taken for when a batch comes."""
+    take = ingesting._Ledger.take
+
+    def changed(self: Any, batch: Any, part: SourceRow, done: Ingested) -> None:
+        take(self, replace(batch, events=[]), part, done)
+        page = self.pages[part.attempt, part.source]
+        if batch.events:
+            page.watermark = watermark(page, batch.events[0].seq)
+        take(self, batch, part, done)
+
+    return patch.object(ingesting._Ledger, "take", changed)
+
+
+@off("hears that")
+def events_are_acknowledged_before_the_commit() -> Off:
+    store = Turns._store
+
+    async def hasty(self: Turns, read: Read, now: int) -> list[Ingested]:
+        marks = {(one.job, one.attempt, one.source): one.events[-1].seq for one in read.batches if one.events}
+        await self._acknowledge([b"0-0"], [Ingested(watermarks=marks)])
+        return await store(self, read, now)
+
+    return [patch.object(Turns, "_store", hasty)]
+
+
+@off("is called silent")
+def a_new_control_gives_nobody_a_full_lease() -> Off:
+    elapsed = Timers.elapsed
+
+    def impatient(self: Timers, key: Any, clock: float) -> float:
+        return elapsed(self, key, clock) if key[0] != "lease" or key in self._since else 1e9
+
+    return [patch.object(Timers, "elapsed", impatient)]
+
+
+@off("is lost, and no gap says")
+def a_loss_is_not_told_to_readers() -> Off:
+    return [patch.object(rescue, "record_loss", lambda *_: None)]
+
+
+@off("succeeded after its cancel")
+def an_end_forgets_what_its_user_wants() -> Off:
+    decide = conclude.next_move
+    return [
+        patch.object(conclude, "next_move", lambda job, *how: decide(replace(job, desired=Desired.RUN), *how)),
+    ]
+
+
+@off("holds slots, and is over")
+def what_is_over_keeps_its_slots() -> Off:
+    return [patch.object(attempts, "end_sources", lambda *_: None)]
+
+
+@off("went from")
+def fences_do_not_rise() -> Off:
+    return [patch.object(placing, "Fence", lambda fence: fence - 1)]
+
+
+@off("gave away")
+def placement_forgets_what_is_taken() -> Off:
+    return [patch.object(placing.attempts, "open_sources", lambda _: [])]
+
+
+@off("the same key made another job")
+def a_key_is_not_remembered() -> Off:
+    return [patch.object(submit, "_replay", lambda *_: None)]
+
+
+@off("not quiet")
+def nobody_is_rescued() -> Off:
+    async def rescue(self: Turns) -> None: ...
+
+    return [patch.object(Turns, "rescue", rescue)]
+
+
+@off("not quiet")
+def starting_has_no_deadline() -> Off:
+    return [patch.object(rescue._Look, "_overran_its_start", lambda _: False)]
+
+
+# Workers
+
+
+@off("not quiet")
+def nothing_is_sent_again() -> Off:
+    return [patch.object(Sender, "rewind", lambda _: None)]
+
+
+@off("the journal of")
+def a_journal_takes_any_word_for_all_of_it() -> Off:
+    acknowledge = Sender.acknowledge
+
+    def gullible(self: Sender, mark: int) -> None:
+        acknowledge(self, self.journal.last if mark else 0)
+
+    return [patch.object(Sender, "acknowledge", gullible)]
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_without_it_the_simulation_goes_red(name: str, ground: Ground) -> None:
+    turn_off, says = MUTATIONS[name]
+    patches = turn_off()
+    for one in patches:
+        one.start()
+    try:
+        errors = (run(seed, ground).error for seed in range(WITHIN))
+        error = next((error for error in errors if error is not None and says in str(error)), None)
+    finally:
+        for one in patches:
+            one.stop()
+    assert error is not None, f"{WITHIN} seeds see nothing of it"
