@@ -15,6 +15,8 @@ STRIKES = (
     "node_killed", "power_cut", "disk_gone", "node_frozen", "node_cut_off", "supervisor_killed", "warm_restart",
     "drain", "redis_emptied", "redis_away", "control_killed", "control_frozen", "sql_away", "clock_jumps", "bit_flips",
 )  # fmt: skip
+_ZOMBIES = ("node_frozen", "node_cut_off")
+"""What makes two of one attempt's kind: the heart of the matter, and rare."""
 HABITS = ("users", "crashes", "poison", "hangs", "deaf")
 NETWORK = ("drop", "twice", "late", "half", "interleave")
 ALL = frozenset((*STRIKES, *HABITS, *NETWORK))
@@ -23,7 +25,7 @@ ALL = frozenset((*STRIKES, *HABITS, *NETWORK))
 def weather_of(seed: int, without: frozenset[str] = frozenset()) -> Weather:
     """Each seed meets some of all that can happen: what always meets everything never gets anywhere."""
     dice = Random(f"weather-{seed}")
-    some = frozenset(name for name in (*STRIKES, *HABITS) if dice.random() < 0.4)
+    some = frozenset(name for name in (*STRIKES, *HABITS) if dice.random() < (0.5 if name in _ZOMBIES else 0.25))
     rates = {name: dice.choice([0.0, 0.0, 0.02, 0.1]) for name in NETWORK}
     rates = {name: 0.0 if name in without else rate for name, rate in rates.items()}
     return Weather(some - without, **rates)
@@ -40,7 +42,7 @@ class Adversary:
         if self.world.clock >= self.until:
             return
         getattr(self, self.world.dice.choice(self.strikes))()
-        self.world.after(self.world.between(0.3, 8), self._turn)
+        self.world.after(self.world.between(0.3, 6), self._turn)
 
     def _node(self) -> Node:
         return self.world.dice.choice(self.railway.nodes)
@@ -71,7 +73,7 @@ class Adversary:
         node = self._node()
         self.world.say(node.name, "freezes")
         node.is_frozen = True
-        self.world.after(self._for(1, 20), self._thaw, node, node.start)
+        self.world.after(self._for(3, 18), self._thaw, node, node.start)
 
     def _thaw(self, node: Node, start: object) -> None:
         if node.start is start and node.is_frozen:
@@ -83,7 +85,7 @@ class Adversary:
         node = self._node()
         self.world.say(node.name, "is cut off")
         node.line.is_cut = True
-        self.world.after(self._for(1, 20), self._connect, node)
+        self.world.after(self._for(3, 18), self._connect, node)
 
     def _connect(self, node: Node) -> None:
         if node.line.is_cut:

@@ -59,7 +59,7 @@ def _in_memory() -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.connection.driver_connection.execute("BEGIN IMMEDIATE")
 
     return engine
 

@@ -126,7 +126,9 @@ class Start:
                     self._beat()
                 self._listen()
                 self._take_bells()
-                self._askers = [asker for asker in self._askers if asker.turn()]
+                for asker in list(self._askers):
+                    if not asker.turn():
+                        self._askers.remove(asker)
             except AWAY:
                 for sender in self.resender.taken.values():
                     sender.rewind()

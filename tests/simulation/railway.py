@@ -35,7 +35,7 @@ class Railway:
     def open(self) -> None:
         world = self.world
         self.start_control()
-        self.nodes = [Node(self, f"node{number}", slots) for number, slots in ((1, 2), (2, 1))]
+        self.nodes = [Node(self, f"node{number}", slots) for number, slots in ((1, 2), (2, 2))]
         for node in self.nodes:
             world.after(world.between(0, 2), node.up)
         self.users.begin()

@@ -43,7 +43,7 @@ class Users:
 
     def begin(self) -> None:
         for number in range(self.world.dice.randint(1, 4)):
-            self.world.after(self.world.between(0, 12), self.submit, number)
+            self.world.after(self.world.between(0, 8), self.submit, number)
         if "users" in self.world.weather.faults:
             for _ in range(self.world.dice.randint(1, 8)):
                 self.world.after(self.world.between(1, 30), self.change_a_mind)
@@ -140,10 +140,10 @@ class Users:
 
 def a_plan(railway: Railway) -> Plan:
     dice, faults = railway.world.dice, railway.world.weather.faults
-    steps = dice.randint(2, 10)
+    steps = dice.choice([2, 5, 10, 20])
     return Plan(
         steps=steps,
-        save_every=dice.randint(1, 4),
+        save_every=dice.choice([1, 1, 2, 4]),
         keep=dice.randint(1, 2),
         crashes=dice.choice([0.0, 0.0, 0.1]) if "crashes" in faults else 0.0,
         is_poison="poison" in faults and dice.random() < 0.2,
