@@ -8,25 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-IGNORE = -100
-"""A label that does not count."""
+from worker.trainer.losses.labels import IGNORE, BadLabel
+
+if TYPE_CHECKING:
+    from worker.trainer.losses.families import Family
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     total: Tensor
-    count: Tensor | int
+    count: Tensor | float
+
+    def over(self, num_items: Tensor | int | None) -> Tensor:
+        """The mean, or the share of a window in which `num_items` count."""
+        return self.total / (self.count if num_items is None else num_items)
 
 
-def items(labels: Tensor) -> Tensor:
+def items(labels: Tensor, ignore: int = IGNORE) -> Tensor:
     """How many labels count."""
-    return labels.ne(IGNORE).sum()
+    return labels.ne(ignore).sum()
 
 
 def regression(logits: Tensor, labels: Tensor) -> Loss:
@@ -36,12 +42,20 @@ def regression(logits: Tensor, labels: Tensor) -> Loss:
     return Loss(functional.mse_loss(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
 
 
-def classification(logits: Tensor, labels: Tensor) -> Loss:
+def classification(logits: Tensor, labels: Tensor, ignore: int = IGNORE) -> Loss:
     """Cross entropy over the last dimension of the logits: of samples, or of tokens."""
-    total = functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1), ignore_index=IGNORE, reduction="sum"
-    )
-    return Loss(total, items(labels))
+    classes = logits.shape[-1]
+    return cross_entropy_sum(logits.reshape(-1, classes).float(), labels.reshape(-1), ignore)
+
+
+def cross_entropy_sum(source: Tensor, target: Tensor, ignore: int = IGNORE) -> Loss:
+    """Over dimension 1 of the source. A class that does not exist is told by its number, not by torch's bounds."""
+    try:
+        total = functional.cross_entropy(source, target, ignore_index=ignore, reduction="sum")
+    except (IndexError, RuntimeError):
+        BadLabel.refuse("labels", target, source.shape[1], ignore)
+        raise
+    return Loss(total, items(target, ignore))
 
 
 def from_logits(logits: Tensor, labels: Tensor) -> Loss:
@@ -92,27 +106,39 @@ def predictions(outputs: Any, ignore_keys: list[str], has_loss: bool) -> Any:
 
 
 def loss_and_how(
-    outputs: Any, labels: Tensor | None, num_items: Tensor | int | None, *, shifts: bool = False
+    outputs: Any,
+    labels: Tensor | None,
+    num_items: Tensor | int | None,
+    *,
+    shifts: bool = False,
+    family: Family | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, bool]:
-    """The loss, and whether it is already scaled for the whole window of micro-batches."""
+    """The loss, and whether it is already scaled for the whole window of micro-batches.
+
+    `family` is what the model's class name says its logits are about; without one the labels' kind and shape say it.
+    """
     loss = own_loss(outputs)
     if loss is not None and loss.dim() == 0:
         return loss, False
     if loss is not None:
         return _shared(Loss(loss.sum(), _elements(loss, labels)), num_items)
-    logits = outputs if isinstance(outputs, Tensor) else _logits(outputs)
+    if family is not None and inputs is not None and family.has_labels(inputs):
+        found = family.loss(outputs, inputs)
+        return _shared(found, num_items) if family.sums else (found.total, False)
     if labels is None:
         raise ValueError(
             "the model returned no loss, and the batch has no labels to make one from: "
             "they are called labels, label or label_ids"
         )
+    logits = logits_of(outputs)
     if shifts:
         logits, labels = shifted(logits, labels)
     return _shared(from_logits(logits, labels), num_items)
 
 
 def _shared(loss: Loss, num_items: Tensor | int | None) -> tuple[Tensor, bool]:
-    return loss.total / (loss.count if num_items is None else num_items), num_items is not None
+    return loss.over(num_items), num_items is not None
 
 
 def _elements(loss: Tensor, labels: Tensor | None) -> Tensor | int:
@@ -120,7 +146,9 @@ def _elements(loss: Tensor, labels: Tensor | None) -> Tensor | int:
     return items(labels) if same and labels is not None else loss.numel()
 
 
-def _logits(outputs: Any) -> Tensor:
+def logits_of(outputs: Any) -> Tensor:
+    if isinstance(outputs, Tensor):
+        return outputs
     logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     if logits is None:
         keys = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__

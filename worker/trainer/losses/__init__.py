@@ -1,0 +1,75 @@
+"""What a step is made to lessen.
+
+contract.py   a loss is a sum and what it is a sum over; a model's own is found, or made of logits and labels
+families.py   the reference's losses by its names, and which one a model's class name asks for
+detection.py  boxes and masks, matched to what they should be
+smoothing.py  LabelSmoother
+labels.py     labels that no class answers to, named before a GPU asserts
+"""
+
+from worker.trainer.losses.contract import (
+    Loss,
+    classification,
+    cross_entropy_sum,
+    forward_takes,
+    from_logits,
+    items,
+    logits_of,
+    loss_and_how,
+    own_loss,
+    predictions,
+    regression,
+    shifted,
+    shifts_labels,
+)
+from worker.trainer.losses.detection import ForObjectDetectionLoss, ForSegmentationLoss
+from worker.trainer.losses.families import (
+    FAMILIES,
+    LOSS_MAPPING,
+    Family,
+    ForCausalLMLoss,
+    ForMaskedLMLoss,
+    ForQuestionAnsweringLoss,
+    ForSemanticSegmentationLoss,
+    ForSequenceClassificationLoss,
+    ForTokenClassification,
+    family_of,
+    fixed_cross_entropy,
+)
+from worker.trainer.losses.labels import IGNORE, BadLabel, classes_of, explain, require_labels
+from worker.trainer.losses.smoothing import LabelSmoother
+
+__all__ = [
+    "FAMILIES",
+    "IGNORE",
+    "LOSS_MAPPING",
+    "BadLabel",
+    "Family",
+    "ForCausalLMLoss",
+    "ForMaskedLMLoss",
+    "ForObjectDetectionLoss",
+    "ForQuestionAnsweringLoss",
+    "ForSegmentationLoss",
+    "ForSemanticSegmentationLoss",
+    "ForSequenceClassificationLoss",
+    "ForTokenClassification",
+    "LabelSmoother",
+    "Loss",
+    "classes_of",
+    "classification",
+    "cross_entropy_sum",
+    "explain",
+    "family_of",
+    "fixed_cross_entropy",
+    "forward_takes",
+    "from_logits",
+    "items",
+    "logits_of",
+    "loss_and_how",
+    "own_loss",
+    "predictions",
+    "regression",
+    "require_labels",
+    "shifted",
+    "shifts_labels",
+]

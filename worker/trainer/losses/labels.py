@@ -1,0 +1,120 @@
+"""Labels that no class answers to. A GPU meets them with an assert that kills the process and names nothing.
+
+So they are looked at on the host: in the first batch, before the first step, where the model says how many classes it
+has; in the batches at hand, after something broke.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from contract.errors import DatasetError
+
+IGNORE = -100
+"""A label that does not count."""
+
+_CLASSES = ("SequenceClassification", "ImageClassification", "AudioClassification", "VideoClassification")
+_PER_PLACE = ("TokenClassification", "SemanticSegmentation")
+_WORDS = ("CausalLM", "LMHeadModel", "MaskedLM", "ConditionalGeneration", "PreTraining")
+
+
+@dataclass(frozen=True, slots=True)
+class BadLabel:
+    """One label out of range, and where it stands."""
+
+    name: str
+    value: int
+    at: tuple[int, ...]
+    classes: int
+    ignore: int
+
+    @classmethod
+    def find(cls, name: str, labels: Any, classes: int, ignore: int = IGNORE) -> BadLabel | None:
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+            return None
+        bad = labels.ne(ignore) & (labels.lt(0) | labels.ge(classes))
+        places = bad.nonzero()
+        if not len(places):
+            return None
+        at = tuple(int(each) for each in places[0])
+        return cls(name, int(labels[at]), at, classes, ignore)
+
+    @classmethod
+    def refuse(cls, name: str, labels: Any, classes: int, ignore: int = IGNORE) -> None:
+        found = cls.find(name, labels, classes, ignore)
+        if found is not None:
+            raise DatasetError(str(found), hint=found.hint)
+
+    def __str__(self) -> str:
+        place = f"sample {self.at[0]}" if len(self.at) == 1 else f"place {list(self.at)}"
+        return (
+            f"{self.name} has {self.value} at {place} of the batch, and the model knows the classes 0 to "
+            f"{self.classes - 1}: {self.hint}"
+        )
+
+    @property
+    def hint(self) -> str:
+        if self.value < 0:
+            return f"what shall not count is {self.ignore}"
+        more = f"give the model {self.value + 1} classes or more"
+        return f"{more}, or correct the data; what shall not count is {self.ignore}"
+
+
+def classes_of(model: nn.Module) -> int | None:
+    """How many classes the model says it has; None where it does not, or where its labels are no classes."""
+    config, kind = getattr(model, "config", None), type(model).__name__
+    count: Any = None
+    if any(each in kind for each in _CLASSES):
+        whole = getattr(config, "problem_type", None) in (None, "single_label_classification")
+        count = getattr(config, "num_labels", None) if whole else None
+        count = None if count == 1 else count
+    elif any(each in kind for each in _PER_PLACE):
+        count = getattr(config, "num_labels", None)
+    elif any(each in kind for each in _WORDS):
+        count = getattr(config, "vocab_size", None)
+    return count if isinstance(count, int) else None
+
+
+def ignored_by(model: nn.Module) -> int:
+    """The label that does not count: segmentation has another than everybody else."""
+    if "SemanticSegmentation" in type(model).__name__:
+        return int(getattr(getattr(model, "config", None), "semantic_loss_ignore_index", 255))
+    return IGNORE
+
+
+def require_labels(batch: Mapping[str, Any], model: nn.Module, names: Iterable[str] = ("labels",)) -> None:
+    """For a batch on the host: DatasetError with the first label out of range."""
+    classes = classes_of(model)
+    if classes is not None:
+        for name in names:
+            BadLabel.refuse(name, batch.get(name), classes, ignored_by(model))
+
+
+def explain(
+    error: BaseException, batches: Iterable[Mapping[str, Any]], model: nn.Module, names: Iterable[str] = ("labels",)
+) -> DatasetError | None:
+    """Why a step broke, if a label out of range in these host batches can be why; raise it from the error.
+
+    A module that says nothing about its classes is taken to have as many as its last linear layer has outputs.
+    """
+    text = str(error)
+    if not isinstance(error, IndexError) and "assert" not in text and "out of bounds" not in text:
+        return None
+    classes = classes_of(model) or _outputs_of_the_last_layer(model)
+    if classes is None:
+        return None
+    for batch in batches:
+        for name in names:
+            found = BadLabel.find(name, batch.get(name), classes, ignored_by(model))
+            if found is not None:
+                return DatasetError(str(found), hint=found.hint)
+    return None
+
+
+def _outputs_of_the_last_layer(model: nn.Module) -> int | None:
+    widths = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
+    return widths[-1] if widths else None
