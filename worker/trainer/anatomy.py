@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from worker.trainer.losses import shifts_labels
+from worker.trainer.losses import Family, family_of, shifts_labels
 
 _SHIFTING_LOSSES = frozenset({"ForCausalLM", "ForConditionalGeneration", "CsmForConditionalGeneration"})
 """The reference's kinds of loss in which the logits at one place are about the label at the next."""
@@ -29,6 +29,8 @@ class Anatomy:
     """`forward` wants to know `num_items_in_batch`, and then scales its loss for the whole window of micro-batches."""
     can_return_loss: bool
     """A loss comes without labels: `return_loss` is on by default."""
+    family: Family | None
+    """Which loss its logits are about, where its class name says so."""
     main_input: str
     """Whose elements are tokens."""
 
@@ -60,6 +62,7 @@ class Anatomy:
                 )
             ),
             can_return_loss="return_loss" in parameters and parameters["return_loss"].default is True,
+            family=family_of(whole),
             main_input=str(getattr(whole, "main_input_name", "input_ids")),
         )
 

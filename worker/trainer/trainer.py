@@ -251,7 +251,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
     ) -> tuple[Tensor, Any, bool]:
         """(loss, outputs, whether the loss is already a share of the whole window's)."""
-        labels = inputs.get("labels")
+        batch, labels = inputs, inputs.get("labels")
         if self.compute_loss_func is not None or not self.anatomy.takes_labels:
             inputs = {name: value for name, value in inputs.items() if name != "labels"}
         scales_itself = self.model_accepts_loss_kwargs and num_items is not None
@@ -260,7 +260,10 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         outputs = model(**inputs)
         if self.compute_loss_func is not None:
             return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items), outputs, True
-        loss, scaled = losses.loss_and_how(outputs, labels, num_items, shifts=self.anatomy.shifts_labels)
+        anatomy = self.anatomy
+        loss, scaled = losses.loss_and_how(
+            outputs, labels, num_items, shifts=anatomy.shifts_labels, family=anatomy.family, inputs=batch
+        )
         return loss, outputs, scaled or scales_itself
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
