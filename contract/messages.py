@@ -95,7 +95,7 @@ class NodeBeat(Message):
 
 
 class CheckpointOffer(BaseModel):
-    """A committed checkpoint that an attempt may continue from; path is relative to the artifact store's root."""
+    """A checkpoint that an attempt may continue from if it verifies; path is relative to the artifact store's root."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -37,7 +37,11 @@ class AttemptFiles:
     def existing(self, path: str) -> Path:
         """A checkpoint that the service offered, perhaps of an earlier attempt. Nothing outside the store is one."""
         root = self.root.resolve()
-        folder = (root / path).resolve()
+        try:
+            folder = (root / path).resolve()
+        except (OSError, RuntimeError) as error:
+            # Links that lead to each other.
+            raise CheckpointCorrupt(f"{path} leads nowhere: {error}") from error
         if not folder.is_relative_to(root):
             raise CheckpointCorrupt(f"{path} leads out of the artifact store")
         return folder

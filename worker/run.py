@@ -129,7 +129,7 @@ def checkpoint_to_continue(order: Order, emit: Emit) -> str | None:
     for offer in order.checkpoints:
         try:
             folder = order.files.existing(offer.path)
-            verify(folder)
+            verify(folder, offer.manifest_sha256)
         except CheckpointCorrupt as error:
             data = CheckpointData(
                 status="corrupt", path=offer.path, manifest_sha256=offer.manifest_sha256, message=error.message

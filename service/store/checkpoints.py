@@ -18,7 +18,7 @@ _OF_JOB = (
     .where(checkpoints.c.job_id == bindparam("job_id"))
     .order_by(checkpoints.c.no.desc())
 )
-_OFFERS = _OF_JOB.where(checkpoints.c.status == COMMITTED)
+_OFFERS = _OF_JOB.where(checkpoints.c.status != DELETED)
 
 
 def of_job(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
@@ -27,7 +27,11 @@ def of_job(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
 
 
 def offers(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
-    """What an attempt may continue from, newest first."""
+    """What an attempt may continue from if it verifies, newest first. None: the job never had one.
+
+    One that was found corrupt is offered again: its disk may have come back, and a job that had checkpoints must never
+    look like one that starts at step 0.
+    """
     return _rows(conn, _OFFERS, job_id)
 
 

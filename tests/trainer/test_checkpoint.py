@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +93,52 @@ def test_a_folder_without_a_manifest_was_never_completed(two_checkpoints: Path) 
 
     with pytest.raises(CheckpointCorrupt, match="never completed"):
         files.verify(two_checkpoints / "checkpoint-4")
+
+
+@pytest.mark.parametrize("failing", ["is_dir", "is_file", "open"])
+def test_a_checkpoint_that_cannot_be_read_is_passed_over(
+    two_checkpoints: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """A disk that fails, or a right that is missing: it costs this checkpoint, and never the whole attempt."""
+    real = getattr(Path, failing)
+
+    def call(path: Path, *args: Any, **options: Any) -> Any:
+        if "checkpoint-4" in path.parts and path.name != "manifest.json":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, *args, **options)
+
+    with monkeypatch.context() as context:
+        context.setattr(Path, failing, call)
+        with pytest.raises(CheckpointCorrupt, match=r"cannot be read .*Input/output error"):
+            files.verify(two_checkpoints / "checkpoint-4")
+        if failing != "is_dir":
+            assert files.latest_checkpoint(two_checkpoints) == two_checkpoints / "checkpoint-2"
+
+
+def test_a_file_that_became_a_link_is_found_though_its_bytes_are_the_same(two_checkpoints: Path) -> None:
+    weights = two_checkpoints / "checkpoint-4" / "model.safetensors"
+    weights.rename(two_checkpoints / "elsewhere")
+    weights.symlink_to(two_checkpoints / "elsewhere")
+
+    with pytest.raises(CheckpointCorrupt, match=r"checkpoint-4: model\.safetensors is a link"):
+        files.verify(weights.parent)
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\x00", b"{", b"[" * 100_000, b"[]", b'{"files": 3}'])
+def test_a_manifest_of_garbage_is_no_manifest(two_checkpoints: Path, garbage: bytes) -> None:
+    (two_checkpoints / "checkpoint-4" / "manifest.json").write_bytes(garbage)
+
+    assert files.latest_checkpoint(two_checkpoints) == two_checkpoints / "checkpoint-2"
+
+
+def test_a_manifest_that_fits_its_files_and_is_not_the_committed_one_is_refused(two_checkpoints: Path) -> None:
+    folder = two_checkpoints / "checkpoint-4"
+    committed = sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    files.verify(folder, committed)
+    (folder / "manifest.json").write_text('{"files": {}}')
+
+    with pytest.raises(CheckpointCorrupt, match=r"manifest\.json is not the one that was committed"):
+        files.verify(folder, committed)
 
 
 def test_the_newest_complete_checkpoint_is_the_latest(two_checkpoints: Path) -> None:

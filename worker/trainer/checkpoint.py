@@ -166,32 +166,54 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
     return None
 
 
-def verify(folder: str | Path) -> dict[str, Any]:
-    """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and what is wrong."""
+def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, Any]:
+    """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and what is wrong.
+
+    What cannot be read is as good as changed: a disk that fails, or a right that is missing, costs this checkpoint
+    only. `manifest_sha256` is the one that was committed, where somebody has kept it.
+    """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise CheckpointCorrupt(f"{folder.name} is not there any more")
-    manifest = _read_manifest(folder)
+    try:
+        if not folder.is_dir():
+            raise CheckpointCorrupt(f"{folder.name} is not there any more")
+    except OSError as error:
+        raise CheckpointCorrupt(f"{folder.name} cannot be read ({error})") from error
+    manifest = _read_manifest(folder, manifest_sha256)
     for name, expected in manifest["files"].items():
-        path = folder / name
-        if not path.is_file():
-            raise CheckpointCorrupt(f"{folder.name}: {name} is missing")
-        size = path.stat().st_size
-        if size != expected["bytes"]:
-            raise CheckpointCorrupt(f"{folder.name}: {name} has {size} bytes, and was written with {expected['bytes']}")
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
-                raise CheckpointCorrupt(f"{folder.name}: {name} has changed since it was written (its sha256 differs)")
+        try:
+            wrong = _difference(folder / name, expected)
+        except OSError as error:
+            raise CheckpointCorrupt(f"{folder.name}: {name} cannot be read ({error})") from error
+        if wrong:
+            raise CheckpointCorrupt(f"{folder.name}: {name} {wrong}")
     return manifest
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _difference(path: Path, expected: dict[str, Any]) -> str | None:
+    """How a file differs from what the manifest says of it."""
+    if path.is_symlink():
+        return "is a link, and was written as a file"
+    if not path.is_file():
+        return "is missing"
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        return f"has {size} bytes, and was written with {expected['bytes']}"
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+            return "has changed since it was written (its sha256 differs)"
+    return None
+
+
+def _read_manifest(folder: Path, sha256: str | None) -> dict[str, Any]:
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        text = (folder / MANIFEST).read_bytes()
+        manifest = json.loads(text)
     except FileNotFoundError:
         raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is missing, so it was never completed") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} cannot be read ({error})") from error
+    if sha256 and hashlib.sha256(text).hexdigest() != sha256:
+        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is not the one that was committed (its sha256 differs)")
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is not a manifest")
     for name, file in manifest["files"].items():
