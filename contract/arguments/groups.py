@@ -6,6 +6,8 @@ Names and defaults are Hugging Face's. A group knows nothing of the others: what
 
 from __future__ import annotations
 
+from dataclasses import field
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -17,13 +19,21 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _value(value: object) -> object:
+    """`IntervalStrategy.STEPS` is "steps", whoever's enum it is."""
+    return value.value if isinstance(value, Enum) else value
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1)]
 NotNegative = Annotated[Whole, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
-Strategy = Literal["no", "steps", "epoch"]
-ScheduleName = Literal[
+Named = BeforeValidator(_value)
+Strategy = Annotated[Literal["no", "steps", "epoch"], Named]
+SaveStrategy = Annotated[Literal["no", "steps", "epoch", "best"], Named]
+LogLevel = Literal["debug", "detail", "info", "warning", "error", "critical", "passive"]
+ScheduleNames = Literal[
     "linear",
     "cosine",
     "cosine_with_restarts",
@@ -37,7 +47,11 @@ ScheduleName = Literal[
     "warmup_stable_decay",
     "greedy",
 ]
-OptimizerName = Literal["adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop"]
+ScheduleName = Annotated[ScheduleNames, Named]
+OptimizerName = Annotated[Literal["adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop"], Named]
+
+OURS = frozenset({"max_nan_steps", "keep_last", "keep_best", "save_in_background"})
+"""Fields that the reference does not have."""
 
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -95,6 +109,17 @@ class Precision:
 
 
 @dataclass(config=CONFIG)
+class Further:
+    use_cache: bool = False
+    """Whether the model keeps its keys and values from one forward to the next: `model.config.use_cache`."""
+    torch_empty_cache_steps: Count | None = None
+    """Steps between calls that give cached memory back to the device. Slower; helps against fragmentation."""
+    auto_find_batch_size: bool = False
+    """Where a micro-batch does not fit into memory, cut it in halves until it does. The effective batch, the curve and
+    the place in the data stay what they are: accumulation is raised instead."""
+
+
+@dataclass(config=CONFIG)
 class Logging:
     logging_strategy: Strategy = "steps"
     """When to log the training loss."""
@@ -102,8 +127,32 @@ class Logging:
     """Optimizer steps between logs; below 1 a share of all steps."""
     logging_first_step: bool = False
     """Log the first step too."""
+    logging_nan_inf_filter: bool = True
+    """Leave losses that are NaN or infinite out of the logged loss. How many steps had one is logged as `nan_steps`."""
+    max_nan_steps: Count | None = None
+    """End training with an error, which names the steps, once so many in a row had a loss that is NaN or infinite."""
+    include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool = "no"
+    """Count input tokens, all or without padding, and log how many per second. True is `all`."""
     disable_tqdm: bool | None = None
     """No progress bar; plain lines instead. None shows a bar on a terminal only."""
+
+
+@dataclass(config=CONFIG)
+class LogLevels:
+    log_level: LogLevel = "passive"
+    """What the logger `footplate` says at least, on the main process; `passive` leaves it as it is."""
+    log_level_replica: LogLevel = "warning"
+    """The same on every other process."""
+
+
+@dataclass(config=CONFIG)
+class Tracking:
+    report_to: str | list[str] | None = "none"
+    """Trackers that get what is logged: `tensorboard`, `wandb`, `mlflow`, …, `all` that are installed, or `none`."""
+    run_name: str | None = None
+    """What trackers call this run; None is the last part of `output_dir`."""
+    project: str = "huggingface"
+    """What trackers that have projects call this one."""
 
 
 @dataclass(config=CONFIG)
@@ -120,6 +169,14 @@ class Evaluation:
     """Samples per device in evaluation."""
     prediction_loss_only: bool = False
     """Return the loss only; no predictions, no metrics."""
+    eval_do_concat_batches: bool = True
+    """Join the predictions of all batches; False keeps a list with one entry per batch."""
+    eval_accumulation_steps: Count | None = None
+    """Batches whose predictions stay on the device before they are moved to the host; None moves each as it comes."""
+    include_for_metrics: list[str] = field(default_factory=list)
+    """What else `compute_metrics` gets: `inputs`, `loss`."""
+    batch_eval_metrics: bool = False
+    """Call `compute_metrics` batch by batch, the last time with `compute_result=True`: memory stays flat."""
     label_names: list[str] | None = None
     """The batch's keys that are labels; None takes the arguments of `forward` that speak of labels."""
 
@@ -136,13 +193,25 @@ class BestModel:
 
 @dataclass(config=CONFIG)
 class Checkpointing:
-    save_strategy: Literal["no", "steps", "epoch", "best"] = "steps"
+    save_strategy: SaveStrategy = "steps"
     """When to save a checkpoint; `best` saves whenever an evaluation is the best so far."""
     save_steps: Annotated[float, Field(ge=0)] = 500
     """Optimizer steps between checkpoints; below 1 a share of all steps."""
     save_total_limit: Count | None = None
     """How many to keep; None keeps all. The best and the newest are never deleted, nor is the newest that the service
     has stored, from which a job would go on if its node died now."""
+    keep_last: Count | None = None
+    """How many of the newest to keep, beside the best ones; None follows `save_total_limit`."""
+    keep_best: Count | None = None
+    """How many of the best to keep, beside the newest ones, as `metric_for_best_model` ranks them."""
+    save_only_model: bool = False
+    """Save the weights without what continuing needs: smaller, and nothing can resume from it."""
+    save_in_background: bool = False
+    """Training waits for the copy only; another thread writes. `on_save` is then told at the step after the commit."""
+    enable_jit_checkpoint: bool = False
+    """On SIGTERM save a checkpoint after the step at hand, and stop. In a job, a drain does so by itself."""
+    restore_callback_states_from_checkpoint: bool = True
+    """On resume give callbacks with state theirs back. True here, unlike the reference's: a resume is the same run."""
     ignore_data_skip: bool = False
     """On resume start the data of the epoch again, instead of where it stopped."""
 
@@ -153,6 +222,8 @@ class Reproducibility:
     """Seeds Python, NumPy and torch, and so the initial weights where the model is made by the trainer, and dropout."""
     data_seed: NotNegative | None = None
     """Seeds the order of the data; None takes `seed`."""
+    full_determinism: bool = False
+    """Ask torch for algorithms that give the same bits every time. Slower."""
 
 
 @dataclass(config=CONFIG)
@@ -173,10 +244,24 @@ class DataLoading:
     """Keep the loading processes from one epoch to the next."""
     dataloader_prefetch_factor: Count | None = None
     """Batches that each loading process keeps ready."""
+    dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
+    """How loading processes are started; None is torch's own choice."""
+    dataloader_in_order: bool = True
+    """Batches come in the order in which they were asked for; False takes whichever is ready: no resume is exact."""
     remove_unused_columns: bool = True
     """Leave out of the samples what the model's `forward` does not take."""
-    train_sampling_strategy: Literal["random", "sequential"] = "random"
-    """In which order the training data is read."""
+    train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] = "random"
+    """In which order the training data is read: samples of like length together, or batches of like weight."""
+    length_column_name: str = "length"
+    """The column that holds a sample's length, for the orders that look at it; without it lengths are counted."""
+
+
+@dataclass(config=CONFIG)
+class Debugging:
+    debug: str | list[str] = ""
+    """`underflow_overflow` ends training where an activation becomes NaN or infinite, and names the module."""
+    skip_memory_metrics: bool = True
+    """False adds to the metrics how much memory each stage took."""
 
 
 @dataclass(config=CONFIG)

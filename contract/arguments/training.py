@@ -24,13 +24,17 @@ from contract.errors import NotAvailableYet
 @dataclass(config=CONFIG)
 class TrainingArguments(
     groups.Flags,
+    groups.Debugging,
     groups.DataLoading,
     groups.Hardware,
     groups.Reproducibility,
     groups.Checkpointing,
     groups.BestModel,
     groups.Evaluation,
+    groups.Tracking,
+    groups.LogLevels,
     groups.Logging,
+    groups.Further,
     groups.Precision,
     groups.Optimizer,
     groups.LearningRate,
@@ -53,6 +57,10 @@ class TrainingArguments(
 
     def __post_init__(self) -> None:
         self.output_dir = os.path.expanduser(self.output_dir or "trainer_output")
+        if isinstance(self.include_num_input_tokens_seen, bool):
+            self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
+        self.report_to = _names(self.report_to)
+        self.debug = _names(self.debug)
         if self.eval_strategy != "no":
             self.do_eval = True
         if self.eval_strategy == "steps" and not self.eval_steps:
@@ -91,6 +99,12 @@ class TrainingArguments(
 
     def to_json_string(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
+
+
+def _names(value: str | list[str] | None) -> list[str]:
+    """`none`, nothing and an empty list are the same."""
+    names = value.split() if isinstance(value, str) else list(value or [])
+    return [] if names == ["none"] else names
 
 
 def changed(args: TrainingArguments) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The same script on either side: `transformers`' Trainer or ours, and what came of it, to be compared to the last bit."""
+"""The same script on either side, `transformers` and ours, and what came of it, to be compared to the last bit."""
 
 from __future__ import annotations
 

@@ -147,13 +147,16 @@ def test_an_overridden_compute_loss_is_a_mean_per_micro_batch(tmp_path: Path) ->
     assert digest(own.state_dict()) == digest(plain.state_dict())
 
 
-def test_a_loss_that_is_nan_is_logged_as_nan(tmp_path: Path) -> None:
+@pytest.mark.parametrize("filtered", [True, False])
+def test_a_loss_that_is_nan_is_never_hidden(tmp_path: Path, filtered: bool) -> None:
+    """The reference's filter logs 0.0 from the first NaN on: a dead run looks like a perfect one."""
     data = [{"x": torch.full((8,), float("nan")), "labels": torch.zeros(4)}] * 8
 
-    history = trained(tmp_path, toy.mlp(), data, max_steps=1).state.log_history
+    first = trained(tmp_path, toy.mlp(), data, max_steps=1, logging_nan_inf_filter=filtered).state.log_history[0]
 
-    assert history[0]["loss"] != history[0]["loss"]
-    assert history[-1]["train_loss"] != history[-1]["train_loss"]
+    assert first["nan_steps"] == 1
+    assert (first["loss"] == 0.0) is filtered
+    assert (first["loss"] != first["loss"]) is not filtered
 
 
 def test_logits_that_fit_no_labels_are_refused_with_their_shapes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import TYPE_CHECKING
 
 from pydantic.dataclasses import dataclass
@@ -55,6 +56,12 @@ class TrainingArguments(contract_arguments.TrainingArguments):
     @property
     def should_log(self) -> bool:
         return self.local_process_index == 0
+
+    def get_process_log_level(self) -> int | None:
+        """What the logger says at least on this process; None leaves it as it is."""
+        name = self.log_level if self.should_log else self.log_level_replica
+        levels = logging.getLevelNamesMapping()
+        return None if name == "passive" else levels["DEBUG" if name == "detail" else name.upper()]
 
     @property
     def train_batch_size(self) -> int:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
 
-import numpy
 import torch
 from accelerate import skip_first_batches
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from contract.arguments import TrainingArguments
 from worker.trainer.losses import items
-from worker.trainer.samplers import Batches
+from worker.trainer.samplers import Batches, EpochSampler, Numbered
+from worker.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
 
 log = logging.getLogger("footplate.trainer")
 
@@ -30,7 +29,7 @@ def has_length(dataset: object) -> bool:
 
 
 def make_loader(
-    dataset: Any, args: TrainingArguments, collator: Collator, batch_size: int, sampler: Sampler[int] | None
+    dataset: Any, args: TrainingArguments, collator: Collator, batch_size: int, sampler: Sampler[Any] | None
 ) -> DataLoader[Any]:
     """A torch loader with a private generator: torch's own would draw from the generator that dropout uses."""
     options: dict[str, Any] = {
@@ -40,11 +39,39 @@ def make_loader(
         "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available() and not args.use_cpu,
         "persistent_workers": args.dataloader_persistent_workers,
         "prefetch_factor": args.dataloader_prefetch_factor,
+        "multiprocessing_context": args.dataloader_multiprocessing_context,
+        "in_order": args.dataloader_in_order,
         "generator": PrivateGenerator(),
     }
     if isinstance(dataset, IterableDataset) or sampler is None:
         return DataLoader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
-    return DataLoader(dataset, batch_sampler=Batches(sampler, batch_size, args.dataloader_drop_last), **options)
+    seed = args.seed if args.data_seed is None else args.data_seed
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(dataset):
+        # Accelerate replaces it in the same way: an order that is a function of the epoch.
+        sampler = EpochSampler(dataset, seed)
+    batches = Batches(sampler, batch_size, args.dataloader_drop_last, seed=seed)
+    return DataLoader(InWorkers(dataset) if options["num_workers"] else dataset, batch_sampler=batches, **options)
+
+
+class InWorkers(Dataset[Any]):
+    """A dataset in a loading process, where what a sample or a collator draws at random follows from the batch's
+    number: which process reads it, and what it has read before, makes no difference. So a resume reads the same."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: Numbered) -> list[Any]:
+        set_seed(indices.seed)
+        several = getattr(self.dataset, "__getitems__", None)
+        if several is not None:
+            return several(list(indices))  # type: ignore[no-any-return]
+        return [self.dataset[index] for index in indices]
 
 
 class Epoch:
@@ -108,16 +135,16 @@ class Epoch:
 
     def _first(self) -> Any:
         """Shows whether reading draws."""
-        before = _fingerprint()
+        before = host_fingerprint()
         batch = next(self._batches)
-        self._reads_ahead = _fingerprint() != before
+        self._reads_ahead = host_fingerprint() != before
         if self._reads_ahead:
             self._hold_next()
         return batch
 
     def _hold_next(self) -> None:
         self._before_held = host_rng()
-        self._held = [batch for batch in islice(self._batches, 1)]
+        self._held = list(islice(self._batches, 1))
 
 
 def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0) -> Iterator[Any]:
@@ -161,20 +188,16 @@ def draw_and_discard() -> None:
     torch.empty((), dtype=torch.int64).random_()
 
 
-def host_rng() -> dict[str, Any]:
-    """Every generator that reading data in this process may draw from."""
-    return {"python": random.getstate(), "numpy": numpy.random.get_state(), "cpu": torch.get_rng_state()}
-
-
-def set_host_rng(state: Mapping[str, Any]) -> None:
-    random.setstate(state["python"])
-    numpy.random.set_state(state["numpy"])
-    torch.set_rng_state(state["cpu"])
-
-
-def _fingerprint() -> tuple[Any, ...]:
-    state: Any = numpy.random.get_state()
-    return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().numpy().tobytes()
+def without_columns(dataset: Any, keep: Sequence[str]) -> Any:
+    """A dataset of named columns is spared reading those that nobody takes."""
+    names = getattr(dataset, "column_names", None)
+    if not isinstance(names, list) or not hasattr(dataset, "remove_columns"):
+        return dataset
+    unused = [name for name in names if name not in keep]
+    if not unused or len(unused) == len(names):
+        return dataset  # all of them: the collator below says what is wrong
+    _say_what_is_left_out(unused)
+    return dataset.remove_columns(unused)
 
 
 class DropUnused:
@@ -189,10 +212,7 @@ class DropUnused:
         dropped = [name for name in features[0] if name not in self.keep]
         if dropped and not self._told:
             self._told = True
-            log.warning(
-                "left out of the data, because forward does not take them: %s. remove_unused_columns=False keeps them",
-                ", ".join(map(str, dropped)),
-            )
+            _say_what_is_left_out(dropped)
         if not dropped:
             return self.collator(features)
         if len(dropped) == len(features[0]):
@@ -201,6 +221,13 @@ class DropUnused:
                 f"{', '.join(map(str, dropped))}"
             )
         return self.collator([{k: v for k, v in feature.items() if k in self.keep} for feature in features])
+
+
+def _say_what_is_left_out(names: Sequence[Any]) -> None:
+    log.warning(
+        "left out of the data, because forward does not take them: %s. remove_unused_columns=False keeps them",
+        ", ".join(map(str, names)),
+    )
 
 
 def batch_length(batch: Any) -> int:

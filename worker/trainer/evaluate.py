@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -21,73 +21,199 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("footplate.trainer")
 
+_FOLD_AT = 256
+
 
 def run(
-    trainer: Evaluating, loader: Any, *, loss_only: bool, keep: bool, ignore_keys: list[str] | None, prefix: str
+    trainer: Evaluating,
+    loader: Any,
+    *,
+    loss_only: bool,
+    keep: bool,
+    ignore_keys: list[str] | None,
+    prefix: str,
+    by_batch: bool = False,
 ) -> EvalLoopOutput:
-    """Predictions are kept only where `keep` says so: memory is flat otherwise, however many samples there are."""
+    """Predictions are kept only where `keep` says so: memory is flat otherwise, however many samples there are.
+
+    `loss_only` turns off streaming metrics too. `by_batch` hands every batch to `compute_metrics` as it comes.
+    """
+    args = trainer.args
     model = trainer.strategy.prepare_for_evaluation(trainer.model)
     metrics = [] if loss_only else [make_metric(each) for each in trainer.metrics]
-    need_logits = keep or bool(metrics)
-    losses, kept = _MeanLoss(), _Kept()
-    was_training = model.training
-    model.eval()
+    losses, exact = MeanLoss(leaves_out_not_finite=args.logging_nan_inf_filter), ExactLoss()
+    kept = {name: Kept(args.eval_accumulation_steps or 1, joins=args.eval_do_concat_batches) for name in _KEPT}
+    wants_inputs, wants_losses = ("inputs" in args.include_for_metrics, "loss" in args.include_for_metrics)
+    computed: Mapping[str, Any] = {}
+    loss_only_steps = not (keep or metrics or by_batch)
     trainer.callback_handler.eval_dataloader = loader
-    batches = trainer.strategy.plain_loader(loader)
-    if is_ours(batches):
-        draw_and_discard()
-    try:
-        for batch in batches:
-            loss, logits, labels = trainer.prediction_step(model, batch, not need_logits, ignore_keys)
-            samples = batch_length(batch)
+    with _evaluating(trainer, model):
+        for batch, is_last in _marked(_opened(trainer, loader), by_batch):
+            loss, logits, labels = trainer.prediction_step(model, batch, loss_only_steps, ignore_keys)
+            losses.add(loss, batch_length(batch))
+            exact.add(loss, batch, trainer)
             if logits is not None and trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
-            losses.add(loss, samples)
             _update(metrics, logits, labels, shifts=trainer.anatomy.shifts_labels)
+            inputs = trainer._prepare_input(batch[trainer.anatomy.main_input]) if wants_inputs else None
             if keep:
-                kept.add(logits, labels)
-            trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
-    finally:
-        model.train(was_training)
-    predictions, label_ids = kept.arrays()
-    found = _computed(metrics, trainer.compute_metrics if keep else None, predictions, label_ids)
+                for name, value in zip(_KEPT, (logits, labels, inputs), strict=True):
+                    kept[name].add(value)
+            trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
+            if by_batch and trainer.compute_metrics is not None and logits is not None and labels is not None:
+                each = loss.repeat(batch_length(batch)) if wants_losses and loss is not None else None
+                seen = EvalPrediction(logits, labels, batch if wants_inputs else None, each)
+                computed = trainer.compute_metrics(seen, compute_result=is_last) or {}
+    predictions, label_ids, inputs = (kept[name].arrays() for name in _KEPT)
+    found = {name: value for metric in metrics for name, value in metric.compute().items()}
+    if (
+        keep
+        and not by_batch
+        and trainer.compute_metrics is not None
+        and predictions is not None
+        and label_ids is not None
+    ):
+        per_sample = losses.per_sample() if wants_losses else None
+        computed = trainer.compute_metrics(EvalPrediction(predictions, label_ids, inputs, per_sample))
+    found.update({name: plain(value) for name, value in computed.items()})
     if losses.samples:
-        found["loss"] = losses.mean()
+        found[f"{prefix}_loss"] = losses.mean()
+        found.update(exact.found(losses.samples))
     return EvalLoopOutput(predictions, label_ids, _prefixed(found, prefix), losses.seen)
 
 
-class _MeanLoss:
-    """The mean of batch losses, weighted by samples: the reference's meaning. The sum stays on the device."""
+_KEPT = ("predictions", "labels", "inputs")
 
-    def __init__(self) -> None:
-        self.total: Tensor | float = 0.0
+
+class _evaluating:
+    """Model and optimizer as they are in evaluation; afterwards as they were, also when evaluating raises."""
+
+    def __init__(self, trainer: Evaluating, model: Any) -> None:
+        self.model, self.optimizer = model, trainer.optimizer
+        self.was_training = model.training
+
+    def __enter__(self) -> None:
+        self.model.eval()
+        if hasattr(self.optimizer, "eval"):
+            self.optimizer.eval()
+
+    def __exit__(self, *error: object) -> None:
+        self.model.train(self.was_training)
+        if self.was_training and hasattr(self.optimizer, "train"):
+            self.optimizer.train()
+
+
+def _opened(trainer: Evaluating, loader: Any) -> Iterator[Any]:
+    batches = trainer.strategy.plain_loader(loader)
+    if is_ours(batches):
+        draw_and_discard()
+    return iter(batches)
+
+
+def _marked(batches: Iterator[Any], marks: bool) -> Iterator[tuple[Any, bool]]:
+    """Each with whether it is the last: to know that, one is read ahead."""
+    if not marks:
+        for batch in batches:
+            yield batch, False
+        return
+    none = object()
+    batch = next(batches, none)
+    while batch is not none:
+        following = next(batches, none)
+        yield batch, following is none
+        batch = following
+
+
+class MeanLoss:
+    """The mean of batch losses, weighted by samples: the reference's meaning, and its sum to the last bit.
+
+    They stay on the device, and are read some hundred at a time.
+    """
+
+    def __init__(self, *, leaves_out_not_finite: bool = False) -> None:
         self.samples = self.seen = 0
+        self._leaves_out = leaves_out_not_finite
+        self._on_device: list[Tensor] = []
+        self._values: list[float] = []
+        self._counts: list[int] = []
 
     def add(self, loss: Tensor | None, samples: int) -> None:
         self.seen += samples
-        if loss is not None:
-            self.total = self.total + loss.float() * samples
-            self.samples += samples
+        if loss is None:
+            return
+        self.samples += samples
+        self._on_device.append(loss)
+        self._counts.append(samples)
+        if len(self._on_device) >= _FOLD_AT:
+            self._read()
+
+    def _read(self) -> None:
+        if self._on_device:
+            self._values += torch.stack([each.double() for each in self._on_device]).tolist()
+            self._on_device.clear()
+
+    def per_sample(self) -> Any:
+        """Every sample has the mean of its batch."""
+        self._read()
+        return numpy.repeat(numpy.asarray(self._values, dtype=numpy.float32), self._counts)
 
     def mean(self) -> float:
-        return float(self.total) / self.samples
+        every = self.per_sample()
+        finite = numpy.isfinite(every)
+        return float((every[finite] if self._leaves_out and finite.any() else every).mean())
 
 
-class _Kept:
-    """All predictions and labels, on the host."""
+class ExactLoss:
+    """The mean over what the loss is a mean of: of token tasks it does not depend on how samples were batched."""
 
     def __init__(self) -> None:
-        self.predictions: list[Any] = []
-        self.labels: list[Any] = []
+        self._parts: list[tuple[Tensor, Tensor]] = []
 
-    def add(self, logits: Any, labels: Any) -> None:
-        if logits is not None:
-            self.predictions.append(_on_host(logits))
-        if labels is not None:
-            self.labels.append(_on_host(labels))
+    def add(self, loss: Tensor | None, batch: Any, trainer: Evaluating) -> None:
+        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        if loss is None or not isinstance(labels, Tensor) or labels.dim() < 2 or labels.is_floating_point():
+            return
+        items = trainer._get_num_items_in_batch([batch], loss.device)
+        if isinstance(items, Tensor):
+            self._parts.append((torch.where(items > 0, loss * items, 0.0), items))
+        if len(self._parts) >= _FOLD_AT:
+            self._parts = [self._sums()]
 
-    def arrays(self) -> tuple[Any, Any]:
-        return _joined(self.predictions), _joined(self.labels)
+    def _sums(self) -> tuple[Tensor, Tensor]:
+        totals, counts = zip(*self._parts, strict=True)
+        return torch.stack([each.double() for each in totals]).sum(), torch.stack(counts).sum()
+
+    def found(self, samples: int) -> dict[str, float]:
+        if not self._parts:
+            return {}
+        total, count = (float(each) for each in self._sums())
+        return {"loss_exact": total / count} if count and count != samples else {}
+
+
+class Kept:
+    """Outputs, on the device for so many batches and then on the host."""
+
+    def __init__(self, batches_on_device: int, *, joins: bool = True) -> None:
+        self._batches_on_device, self._joins = batches_on_device, joins
+        self._on_device: list[Any] = []
+        self._on_host: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            return
+        self._on_device.append(value)
+        if len(self._on_device) >= self._batches_on_device:
+            self._move()
+
+    def _move(self) -> None:
+        self._on_host += [_on_host(each) for each in self._on_device]
+        self._on_device.clear()
+
+    def arrays(self) -> Any:
+        self._move()
+        if not self._joins:
+            return self._on_host or None
+        return _joined(self._on_host)
 
 
 def _update(metrics: Iterable[Metric], logits: Any, labels: Any, *, shifts: bool) -> None:
@@ -101,20 +227,15 @@ def _update(metrics: Iterable[Metric], logits: Any, labels: Any, *, shifts: bool
         metric.update(first, labels)
 
 
-def _computed(
-    metrics: Iterable[Metric], compute: Callable[[EvalPrediction], Mapping[str, Any]] | None, logits: Any, labels: Any
-) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for metric in metrics:
-        found.update(metric.compute())
-    if compute is not None and logits is not None and labels is not None:
-        found.update({name: _plain(value) for name, value in compute(EvalPrediction(logits, labels)).items()})
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """A number that JSON can hold, from NumPy's and torch's scalars."""
-    return value.item() if hasattr(value, "item") and getattr(value, "size", 1) in (1, value.size) else value
+def plain(value: Any) -> Any:
+    """What JSON can hold, from NumPy's and torch's scalars, in containers too."""
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain(each) for each in value)
+    if isinstance(value, numpy.generic) or (isinstance(value, Tensor) and value.numel() == 1):
+        return value.item()
+    return value
 
 
 def _prefixed(metrics: dict[str, float], prefix: str) -> dict[str, float]:
@@ -127,7 +248,9 @@ def _on_host(value: Any) -> Any:
         return (value.float() if value.dtype is torch.bfloat16 else value).cpu().numpy()
     if isinstance(value, Mapping):
         return {name: _on_host(each) for name, each in value.items()}
-    return tuple(_on_host(each) for each in value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_on_host(each) for each in value)
+    return value
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -152,7 +275,12 @@ def _padded(part: Any, width: int) -> Any:
 
 
 def speed_metrics(
-    prefix: str, started: float, *, samples: float | None = None, steps: float | None = None, tokens: float | None = None
+    prefix: str,
+    started: float,
+    *,
+    samples: float | None = None,
+    steps: float | None = None,
+    tokens: float | None = None,
 ) -> dict[str, float]:
     """How long it took, and how much that is per second; rounded as the reference does. By the wall clock."""
     seconds = max(time.time() - started, 1e-9)

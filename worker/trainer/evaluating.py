@@ -15,6 +15,7 @@ from worker.trainer import evaluate, losses
 from worker.trainer.parts import Parts
 from worker.trainer.schedules import follows_a_metric
 from worker.trainer.state import EvalLoopOutput, PredictionOutput
+from worker.trainer.watching import Memory
 
 
 class Evaluating(Parts):
@@ -24,6 +25,7 @@ class Evaluating(Parts):
         compute_loss: Callable[..., Any]
         compute_loss_context_manager: Callable[[], AbstractContextManager[Any]]
         log: Callable[..., None]
+        _prepare_input: Callable[[Any], Any]
         _prepare_inputs: Callable[..., dict[str, Any]]
         _get_num_items_in_batch: Callable[..., Tensor | int | None]
 
@@ -39,7 +41,8 @@ class Evaluating(Parts):
                 # By name where it is ours: an override of get_eval_dataloader then knows which one it is asked for.
                 found |= self.evaluate(each if given else name, ignore_keys, f"{metric_key_prefix}_{name}")
             return found
-        started = time.time()
+        started, memory = time.time(), Memory(is_measured=not self.args.skip_memory_metrics)
+        memory.start()
         output = self.evaluation_loop(
             self.get_eval_dataloader(eval_dataset),
             description="Evaluation",
@@ -49,6 +52,7 @@ class Evaluating(Parts):
             metric_key_prefix=metric_key_prefix,
         )
         output.metrics.update(self._eval_speed(metric_key_prefix, started, output.num_samples))
+        output.metrics.update(memory.figures(metric_key_prefix))
         self.log(output.metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, output.metrics)
         return output.metrics
@@ -78,8 +82,16 @@ class Evaluating(Parts):
     ) -> EvalLoopOutput:
         loss_only = self.args.prediction_loss_only
         keep = not (loss_only if prediction_loss_only is None else prediction_loss_only)
+        by_batch = keep and self.args.batch_eval_metrics and self.compute_metrics is not None
         return evaluate.run(
-            self, dataloader, loss_only=loss_only, keep=keep, ignore_keys=ignore_keys, prefix=metric_key_prefix
+            self,
+            dataloader,
+            loss_only=loss_only,
+            # Metrics that are computed by the batch need no others; a prediction is asked for its predictions.
+            keep=keep and not (by_batch and description != "Prediction"),
+            ignore_keys=ignore_keys,
+            prefix=metric_key_prefix,
+            by_batch=by_batch,
         )
 
     def prediction_step(

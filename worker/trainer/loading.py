@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from contract import arguments as contract_arguments
-from worker.trainer.data import DropUnused, has_length, make_loader
+from worker.trainer.data import DropUnused, has_length, make_loader, without_columns
 from worker.trainer.parts import Parts
-from worker.trainer.samplers import EpochSampler
+from worker.trainer.samplers import BatchRebalanceSampler, EpochSampler, LengthGroupedSampler, lengths_of
 
 
 class Loading(Parts):
@@ -30,10 +31,11 @@ class Loading(Parts):
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         return self._loader(test_dataset, self.args.eval_batch_size, self._get_eval_sampler(test_dataset))
 
-    def _loader(self, dataset: Any, batch_size: int, sampler: Sampler[int] | None) -> Any:
+    def _loader(self, dataset: Any, batch_size: int, sampler: Sampler[Any] | None) -> Any:
         collator = self.data_collator
         if self.args.remove_unused_columns and not self.anatomy.takes_anything:
-            collator = DropUnused(collator, [*self._signature_columns, "labels"])
+            keep = [*self._signature_columns, "labels"]
+            dataset, collator = without_columns(dataset, keep), DropUnused(collator, keep)
         return self.strategy.prepare_loader(make_loader(dataset, self.args, collator, batch_size, sampler))
 
     @property
@@ -41,15 +43,34 @@ class Loading(Parts):
         """What the model takes of a sample, labels under any of their names."""
         return [*(self.anatomy.arguments or ("x",)), "label", "label_ids", *self.label_names]
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if not has_length(dataset):
             return None
-        in_order = self.args.train_sampling_strategy == "sequential"
-        return SequentialSampler(dataset) if in_order else EpochSampler(dataset, self.data_seed)
+        args = self.args
+        if args.train_sampling_strategy == "sequential":
+            return SequentialSampler(dataset)
+        if args.train_sampling_strategy == "random":
+            return EpochSampler(dataset, self.data_seed)
+        lengths, step = self._lengths(dataset), self._train_batch_size * args.gradient_accumulation_steps
+        if args.train_sampling_strategy == "group_by_length":
+            return LengthGroupedSampler(step, lengths=lengths)
+        return BatchRebalanceSampler(
+            lengths, step, args.gradient_accumulation_steps, drop_last=args.dataloader_drop_last
+        )
 
-    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
-        return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[Any] | None:
+        if not has_length(eval_dataset):
+            return None
+        if self.args.train_sampling_strategy == "group_by_length":
+            generator = torch.Generator().manual_seed(self.data_seed)
+            lengths = self._lengths(eval_dataset)
+            return LengthGroupedSampler(self.args.eval_batch_size, lengths=lengths, generator=generator)
+        return SequentialSampler(eval_dataset)
+
+    def _lengths(self, dataset: Any) -> list[int]:
+        names = getattr(self.processing_class, "model_input_names", None)
+        return lengths_of(dataset, names[0] if names else None, self.args.length_column_name)
 
     @property
     def data_seed(self) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from contract.errors import DatasetError
 from worker.trainer.data import Epoch, has_length
+from worker.trainer.fitting import explain
 from worker.trainer.step import Step
 
 if TYPE_CHECKING:
@@ -95,7 +96,12 @@ def _run_epoch(trainer: Trainer, plan: Plan, step: Step, epoch: int, done: int, 
             trainer.control.should_training_stop |= batch == 0
             break
         trainer.control = events.on_step_begin(args, state, trainer.control)
-        step.run(window, items)
+        trainer._last_batches = (epoch, batch, len(window))
+        try:
+            step.run(window, items)
+        except (RuntimeError, MemoryError) as error:
+            explain(error, window)
+            raise
         batch += len(window)
         state.global_step += 1
         state.epoch = epoch + batch / plan.batches_per_epoch

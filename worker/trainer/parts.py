@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from worker.trainer.saving import SaveFailed
     from worker.trainer.step import Step
     from worker.trainer.strategies.single import Single
+    from worker.trainer.watching import Memory
 
 
 class Parts:
@@ -59,7 +60,7 @@ class Parts:
     control: TrainerControl
     callback_handler: CallbackHandler
     is_in_train: bool
-    current_gradient_accumulation_steps: int
+    current_gradient_accumulation_steps: float
     """Micro-batches in the window at hand; the last one of an epoch may have fewer."""
     current_flos: float
     """Floating point operations since they were last stored in the state."""
@@ -75,6 +76,9 @@ class Parts:
     _ignore_keys_for_eval: list[str] | None
     _step: Step
     _epoch: Epoch | None
+    _last_batches: tuple[int, int, int]
+    """Epoch, first batch and number of batches of the step at hand."""
+    _memory: Memory
     _started: float
     """By the wall clock, since a `log` of the user's own is handed it."""
     _first_step: int

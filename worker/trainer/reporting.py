@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.trainer import checkpoint as files
+from worker.trainer.arguments import TrainingArguments
 from worker.trainer.evaluate import speed_metrics
 from worker.trainer.parts import Parts
+from worker.trainer.samplers import Batches
 from worker.trainer.tally import Taken
 
 
@@ -86,6 +89,15 @@ class Reporting(Parts):
             count = tokens.numel() if pad is None else int((tokens != pad).sum())
         self.state.num_input_tokens_seen += count
 
+    def describe_step(self) -> str:
+        """Which data the step at hand saw."""
+        epoch, first, count = self._last_batches
+        numbers = getattr(self.callback_handler.train_dataloader, "batch_sampler", None)
+        samples = numbers.samples(first, count) if isinstance(numbers, Batches) else []
+        shown = ", ".join(map(str, samples[:32])) + (", …" if len(samples) > 32 else "")
+        which = f" (samples {shown})" if samples else ""
+        return f"saw batches {first} to {first + count - 1} of epoch {epoch}{which}"
+
     def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
         """Prints the metrics, aligned."""
         if not self.is_world_process_zero():
@@ -119,6 +131,12 @@ class Reporting(Parts):
         folder = Path(self.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
         self.state.save_to_json(folder / files.STATE)
+
+
+def set_log_level(args: TrainingArguments) -> None:
+    level = args.get_process_log_level()
+    if level is not None:
+        logging.getLogger("footplate").setLevel(level)
 
 
 def _readable(name: str, value: Any) -> Any:

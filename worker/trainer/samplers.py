@@ -1,8 +1,9 @@
-"""The order of the data: a pure function of (seed, epoch), so that any place in it is found without walking to it."""
+"""The order of the data: where it can be a pure function of (seed, epoch), any place in it is found without a walk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import Any
 
 import torch
 from torch.utils.data import Sampler, SequentialSampler
@@ -28,37 +29,185 @@ class EpochSampler(Sampler[int]):
         return len(self.data_source)
 
 
+class LengthGroupedSampler(Sampler[int]):
+    """Random, but samples of like length come together: less padding. The longest comes first, so that what does not
+    fit into memory is known at once.
+
+    Without a generator it draws from torch's own, as the reference's does.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        dataset: Any = None,
+        lengths: Sequence[int] | torch.Tensor | None = None,
+        model_input_name: str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if dataset is None and lengths is None:
+            raise ValueError("grouping by length needs lengths, or a dataset to count them in")
+        self.batch_size, self.generator = batch_size, generator
+        self.lengths = lengths_of(dataset, model_input_name) if lengths is None else [int(each) for each in lengths]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(length_grouped(self.lengths, self.batch_size, self.generator))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def lengths_of(dataset: Any, name: str | None = None, column: str | None = None) -> list[int]:
+    """From the column that holds them, where there is one; else counted in every sample."""
+    if column is not None and column in (getattr(dataset, "column_names", None) or ()):
+        return [int(each) for each in dataset[column]]
+    name = name or "input_ids"
+    first = dataset[0]
+    if not isinstance(first, Mapping) or name not in first:
+        raise ValueError(
+            f"lengths are counted in samples that are dicts with {name!r}, and these have none: name a column that "
+            "holds them in length_column_name, or use train_sampling_strategy random"
+        )
+    return [len(dataset[number][name]) for number in range(len(dataset))]
+
+
+def length_grouped(lengths: Sequence[int], batch_size: int, generator: torch.Generator | None = None) -> list[int]:
+    """Shuffled, cut into some fifty batches at a time, each such part sorted by length."""
+    part = (min(len(lengths) // (batch_size * 4), 50) or 1) * batch_size
+    shuffled = torch.randperm(len(lengths), generator=generator).tolist()
+    parts = [shuffled[start : start + part] for start in range(0, len(shuffled), part)]
+    parts = [sorted(each, key=lambda index: lengths[index], reverse=True) for each in parts]
+    longest = max(range(len(parts)), key=lambda number: lengths[parts[number][0]])
+    parts[0][0], parts[longest][0] = parts[longest][0], parts[0][0]
+    return [index for each in parts for index in each]
+
+
+class BatchRebalanceSampler(Sampler[list[int]]):
+    """Batches of unlike size and like weight: the samples of one optimizer step are parted by what they cost.
+
+    Padding counts, and attention's square does. A step always sees the same number of samples.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int], effective_batch_size: int, grad_accum: int, seed: int = 42, *, drop_last: bool
+    ) -> None:
+        self.lengths, self.step_size, self.groups = list(lengths), effective_batch_size, grad_accum
+        self.seed, self.drop_last, self.epoch = seed, drop_last, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.lengths), self.step_size)
+        return (whole + (rest > 0 and not self.drop_last)) * self.groups
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        for step in range(len(self) // self.groups):
+            samples = order[step * self.step_size : (step + 1) * self.step_size]
+            while len(samples) < self.groups:
+                samples += order[: self.groups - len(samples)]
+            yield from self._parted(samples)
+
+    def _parted(self, samples: list[int]) -> list[list[int]]:
+        by_length = sorted(samples, key=lambda index: self.lengths[index], reverse=True)
+        groups = _cut(by_length, self._balanced(by_length))
+        return sorted(groups, key=self._cost, reverse=True)
+
+    def _cost(self, group: list[int]) -> float:
+        longest = self.lengths[group[0]]
+        return len(group) * longest + 0.001 * len(group) * longest * longest
+
+    def _balanced(self, by_length: list[int]) -> list[int]:
+        """How many samples each group gets: the dearest hands one to the cheapest, until that no longer helps."""
+        base, more = divmod(len(by_length), self.groups)
+        counts = [base + (number < more) for number in range(self.groups)]
+        best, least, seen = list(counts), float("inf"), set[tuple[int, ...]]()
+        for _ in range(max(self.groups * 30, self.step_size)):
+            if tuple(counts) in seen:
+                break
+            seen.add(tuple(counts))
+            costs = [self._cost(group) for group in _cut(by_length, counts)]
+            dearest, cheapest = costs.index(max(costs)), costs.index(min(costs))
+            if costs[dearest] - costs[cheapest] < least:
+                best, least = list(counts), costs[dearest] - costs[cheapest]
+            if costs[dearest] == costs[cheapest] or counts[dearest] == 1:
+                break
+            counts[dearest] -= 1
+            counts[cheapest] += 1
+        return best
+
+
+def _cut(samples: list[int], counts: list[int]) -> list[list[int]]:
+    ends = [sum(counts[: number + 1]) for number in range(len(counts))]
+    return [samples[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+class Numbered(list[int]):
+    """A batch's samples, and what to seed the process with that reads them: a function of epoch and place."""
+
+    def __init__(self, indices: Sequence[int], seed: int) -> None:
+        super().__init__(indices)
+        self.seed = seed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Numbered, (list(self), self.seed)
+
+
 class Batches(Sampler[list[int]]):
     """Cuts a sampler's order into batches, and starts at any of them: `start_at(k)` leaves k batches out, once.
 
     What is left out is never loaded. With our own sampler it is not even walked over.
     """
 
-    def __init__(self, sampler: Sampler[int], batch_size: int, drop_last: bool) -> None:
-        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
-        self._skip = 0
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, *, seed: int = 0) -> None:
+        self.sampler, self.batch_size, self.drop_last, self.seed = sampler, batch_size, drop_last, seed
+        self.epoch = self._skip = 0
+        self._drawn: Any = None
 
     def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
     def start_at(self, batch: int) -> None:
-        self._skip = batch
+        """Draws the order now: what it is drawn from may be set to something else before the first batch is read."""
+        self._skip, self._drawn = batch, self._whole()
 
     def __iter__(self) -> Iterator[list[int]]:
-        skip, self._skip = self._skip * self.batch_size, 0
-        order = _order(self.sampler)
-        for start in range(skip, len(order), self.batch_size):
+        # Taken with the first batch only: a loader with processes asks for an iterator twice, and uses the second.
+        skip, drawn = self._skip, self._drawn
+        self._skip, self._drawn = 0, None
+        order = self._whole() if drawn is None else drawn
+        own = isinstance(self.sampler, BatchRebalanceSampler)
+        batches = iter(order[skip:]) if own else self._cut(order, skip * self.batch_size)
+        for number, batch in enumerate(batches, start=skip):
+            yield Numbered(batch, (self.seed * 1_000_003 + self.epoch * 1_000_000_007 + number) % 2**63)
+
+    def _whole(self) -> Any:
+        return list(self.sampler) if isinstance(self.sampler, BatchRebalanceSampler) else _order(self.sampler)
+
+    def samples(self, first: int, count: int) -> list[int]:
+        """Those of so many batches of this epoch. Empty where the order cannot be told without drawing it anew."""
+        if not isinstance(self.sampler, (EpochSampler, SequentialSampler)):
+            return []
+        order = _order(self.sampler)[first * self.batch_size : (first + count) * self.batch_size]
+        return order.tolist() if isinstance(order, torch.Tensor) else list(order)
+
+    def _cut(self, order: Any, first: int) -> Iterator[list[int]]:
+        for start in range(first, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]
             if len(batch) == self.batch_size or not self.drop_last:
                 yield batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
 
     def __len__(self) -> int:
-        samples = len(self.sampler)  # type: ignore[arg-type]
+        samples = len(self.sampler)
+        if isinstance(self.sampler, BatchRebalanceSampler):
+            return samples
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
 
-def _order(sampler: Sampler[int]) -> torch.Tensor | range | list[int]:
+def _order(sampler: Any) -> torch.Tensor | range | list[int]:
     """All of a sampler's numbers, in the cheapest form that can be cut anywhere."""
     if isinstance(sampler, EpochSampler):
         return sampler.order()

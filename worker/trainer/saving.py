@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,13 +110,18 @@ def save(trainer: Saving) -> files.Checkpoint:
 
 def _write(trainer: Saving, folder: Path) -> None:
     trainer.save_model(str(folder), _internal_call=True)
+    if not trainer.args.save_only_model:
+        _write_progress(trainer, folder)
+    trainer.state.stateful_callbacks = _callback_states(trainer)
+    trainer.state.save_to_json(folder / files.STATE)
+    (folder / files.ARGUMENTS).write_text(trainer.args.to_json_string() + "\n", encoding="utf-8")
+
+
+def _write_progress(trainer: Saving, folder: Path) -> None:
     files.save_tensors(trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(), folder / files.OPTIMIZER)
     files.save_tensors(trainer.lr_scheduler.state_dict(), folder / files.SCHEDULER)
     places = {"places": trainer._epoch.places()} if trainer._epoch is not None else {}
     files.save_tensors({**files.rng_state(), **places}, folder / files.RNG)
-    trainer.state.stateful_callbacks = _callback_states(trainer)
-    trainer.state.save_to_json(folder / files.STATE)
-    (folder / files.ARGUMENTS).write_text(trainer.args.to_json_string() + "\n", encoding="utf-8")
 
 
 def _callback_states(trainer: Saving) -> dict[str, Any]:
@@ -157,6 +161,11 @@ def find(trainer: Saving, asked: str | Path | bool | None) -> Path | None:
 
 def load_state(trainer: Saving, folder: Path) -> TrainerState:
     """Progress from the checkpoint; every interval and limit from the arguments."""
+    if not (folder / files.OPTIMIZER).exists() and (folder / files.MODEL).exists():
+        raise ValueError(
+            f"{folder.name} holds a model only, as save_only_model asked for: nothing can continue from it. Load its "
+            "weights into the model and start anew"
+        )
     path = folder / files.STATE
     if not path.is_file():
         raise CheckpointCorrupt(f"{folder.name}: {files.STATE} is missing")
@@ -165,6 +174,8 @@ def load_state(trainer: Saving, folder: Path) -> TrainerState:
     if state.best_model_checkpoint and not Path(state.best_model_checkpoint).is_dir():
         log.warning("the best checkpoint %s is gone, and forgotten", state.best_model_checkpoint)
         state.best_model_checkpoint = None
+    if not trainer.args.restore_callback_states_from_checkpoint:
+        return state
     stored = {name: list(_as_list(value)) for name, value in state.stateful_callbacks.items()}
     for callback in trainer.callback_handler.callbacks:
         mine = stored.get(type(callback).__name__)

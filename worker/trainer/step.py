@@ -49,15 +49,10 @@ class Step:
     def run(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, events = self.trainer, self.trainer.callback_handler
         args, state = trainer.args, trainer.state
-        trainer.current_gradient_accumulation_steps = last = len(window)
         if not self.model.training:
             self.model.train()
             self.optimizer_to_training()
-        for number, batch in enumerate(window, start=1):
-            self.tally.add(self.micro_step(batch, items))
-            self.count(batch)
-            if number < last:
-                trainer.control = events.on_substep_end(args, state, trainer.control)
+        self.accumulate(window, items)
         self.tally.end_step()
         self.grad_norm = self.clip(self.parameters, self.max_norm)
         trainer.control = events.on_pre_optimizer_step(args, state, trainer.control)
@@ -65,8 +60,27 @@ class Step:
         trainer.control = events.on_optimizer_step(args, state, trainer.control)
         self.learning_rate = self.optimizer.param_groups[0]["lr"]
         self.advance()
+        self.zero()
+
+    def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
+        trainer, last = self.trainer, len(window)
+        trainer.current_gradient_accumulation_steps = last
+        for number, batch in enumerate(window, start=1):
+            self.tally.add(self.micro_step(batch, items))
+            self.count(batch)
+            if number < last:
+                events = trainer.callback_handler
+                trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
+
+    def zero(self) -> None:
         for parameter in self.zeroed:
             parameter.grad = None
+
+
+def make_step(trainer: Trainer) -> Step:
+    from worker.trainer.fitting import FittingStep
+
+    return FittingStep(trainer) if trainer.args.auto_find_batch_size else Step(trainer)
 
 
 def micro_step(trainer: Trainer, model: Any) -> MicroStep:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy
 import torch
@@ -28,7 +29,8 @@ class Tally:
         self._losses: list[Tensor] = []
         self._folded: list[Tensor] = []
         self._windows: list[int] = []
-        self._open = 0
+        self._steps: list[list[float]] = []
+        self._open = self._in_a_row = 0
 
     def add(self, loss: Tensor) -> None:
         self._losses.append(loss)
@@ -40,29 +42,45 @@ class Tally:
         if len(self._losses) >= _FOLD_AT:
             self._fold()
 
+    def forget_step(self) -> None:
+        """The step at hand begins again."""
+        del self._losses[len(self._losses) - self._open :]
+        self._open = 0
+
     def _fold(self) -> None:
         """Many small tensors become one, still on the device."""
-        self._folded.append(torch.stack([each.double() for each in self._losses]))
-        self._losses.clear()
+        if self._losses:
+            self._folded.append(torch.stack([each.double() for each in self._losses]))
+            self._losses.clear()
+
+    def _read(self) -> None:
+        """To the host: here the host waits for the device."""
+        self._fold()
+        values = iter(torch.cat(self._folded).tolist() if self._folded else [])
+        for width in self._windows:
+            step = list(islice(values, width))
+            self._in_a_row = 0 if all(map(math.isfinite, step)) else self._in_a_row + 1
+            self._steps.append(step)
+        self._folded.clear()
+        self._windows.clear()
+
+    def not_finite_in_a_row(self) -> int:
+        """How many of the newest steps, without a break, were NaN or infinite."""
+        self._read()
+        return self._in_a_row
 
     def take(self) -> Taken:
         """Reads all there is, and begins anew."""
-        if self._losses:
-            self._fold()
-        values = torch.cat(self._folded).tolist() if self._folded else []
-        total, not_finite, at = numpy.float32(0), [], 0
-        for step, width in enumerate(self._windows):
-            for value in values[at : at + width]:
-                if math.isfinite(value):
+        self._read()
+        total, not_finite = numpy.float32(0), []
+        for number, step in enumerate(self._steps):
+            for value in step:
+                if math.isfinite(value) or not self._leaves_out:
                     total = numpy.float32(float(total) + value)
-                elif self._leaves_out:
-                    # In its place the mean of what was before, as the reference has it.
-                    total = numpy.float32(total + total / numpy.float32(1 + step))
                 else:
-                    total = numpy.float32(value)
-            if not all(map(math.isfinite, values[at : at + width])):
-                not_finite.append(step)
-            at += width
-        self._folded.clear()
-        self._windows.clear()
+                    # In its place the mean of what was before, as the reference has it.
+                    total = numpy.float32(total + total / numpy.float32(1 + number))
+            if not all(map(math.isfinite, step)):
+                not_finite.append(number)
+        self._steps.clear()
         return Taken(float(total), not_finite)

@@ -5,7 +5,6 @@ Its other methods are parted by what they are about: loading.py, optimizing.py, 
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -33,18 +31,15 @@ from worker.trainer.loading import Loading
 from worker.trainer.loop import Plan, run_epochs
 from worker.trainer.metrics import Metric, make_metric
 from worker.trainer.optimizing import Optimizing
-from worker.trainer.reporting import Reporting
+from worker.trainer.report import reporters
+from worker.trainer.reporting import Reporting, set_log_level
 from worker.trainer.saving import Saving
+from worker.trainer.seeds import enable_full_determinism
+from worker.trainer.seeds import set_seed as set_seed
 from worker.trainer.state import TrainerControl, TrainerState, TrainOutput
-from worker.trainer.step import Step
+from worker.trainer.step import make_step
 from worker.trainer.strategies.single import Single
-
-
-def set_seed(seed: int) -> None:
-    """Python, NumPy and torch on every device."""
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+from worker.trainer.watching import Memory, watchers
 
 
 class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
@@ -76,7 +71,10 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         tokenizer: Any = None,
     ) -> None:
         self.args = TrainingArguments.of(args or TrainingArguments())
-        set_seed(self.args.seed)
+        self._memory = Memory(is_measured=not self.args.skip_memory_metrics)
+        self._memory.start()
+        set_log_level(self.args)
+        self._seed()
         self.create_accelerator_and_postprocess()
         self.model_init = model_init
         if (model is None) == (model_init is None):
@@ -105,7 +103,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self.current_flos = 0.0
         self.callback_handler = CallbackHandler(
-            [*default_callbacks(self.args), *(callbacks or ())],
+            [*default_callbacks(self.args), *reporters(self), *watchers(self), *(callbacks or ())],
             self.model,
             self.processing_class,
             self.optimizer,
@@ -118,11 +116,16 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self.strategy = Single(self.args)
         self.accelerator = self.strategy.accelerator
 
+    def _seed(self) -> None:
+        (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
+
     def _take_model(self, model: nn.Module) -> None:
         self.model = self.model_wrapped = model.to(self.strategy.device)
         self.anatomy = Anatomy.of(model)
         self.model_accepts_loss_kwargs = self.anatomy.takes_loss_arguments
         self.can_return_loss = self.anatomy.can_return_loss
+        if getattr(model, "config", None) is not None and hasattr(model.config, "__dict__"):
+            model.config.use_cache = self.args.use_cache  # type: ignore[union-attr]
         self.label_names = self.args.label_names or list(self.anatomy.labels) or ["labels"]
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
@@ -149,8 +152,9 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
 
     def _train(self, resume_from: str | Path | bool | None) -> TrainOutput:
         args = self.args
+        self._memory.start()
         if self.model_init is not None:
-            set_seed(args.seed)
+            self._seed()
             self._take_model(self.call_model_init())
             self.optimizer = self.lr_scheduler = None
         files.sweep(Path(args.output_dir or "."))
@@ -164,7 +168,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self._started, self._first_step = time.time(), self.state.global_step
         self._first_token = self.state.num_input_tokens_seen
         self._last_logged_step, self._loss_taken = self.state.global_step, 0.0
-        self._step = Step(self)
+        self._step = make_step(self)
         self.model_wrapped.zero_grad()
         self.control = self.callback_handler.on_train_begin(args, self.state, self.control)
         try:
@@ -208,6 +212,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self.store_flos()
         figures["total_flos"] = self.state.total_flos
         figures["train_loss"] = total / max(steps, 0.001)
+        figures.update(self._memory.figures("train"))
         self.log(figures)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()

@@ -1,0 +1,49 @@
+"""The generators that training and its data draw from: set, read and put back."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import torch
+
+
+def set_seed(seed: int, deterministic: bool = False) -> None:
+    """Python, NumPy and torch on every device."""
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+
+
+def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
+    """The seed, and algorithms that give the same bits every time, where they cost more too."""
+    # cuBLAS reads its own when CUDA is first used.
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
+    os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"
+    set_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+
+
+def host_rng() -> dict[str, Any]:
+    """Every generator that reading data in this process may draw from."""
+    return {"python": random.getstate(), "numpy": numpy.random.get_state(), "cpu": torch.get_rng_state()}
+
+
+def set_host_rng(state: Mapping[str, Any]) -> None:
+    random.setstate(state["python"])
+    numpy.random.set_state(state["numpy"])
+    torch.set_rng_state(state["cpu"])
+
+
+def host_fingerprint() -> tuple[Any, ...]:
+    """Differs as soon as one of them was drawn from."""
+    state: Any = numpy.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().numpy().tobytes()
