@@ -12,9 +12,11 @@ from sqlalchemy import Connection
 from contract.ids import Fence, JobId
 from contract.lifecycle import JobState, Reason
 from contract.messages import Gpu
+from contract.moments import Moment, reached
 from service.jobs.needs import Needs
 from service.jobs.place import Placement, Room, Waiting, place
 from service.store import attempts, jobs, nodes, queue
+from service.store.queue import QueuedRow
 from service.store.rows import AttemptRow, NodeRow, SourceRow
 
 _GPUS = TypeAdapter(tuple[Gpu, ...])
@@ -31,7 +33,20 @@ def place_waiting(conn: Connection, now: int) -> Placed:
     queued = queue.waiting(conn, now)
     if not queued:
         return Placed()
-    rooms = load_rooms(conn)
+    placed = _place(conn, queued, load_rooms(conn), now)
+    if len(queued) == queue.MOST:
+        rooms = load_rooms(conn)
+        if any(room.is_open and room.free_slots for room in rooms):
+            # What does not fit for thousands of jobs may fit for those behind them.
+            more = _place(conn, queue.waiting_of_each_shape(conn, now), rooms, now)
+            placed = Placed(placed.jobs + more.jobs, more.waiting)
+        queue.explain_the_rest(conn, now)
+    if placed.jobs:
+        reached(Moment.BEFORE_PLACE_COMMITS)
+    return placed
+
+
+def _place(conn: Connection, queued: list[QueuedRow], rooms: list[Room], now: int) -> Placed:
     wanted = [Waiting(job.id, _needs(job.needs), job.priority, job.queued_at) for job in queued]
     plan = place(wanted, rooms)
     placed = [one.job_id for one in plan.placements if _start(conn, one, now)]

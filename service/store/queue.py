@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, exists, or_, select, update
+from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, exists, func, or_, select, update
 
 from contract.ids import Fence, JobId, NodeId
 from contract.lifecycle import JobState, Reason
@@ -58,20 +59,42 @@ _UNCLAIMED = (
 )
 
 
+# Reads all that wait.
+_SHAPES = select(func.count(func.distinct(jobs.c.needs))).where(IS_WAITING)
+_RANKED = (
+    select(
+        *_WAITING.selected_columns,
+        func.row_number().over(partition_by=jobs.c.needs, order_by=[jobs.c.priority.desc(), jobs.c.id]).label("place"),
+    )
+    .where(IS_WAITING)
+    .where(_MAY_START)
+    .subquery()
+)
+_SHARED_OUT = (
+    select(*[column for column in _RANKED.c if column.name != "place"])
+    .where(_RANKED.c.place <= bindparam("share"))
+    .order_by(_RANKED.c.priority.desc(), _RANKED.c.id)
+    .limit(bindparam("most"))
+)
+
+
 def waiting(conn: Connection, now: int, most: int = MOST) -> list[QueuedRow]:
     """Queued jobs of every project that may start now, the most urgent first."""
-    return [
-        QueuedRow(row.id, row.priority, row.queued_at, row.needs, Reason(row.reason), row.message)
-        for row in conn.execute(_WAITING, {"now": now, "most": most})
-    ]
+    return [_to_row(row) for row in conn.execute(_WAITING, {"now": now, "most": most})]
 
 
-_FRESH = (
-    select(jobs.c.id)
-    .where(IS_WAITING, jobs.c.reason.not_in([Reason.CAPACITY.value, Reason.NO_SUCH_SHAPE.value]))
-    .where(_MAY_START)
-    .limit(1)
-)
+def waiting_of_each_shape(conn: Connection, now: int, most: int = MOST) -> list[QueuedRow]:
+    """The same, with a share for each shape: so that a long queue of one, which finds no room, hides no other."""
+    share = max(1, most // max(1, conn.execute(_SHAPES).scalar_one()))
+    return [_to_row(row) for row in conn.execute(_SHARED_OUT, {"now": now, "most": most, "share": share})]
+
+
+def _to_row(row: Row[Any]) -> QueuedRow:
+    return QueuedRow(row.id, row.priority, row.queued_at, row.needs, Reason(row.reason), row.message)
+
+
+_IS_FRESH = and_(IS_WAITING, jobs.c.reason.not_in([Reason.CAPACITY.value, Reason.NO_SUCH_SHAPE.value]), _MAY_START)
+_FRESH = select(jobs.c.id).where(_IS_FRESH).limit(1)
 
 
 def has_fresh(conn: Connection, now: int) -> bool:
@@ -83,6 +106,13 @@ def explain(conn: Connection, job_id: JobId, reason: Reason, message: str) -> No
     """Says why it waits. No event and no new version: it may change with every node that comes and goes."""
     queued = (jobs.c.id == job_id) & (jobs.c.state == JobState.QUEUED.value)
     conn.execute(update(jobs).where(queued).values(reason=reason.value, message=message))
+
+
+def explain_the_rest(conn: Connection, now: int) -> None:
+    """Those that nobody has looked at yet: otherwise they would be news with every poll."""
+    message = f"waits behind the {MOST:,} jobs that are looked at first"
+    values = {"reason": Reason.CAPACITY.value, "message": message}
+    conn.execute(update(jobs).where(_IS_FRESH).values(values), {"now": now})
 
 
 def unclaimed(conn: Connection) -> list[BellRow]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+
+import pytest
 
 from contract.lifecycle import JobState, Reason
 from contract.messages import Grant
 from service.settings import ServiceSettings
+from service.store import queue
 from tests.conformance.acting import Stage
 
 HOUR_SECONDS = 3600
@@ -59,3 +63,37 @@ def test_every_node_of_an_attempt_continues_from_the_same_place(stage: Stage) ->
 
     assert isinstance(late.answer, Grant)
     assert late.answer.checkpoints == []
+
+
+def looks_at(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "MOST", most)
+    for name in ("waiting", "waiting_of_each_shape"):
+        monkeypatch.setattr(queue, name, partial(getattr(queue, name), most=most))
+
+
+def test_a_long_queue_of_one_shape_keeps_no_other_waiting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten jobs that no node has room for, and a look that takes in ten."""
+    looks_at(10, monkeypatch)
+    stage.node(slots=2)
+    impossible = [stage.submit(resources={"pool": "nowhere"}, priority=9) for _ in range(10)]
+    possible = [stage.submit() for _ in range(5)]
+
+    placed = stage.place()
+
+    assert len(placed) == 2
+    assert set(placed) < set(possible)
+    assert not stage.read(lambda conn: queue.has_fresh(conn, stage.now))
+    assert {stage.job(job).reason for job in impossible} <= {Reason.NO_SUCH_SHAPE, Reason.CAPACITY}
+    assert {stage.job(job).reason for job in set(possible) - set(placed)} == {Reason.CAPACITY}
+
+
+def test_what_is_beyond_a_look_is_no_news_with_every_poll(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks_at(3, monkeypatch)
+    for _ in range(8):
+        stage.submit()
+
+    stage.place()
+
+    assert not stage.read(lambda conn: queue.has_fresh(conn, stage.now))
+    stage.node(slots=8)
+    assert sum(len(stage.place()) for _ in range(4)) == 8
