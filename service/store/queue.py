@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, and_, bindparam, exists, func, or_, select, update
+from sqlalchemy import BindParameter, Connection, and_, bindparam, exists, func, or_, select, update
 
 from contract.ids import Fence, JobId, NodeId
 from contract.lifecycle import JobState, Reason
@@ -89,7 +89,7 @@ def waiting_of_each_shape(conn: Connection, now: int, most: int = MOST) -> list[
     return [_to_row(row) for row in conn.execute(_SHARED_OUT, {"now": now, "most": most, "share": share})]
 
 
-def _to_row(row: Row[Any]) -> QueuedRow:
+def _to_row(row: Any) -> QueuedRow:
     return QueuedRow(row.id, row.priority, row.queued_at, row.needs, Reason(row.reason), row.message)
 
 
