@@ -1,12 +1,20 @@
-"""Messages that come twice, or a thousand times."""
+"""Messages that come twice, a thousand times, too late, or from somebody who made them up."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 import redis
 
 from contract import keys
-from tests.support.system import LONG_TOY, System, assert_whole
+from contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id, new_node_id
+from contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, Claim, Denial, EventBatch
+from tests.support.processes import until
+from tests.support.system import JSON, LONG_TOY, System, assert_whole
+
+SHORT_TOY: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 30}}
 
 
 @pytest.mark.fault(5, without="one grant for each attempt", red=r"granted \d+\.0 times")
@@ -18,8 +26,7 @@ def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None:
     system.until_state(job, "starting")
     queue = keys.queue(system.get("/nodes")["data"][0]["id"])
     with redis.Redis.from_url(system.redis.url) as client:
-        system.until(lambda: client.llen(queue), within=20, what="its bell has rung", job=job)
-        client.rpush(queue, *client.lrange(queue, 0, 0) * 1000)
+        client.rpush(queue, *[bell_of(system, client, job)] * 1000)
 
         system.nodes[1].thaw()
         system.until_step(job, 5)
@@ -30,3 +37,80 @@ def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None:
     assert granted == 1.0, f"granted {granted} times"
     assert (done["state"], done["attempt"]) == ("succeeded", 1), done
     assert_whole(system.events(job))
+
+
+@pytest.mark.fault(5, without="a claim is of one fence, for one node", red="a forged claim is granted")
+def test_messages_that_come_late_or_are_forged_run_nothing(system: System) -> None:
+    system.environment["FOOTPLATE_CLAIM_SECONDS"] = "3"
+    system.start()
+    node = NodeId(system.get("/nodes")["data"][0]["id"])
+    system.nodes[1].freeze()
+    job = system.submit(SHORT_TOY)
+    with redis.Redis.from_url(system.redis.url) as client:
+        late = bell_of(system, client, job)
+        claims_that_are_forged_are_denied(client, JobId(job), node)
+
+        # Frozen until everybody has given it up: what it was told is late when it hears it.
+        system.until(lambda: system.get("/nodes")["data"][0]["state"] == "lost", within=30, what="it is lost", job=job)
+        system.until_state(job, "queued")
+        system.nodes[1].thaw()
+        system.until_step(job, 2)
+        who_was_never_granted_it_cannot_speak_for_it(client, JobId(job), system.job(job)["attempt"])
+        done = system.until_settled(job)
+        client.rpush(keys.queue(node), *[late] * 100)
+        system.until(lambda: client.llen(keys.queue(node)) == 0, within=60, what="the late ones are consumed", job=job)
+
+    assert done["state"] == "succeeded", done
+    events = system.events(job)
+    assert_whole(events)
+    runs = [event["attempt"] for event in events if event["kind"] == "state" and event["data"]["state"] == "running"]
+    assert runs == [done["attempt"]] != [1], f"it ran as {runs}"
+    assert "forged" not in json.dumps(events)
+
+
+def bell_of(system: System, client: Any, job: str) -> bytes:
+    """The message that rings for this job, in the queue of its node. A canary may lie there too."""
+    queue = keys.queue(system.get("/nodes")["data"][0]["id"])
+
+    def found() -> bytes | None:
+        return next((raw for raw in client.lrange(queue, 0, -1) if job.encode() in raw), None)
+
+    return until(found, within=20, what="its bell has rung")
+
+
+def claims_that_are_forged_are_denied(client: Any, job: JobId, node: NodeId) -> None:
+    real: dict[str, Any] = {"job": job, "attempt": 1, "fence": 1, "node": node, "boot": "forged"}
+    for name, forged in {
+        "fence": {"fence": 7},
+        "attempt": {"attempt": 2, "fence": 2},
+        "node": {"node": new_node_id()},
+        "job": {"job": new_job_id()},
+    }.items():
+        claim = Claim(claim=new_claim_id(), **{**real, **forged})
+        client.rpush(keys.INBOX, claim.model_dump_json())
+        answer = heard(client, claim.claim)
+        assert isinstance(answer, Denial), f"a forged claim is granted: with another {name}, {claim}"
+        assert answer.reason
+
+
+def who_was_never_granted_it_cannot_speak_for_it(client: Any, job: JobId, attempt: int) -> None:
+    """Knows everything but the claim, which only who was granted has."""
+    whose = {"job": job, "attempt": attempt, "fence": Fence(attempt), "source": 0}
+    stop = {"seq": 1, "kind": "done", "at": "2026-01-01T00:00:00.000Z", "data": {"ending": "failed", "reason": "error"}}
+    log = {**stop, "kind": "log", "data": {"forged": 1.0}}
+    for number, events in enumerate(([log], [stop], [{**stop, "seq": seq} for seq in range(1, 500)])):
+        claim = ClaimId(f"forged_{number}")
+        beat = AttemptBeat(claim=claim, number=10**6, **whose)
+        batch = EventBatch(claim=claim, events=events, **whose)
+        client.rpush(keys.INBOX, beat.model_dump_json())
+        client.xadd(keys.EVENTS, {"batch": batch.model_dump_json()})
+        for _ in ("the beat", "the events"):
+            answer = heard(client, claim)
+            assert isinstance(answer, AttemptReply), answer
+            assert answer.superseded, f"{claim} may speak for {job}"
+
+
+def heard(client: Any, claim: str) -> Any:
+    popped = client.blpop([keys.reply(ClaimId(claim))], timeout=20)
+    assert popped is not None, f"nobody answers {claim}"
+    return TO_ATTEMPT.validate_json(popped[1])

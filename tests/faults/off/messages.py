@@ -23,3 +23,18 @@ def grant_everyone(grant: ModuleType) -> None:
         return guarded(conn, job_id, attempt, *asked)
 
     grant.attempts.claim = unguarded
+
+
+@switch("a claim is of one fence, for one node", module="service.jobs.grant")
+def grant_by_name_alone(grant: ModuleType) -> None:
+    """Whatever fence, attempt or node a claim names: it means the job as it stands."""
+    guarded = grant.attempts.claim
+
+    def unfenced(conn: Any, job_id: Any, *asked: Any) -> Any:
+        *_, boot, claim, now = asked
+        if (job := grant.jobs.peek(conn, job_id)) is None:
+            return None
+        part = grant.attempts.sources_of(conn, job_id, job.attempt)[0]
+        return guarded(conn, job_id, job.attempt, job.fence, part.node, boot, claim, now)
+
+    grant.attempts.claim = unfenced
