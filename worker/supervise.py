@@ -65,7 +65,9 @@ class Supervisor:
         self._escalations: list[tuple[float, signal.Signals]] = []
         self._scratch = ""
         self._is_superseded = self._is_closed = self._is_delivered = False
-        self._is_running = self._had_checkpoint = False
+        self._had_checkpoint = False
+        self._runs_since: float | None = None
+        """When training said that it runs: from there on a time limit counts, as it does for control."""
         self._unstored: deque[tuple[int, int]] = deque()
         """Seq and step of the checkpoints that SQL does not have yet."""
         self._oom_kills = outcome.oom_kill_count()
@@ -175,7 +177,7 @@ class Supervisor:
             within = self._settings.drain_seconds
             self._obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=within))
         left = self._grant.time_left_seconds
-        if left is not None and now - self._started > left:
+        if left is not None and self._running_seconds(now) > left:
             self._obey(Stop(because="time_limit", mode=StopMode.CHECKPOINT, within_seconds=LAST_SAVE_SECONDS))
         while self._escalations and now >= self._escalations[0][0]:
             self._training.signal(self._escalations.pop(0)[1])
@@ -227,13 +229,17 @@ class Supervisor:
 
     def _notices_news(self, events: Events) -> bool:
         """Whether control should hear at once."""
-        was_running = self._is_running
+        was_running = self._runs_since is not None
         for seq, event in enumerate(events, self._journal.last - len(events) + 1):
             if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
                 self._had_checkpoint = True
                 self._unstored.append((seq, max(0, min(event["step"] or 0, 2**63))))
-            self._is_running = self._is_running or event["kind"] == Kind.STATE
-        return self._is_running and not was_running
+            if event["kind"] == Kind.STATE and self._runs_since is None:
+                self._runs_since = time.monotonic()
+        return self._runs_since is not None and not was_running
+
+    def _running_seconds(self, now: float) -> float:
+        return 0.0 if self._runs_since is None else now - self._runs_since
 
     def _keep_journal(self) -> None:
         try:
@@ -260,7 +266,8 @@ class Supervisor:
     # Conclude
 
     def _conclude(self) -> None:
-        known = {"running_s": round(time.monotonic() - self._started, 3), "had_checkpoint": self._had_checkpoint}
+        running_s = round(self._running_seconds(time.monotonic()), 3)
+        known = {"running_s": running_s, "had_checkpoint": self._had_checkpoint}
         done = self._how_it_ended().model_copy(update=known)
         self._journal.append([_event(Kind.DONE, done.model_dump(mode="json"))], even_if_full=True)
         log.info("%s attempt %s: %s (%s)", self._grant.job, self._grant.attempt, done.ending, done.reason)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -114,6 +115,16 @@ def test_a_time_limit_saves_and_is_a_failure(lasting: Lasting) -> None:
     done = lasting.control.done(job)
     assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", "time_limit", "time_limit")
     assert len(lasting.control.of(job, "checkpoint")) == 1
+
+
+def test_a_time_limit_counts_from_when_training_runs(lasting: Lasting) -> None:
+    """As control counts: starting costs nothing of it, however long it takes."""
+    job = lasting.submit(data=SLOW, training=ENDLESS, time_left_seconds=0.5, resources={"time_limit": "1s"})
+
+    done = lasting.control.done(job)
+    running, last = lasting.control.of(job, "state")[0], lasting.control.of(job, "done")[0]
+    ran = (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(running["at"])).total_seconds()
+    assert 0.5 <= done["running_s"] <= ran + 0.1
 
 
 def test_a_graceful_stop_saves_nothing(lasting: Lasting) -> None:
