@@ -25,6 +25,9 @@ class Anatomy:
     """The arguments that are labels, as their names say."""
     shifts_labels: bool
     """The logits at one place are about the label at the next."""
+    counts_shifted: bool
+    """So the first label of a row is not counted. The reference knows that of some of its models only, and divides by
+    what it counts: so do we, or its curve would be another."""
     takes_loss_arguments: bool
     """`forward` wants to know `num_items_in_batch`, and then scales its loss for the whole window of micro-batches."""
     can_return_loss: bool
@@ -51,7 +54,8 @@ class Anatomy:
             takes_anything=is_open and not names,
             takes_labels="labels" in names or is_open,
             labels=tuple(_labels(type(whole).__name__, names)),
-            shifts_labels=_shifts(whole),
+            shifts_labels=shifts_labels(whole) or _has_shifting_loss(whole),
+            counts_shifted=_has_shifting_loss(whole) if hasattr(whole, "loss_type") else shifts_labels(whole),
             # The reference takes every `**kwargs` for a promise to scale. A plain module that ignores what it is
             # handed then trains on a loss that is too large by the accumulation: only who has a loss function promises.
             takes_loss_arguments=bool(
@@ -78,12 +82,10 @@ def _labels(class_name: str, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if "label" in name or name in spans]
 
 
-def _shifts(model: nn.Module) -> bool:
-    kind = getattr(model, "loss_type", None)
-    if not isinstance(kind, str):
-        return shifts_labels(model)
+def _has_shifting_loss(model: nn.Module) -> bool:
     # An encoder-decoder is fed its labels shifted: every one of them is predicted.
-    return kind in _SHIFTING_LOSSES and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    is_fed_shifted = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    return getattr(model, "loss_type", None) in _SHIFTING_LOSSES and not is_fed_shifted
 
 
 def _has_loss_function(model: nn.Module) -> bool:

@@ -153,7 +153,8 @@ def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0) -> Itera
         # Seeds the loading processes; a function of the epoch alone, so that a resumed epoch has the same ones.
         loader.generator.manual_seed((seed + epoch) % 2**63)
     batches = getattr(loader, "batch_sampler", None)
-    for part in (loader, batches, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
+    samplers = (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None))
+    for part in (loader, *samplers, getattr(loader, "dataset", None)):
         set_epoch = getattr(part, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)

@@ -30,15 +30,20 @@ class Step:
         self.count = _counter(trainer)
         # The model's, in its order, so that the norm is summed up as the reference sums it; and what is not the
         # model's but the optimizer's own.
-        own = list(trainer.model.parameters())
-        seen = {id(each) for each in own}
-        self.parameters = own
-        self.zeroed = own + [p for group in self.optimizer.param_groups for p in group["params"] if id(p) not in seen]
+        self.parameters = list(trainer.model.parameters())
+        seen = {id(each) for each in self.parameters}
+        self.zeroed = self.parameters + [
+            p for group in self.optimizer.param_groups for p in group["params"] if id(p) not in seen
+        ]
         self.max_norm = args.max_grad_norm
         self.clip = strategy.clip if self.max_norm > 0 else _norm_when_logged(trainer)
         # A schedule that follows a metric moves after evaluations, not after steps.
         follows_metric = follows_a_metric(trainer.lr_scheduler)
         self.advance = _nothing if follows_metric else trainer.lr_scheduler.step
+        # torch warns where a schedule has never seen its optimizer step; it may have seen Accelerate's wrapper only.
+        own = getattr(trainer.lr_scheduler, "optimizer", None)
+        if own is not None:
+            own._opt_called = True
         # Schedule-free optimizers hold other weights in evaluation than in training.
         self.optimizer_to_training = getattr(self.optimizer, "train", _nothing)
         self.tally = Tally(leaves_out_not_finite=args.logging_nan_inf_filter)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from worker.trainer import losses, saving
 from worker.trainer.anatomy import Anatomy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.callbacks import CallbackHandler, TrainerCallback, default_callbacks
-from worker.trainer.collators import default_data_collator
+from worker.trainer.collators import choose_collator
 from worker.trainer.data import Collator, count_items
 from worker.trainer.evaluate import speed_metrics
 from worker.trainer.evaluating import Evaluating
@@ -87,7 +86,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self._take_model(model if model is not None else self.call_model_init())
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.processing_class = processing_class if processing_class is not None else tokenizer
-        self.data_collator = data_collator or partial(default_data_collator, first=self.anatomy.first_argument)
+        first = self.anatomy.first_argument
+        self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.made_schedule = False
@@ -287,7 +287,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
         counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None or not self.anatomy.takes_labels
-        return count_items(batch_samples, device, shifts=self.anatomy.shifts_labels) if counts else None
+        return count_items(batch_samples, device, shifts=self.anatomy.counts_shifted) if counts else None
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return self._prepare_input(inputs)  # type: ignore[no-any-return]

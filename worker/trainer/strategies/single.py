@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DataLoaderConfiguration
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -21,7 +22,9 @@ class Single:
     def __init__(self, args: TrainingArguments) -> None:
         precision = "bf16" if args.bf16 else "no"
         _forget_other_settings(precision, use_cpu=args.use_cpu)
-        self.accelerator = Accelerator(mixed_precision=precision, cpu=args.use_cpu)
+        # For loaders that users prepare themselves: a shuffled one then has the reference's order.
+        loading = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=args.data_seed)
+        self.accelerator = Accelerator(mixed_precision=precision, cpu=args.use_cpu, dataloader_config=loading)
         self.device: torch.device = self.accelerator.device
         self._moves = self.device.type != "cpu"
 

@@ -1,0 +1,403 @@
+"""Scripts written for `transformers.Trainer`, with nothing but the import changed: the same curve, to the last bit.
+
+Losses, gradient norms, learning rates, metrics, the order of events, final weights and where torch's generator stands.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from tests.trainer import sides
+from tests.trainer.sides import arguments, assert_same, bert, gpt, noting, on_both, sentences, tokenizer
+
+
+def accuracy(prediction: Any) -> dict[str, Any]:
+    logits, labels = prediction
+    return {"accuracy": (logits.argmax(-1) == labels).mean()}
+
+
+def classification(side: Any, folder: Path, trainer: Any = None, **more: Any) -> Any:
+    """Text classification with dynamic padding: dropout, an uneven last batch, and whatever a test asks for."""
+    words = tokenizer()
+    rows = [{"input_ids": each, "attention_mask": [1] * len(each), "label": each[0] % 3} for each in sentences()]
+    made = (trainer or side.Trainer)(
+        model=bert("BertForSequenceClassification", num_labels=3),
+        args=arguments(side, folder, **more),
+        train_dataset=rows,
+        eval_dataset=rows[:7],
+        processing_class=words,
+        data_collator=transformers.DataCollatorWithPadding(words),
+        compute_metrics=accuracy,
+        callbacks=[noting(side)],
+    )
+    return made, made.train().metrics
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"gradient_accumulation_steps": 4},
+        {"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True, "gradient_accumulation_steps": 2},
+        {"eval_strategy": "epoch", "logging_strategy": "epoch", "lr_scheduler_type": "cosine", "max_grad_norm": 0.3},
+        {"max_steps": 7, "max_grad_norm": 0, "optim": "sgd", "dataloader_drop_last": True},
+        {"num_train_epochs": 1.5, "lr_scheduler_type": "polynomial", "weight_decay": 0.0, "data_seed": 3},
+        {"train_sampling_strategy": "group_by_length", "eval_strategy": "epoch"},
+        {"train_sampling_strategy": "batch_rebalance", "gradient_accumulation_steps": 2},
+        {"train_sampling_strategy": "sequential", "include_num_input_tokens_seen": "non_padding"},
+        {"bf16": True, "eval_strategy": "epoch"},
+        {"eval_strategy": "epoch", "lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 0.1},
+        {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "seed": 5},
+        {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best", "metric_for_best_model": "accuracy"},
+    ],
+    ids=lambda more: ",".join(f"{name}={value}" for name, value in more.items()) or "plain",
+)
+def test_text_classification(tmp_path: Path, more: dict[str, Any]) -> None:
+    assert_same(*on_both(tmp_path, partial(classification, **more)))
+
+
+def test_a_causal_language_model(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        words = tokenizer()
+        trainer = side.Trainer(
+            gpt(),
+            arguments(side, folder, gradient_accumulation_steps=3, eval_strategy="epoch", lr_scheduler_type="constant"),
+            transformers.DataCollatorForLanguageModeling(words, mlm=False),
+            [{"input_ids": each} for each in sentences()],
+            [{"input_ids": each} for each in sentences(8, seed=4)],
+            callbacks=[noting(side)],
+        )
+        return trainer, trainer.train().metrics
+
+    ours, theirs = on_both(tmp_path, script)
+
+    assert_same(ours, theirs)
+    # What ours logs beside: the mean over tokens, which does not depend on how samples were batched.
+    assert any("eval_loss_exact" in each for each in ours.trainer.state.log_history)
+
+
+def test_a_masked_language_model_whose_collator_draws_at_random(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        trainer = side.Trainer(
+            bert("BertForMaskedLM"),
+            arguments(side, folder, eval_strategy="epoch", gradient_accumulation_steps=2),
+            data_collator=transformers.DataCollatorForLanguageModeling(tokenizer(), mlm_probability=0.3),
+            train_dataset=[{"input_ids": each} for each in sentences()],
+            eval_dataset=[{"input_ids": each} for each in sentences(8, seed=4)],
+            callbacks=[noting(side)],
+        )
+        return trainer, trainer.train().metrics
+
+    assert_same(*on_both(tmp_path, script))
+
+
+def test_token_classification(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        rows = [{"input_ids": each, "labels": [-100, *(word % 5 for word in each[1:])]} for each in sentences()]
+        trainer = side.Trainer(
+            bert("BertForTokenClassification", num_labels=5),
+            arguments(side, folder, eval_strategy="steps", eval_steps=4, gradient_accumulation_steps=2),
+            data_collator=transformers.DataCollatorForTokenClassification(tokenizer()),
+            train_dataset=rows,
+            eval_dataset={"first": rows[:5], "last": rows[-6:]},
+            compute_metrics=lambda found: {"shape": list(found.predictions.shape), "sum": found.label_ids.sum()},
+            callbacks=[noting(side)],
+        )
+        return trainer, trainer.train().metrics
+
+    assert_same(*on_both(tmp_path, script))
+
+
+class PointNet(nn.Module):
+    """A module of somebody's own: a tuple comes out, what goes in has names of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 8))
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 4)
+
+    def forward(self, points: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        logits = self.head(self.norm(self.each(points).amax(dim=1)))
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return {"loss": loss, "logits": logits}
+
+
+def clouds() -> list[tuple[torch.Tensor, int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(n % 5 + 4, 3, generator=generator), n % 4) for n in range(30)]
+
+
+def padded_clouds(rows: list[tuple[torch.Tensor, int]]) -> dict[str, torch.Tensor]:
+    points = nn.utils.rnn.pad_sequence([points for points, _ in rows], batch_first=True)
+    return {"points": points, "labels": torch.tensor([label for _, label in rows])}
+
+
+def test_a_plain_module_with_a_collator_of_its_own(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        trainer = side.Trainer(
+            model=PointNet(),
+            args=arguments(side, folder, gradient_accumulation_steps=3, eval_strategy="epoch", save_strategy="epoch"),
+            data_collator=padded_clouds,
+            train_dataset=clouds(),
+            eval_dataset=clouds()[:10],
+            compute_metrics=accuracy,
+            callbacks=[noting(side)],
+        )
+        return trainer, trainer.train().metrics
+
+    assert_same(*on_both(tmp_path, script))
+
+
+def overriding(side: Any, name: str) -> Any:
+    """Subclasses as people write them."""
+
+    class WeightedLoss(side.Trainer):  # type: ignore[misc, name-defined]
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            labels = inputs.pop("labels")
+            outputs = model(**inputs)
+            weights = torch.tensor([1.0, 2.0, 0.5])
+            loss = nn.functional.cross_entropy(outputs.logits, labels, weight=weights)
+            return (loss, outputs) if return_outputs else loss
+
+    class MeanLoss(WeightedLoss):
+        loss_is_scaled_for_ga = False
+
+    class OwnStep(side.Trainer):  # type: ignore[misc, name-defined]
+        """Adversarial: a second backward on shaken embeddings."""
+
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            loss = super().training_step(model, inputs, num_items_in_batch)
+            weight = model.bert.embeddings.word_embeddings.weight
+            shaken = 0.01 * weight.grad.sign()
+            weight.data.add_(shaken)
+            inputs = self._prepare_inputs(inputs)
+            with self.compute_loss_context_manager():
+                again = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            self.accelerator.backward(again)
+            weight.data.sub_(shaken)
+            return (loss + again.detach()) / 2
+
+    class OwnOptimizer(side.Trainer):  # type: ignore[misc, name-defined]
+        def create_optimizer(self, *args: Any) -> Any:
+            head = [value for name, value in self.model.named_parameters() if name.startswith("classifier")]
+            body = [value for name, value in self.model.named_parameters() if not name.startswith("classifier")]
+            self.optimizer = torch.optim.Adam([{"params": body, "lr": 1e-3}, {"params": head, "lr": 1e-2}])
+            return self.optimizer
+
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            self.lr_scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.5)
+            return self.lr_scheduler
+
+    class OwnLoader(side.Trainer):  # type: ignore[misc, name-defined]
+        def get_train_dataloader(self) -> Any:
+            return torch.utils.data.DataLoader(
+                self.train_dataset, batch_size=5, shuffle=True, collate_fn=self.data_collator
+            )
+
+    class OwnPreparedLoader(side.Trainer):  # type: ignore[misc, name-defined]
+        def get_train_dataloader(self) -> Any:
+            plain = torch.utils.data.DataLoader(
+                self.train_dataset, batch_size=5, shuffle=True, collate_fn=self.data_collator
+            )
+            return self.accelerator.prepare(plain)
+
+    class OwnSampler(side.Trainer):  # type: ignore[misc, name-defined]
+        def _get_train_sampler(self, *args: Any) -> Any:
+            return torch.utils.data.WeightedRandomSampler([1.0 + n for n in range(22)], 22)
+
+    class OwnEvaluation(side.Trainer):  # type: ignore[misc, name-defined]
+        def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+            metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+            return {**metrics, "eval_score": metrics["eval_accuracy"] - metrics["eval_loss"]}
+
+        def prediction_step(self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None) -> Any:
+            loss, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            return loss, logits.softmax(-1), labels
+
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            super().log({**logs, "twice": 2 * logs.get("loss", 0.0)}, *args, **kwargs)
+
+    return locals()[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("WeightedLoss", {"gradient_accumulation_steps": 2, "eval_strategy": "epoch"}),
+        ("MeanLoss", {"gradient_accumulation_steps": 2, "eval_strategy": "epoch"}),
+        ("OwnStep", {"gradient_accumulation_steps": 2}),
+        ("OwnOptimizer", {"eval_strategy": "epoch"}),
+        ("OwnLoader", {}),
+        ("OwnPreparedLoader", {"eval_strategy": "steps", "eval_steps": 3}),
+        ("OwnSampler", {"gradient_accumulation_steps": 2}),
+        (
+            "OwnEvaluation",
+            {
+                "eval_strategy": "steps",
+                "eval_steps": 4,
+                "save_steps": 4,
+                "save_strategy": "steps",
+                "metric_for_best_model": "score",
+                "load_best_model_at_end": True,
+            },
+        ),
+    ],
+)
+def test_subclasses(tmp_path: Path, name: str, more: dict[str, Any]) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        return classification(side, folder, overriding(side, name), **more)
+
+    assert_same(*on_both(tmp_path, script))
+
+
+def test_a_loss_function_and_a_pair_of_optimizer_and_schedule(tmp_path: Path) -> None:
+    def loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        total = nn.functional.cross_entropy(outputs.logits, labels, reduction="sum")
+        return total / (len(labels) if num_items_in_batch is None else num_items_in_batch)
+
+    def script(side: Any, folder: Path) -> Any:
+        model = bert("BertForSequenceClassification", num_labels=3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        trainer = side.Trainer(
+            model,
+            arguments(side, folder, gradient_accumulation_steps=3, eval_strategy="epoch"),
+            train_dataset=[{"input_ids": each, "label": each[0] % 3} for each in sentences()],
+            eval_dataset=[{"input_ids": each, "label": each[0] % 3} for each in sentences(9, seed=8)],
+            processing_class=tokenizer(),
+            compute_loss_func=loss,
+            optimizers=(optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)),
+            preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
+            compute_metrics=lambda found: {"same": (found.predictions == found.label_ids).mean()},
+            callbacks=[noting(side)],
+        )
+        return trainer, trainer.train().metrics
+
+    assert_same(*on_both(tmp_path, script))
+
+
+def test_callbacks_that_stop_save_evaluate_and_change_the_rate(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        class Meddling(side.TrainerCallback):  # type: ignore[misc, name-defined]
+            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+                if state.global_step == 3:
+                    control.should_evaluate = control.should_save = control.should_log = True
+                if state.global_step == 4:
+                    control.should_epoch_stop = True
+                if state.global_step == 9:
+                    control.should_training_stop = True
+                return control
+
+            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kw: Any) -> None:
+                for group in optimizer.param_groups:
+                    group["weight_decay"] = 0.01 * state.global_step
+
+        words = tokenizer()
+        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        trainer = side.Trainer(
+            bert("BertForSequenceClassification", num_labels=3),
+            arguments(side, folder, num_train_epochs=4),
+            train_dataset=rows,
+            eval_dataset=rows[:7],
+            processing_class=words,
+            callbacks=[Meddling, noting(side)],
+        )
+        return trainer, trainer.train().metrics
+
+    assert_same(*on_both(tmp_path, script))
+
+
+def test_early_stopping(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        early = side.EarlyStoppingCallback(early_stopping_patience=2)
+        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        trainer = side.Trainer(
+            bert("BertForSequenceClassification", num_labels=3),
+            arguments(
+                side, folder, num_train_epochs=9, learning_rate=0.05, eval_strategy="epoch", save_strategy="epoch",
+                load_best_model_at_end=True, metric_for_best_model="eval_loss", save_total_limit=1,
+            ),  # fmt: skip
+            train_dataset=rows,
+            eval_dataset=rows[:7],
+            processing_class=tokenizer(),
+            callbacks=[early, noting(side)],
+        )
+        return trainer, trainer.train().metrics
+
+    ours, theirs = on_both(tmp_path, script)
+
+    assert_same(ours, theirs)
+    assert ours.trainer.state.global_step < ours.trainer.state.max_steps
+
+
+def test_prediction_and_evaluation_alone(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        trainer = side.Trainer(
+            bert("BertForSequenceClassification", num_labels=3),
+            arguments(side, folder, include_for_metrics=["inputs", "loss"]),
+            eval_dataset=rows[:10],
+            processing_class=tokenizer(),
+            compute_metrics=lambda found: {
+                "sums": [found.predictions.sum(), found.label_ids.sum(), found.inputs.sum(), found.losses.sum()]
+            },
+            callbacks=[noting(side)],
+        )
+        found = trainer.evaluate()
+        predicted = trainer.predict(rows[10:])
+        return trainer, {**found, **predicted.metrics, "logits": predicted.predictions.tolist()}
+
+    assert_same(*on_both(tmp_path, script))
+
+
+def test_a_run_that_is_resumed(tmp_path: Path) -> None:
+    """Theirs is not exact in mid-epoch: it is compared at an epoch's end, where both continue the same run."""
+
+    def script(side: Any, folder: Path) -> Any:
+        more = {"save_strategy": "epoch", "num_train_epochs": 3, "eval_strategy": "epoch"}
+        classification(side, folder, **more)
+        transformers.set_seed(99)
+        words = tokenizer()
+        rows = [{"input_ids": each, "attention_mask": [1] * len(each), "label": each[0] % 3} for each in sentences()]
+        trainer = side.Trainer(
+            model=bert("BertForSequenceClassification", num_labels=3),
+            args=arguments(side, folder, **more),
+            train_dataset=rows,
+            eval_dataset=rows[:7],
+            processing_class=words,
+            compute_metrics=accuracy,
+            callbacks=[noting(side)],
+        )
+        return trainer, trainer.train(resume_from_checkpoint=str(folder / "checkpoint-6")).metrics
+
+    assert_same(*on_both(tmp_path, script))
+
+
+def test_a_model_init(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        trainer = side.Trainer(
+            model_init=lambda: bert("BertForSequenceClassification", num_labels=3),
+            args=arguments(side, folder),
+            train_dataset=rows,
+            processing_class=tokenizer(),
+        )
+        trainer.train()
+        return trainer, trainer.train().metrics
+
+    assert_same(*on_both(tmp_path, script))
+
+
+def test_the_sides_are_compared_for_real(tmp_path: Path) -> None:
+    """Another seed is another run, and is seen to be."""
+    ours = sides.run(partial(classification, seed=1), sides.footplate, tmp_path / "ours")
+    theirs = sides.run(partial(classification, seed=2), transformers, tmp_path / "theirs")
+
+    with pytest.raises(AssertionError):
+        assert_same(ours, theirs)
