@@ -1,29 +1,444 @@
-"""Which optimizer a name makes, and which parameters decay."""
+"""Which optimizer a name makes, what it is made with, and that the built-in ones step as they should."""
 
 from __future__ import annotations
 
+import importlib.machinery
+import inspect
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers import optimization as theirs
+from transformers import trainer_optimizer as their_choice
+from transformers.trainer_pt_utils import get_parameter_names as their_parameter_names
+from transformers.training_args import OptimizerNames as TheirNames
 
 from contract.arguments import TrainingArguments
-from worker.trainer.optimizers import decay_parameter_names, optimizer_class, parameter_groups
+from contract.errors import NotAvailableYet, UnknownComponent
+from worker.trainer import optimizers as ours
+from worker.trainer.names import OptimizerNames
+from worker.trainer.optimizers.choose import _DECLINED, _MAKERS
+
+
+def arguments(name: str, optim_args: str | None = None, **values: Any) -> Any:
+    """As the Trainer gets them; the names of this page are the library's, whatever the arguments offer."""
+    made: Any = TrainingArguments("out", **values)
+    made.optim, made.optim_args = name, optim_args
+    return made
+
+
+# Names
+
+
+def test_the_names_are_the_references_and_each_is_made_or_declined() -> None:
+    assert {each.name: str(each) for each in OptimizerNames} == {each.name: each.value for each in TheirNames}
+    for name in OptimizerNames:
+        if name not in _MAKERS:
+            with pytest.raises(NotAvailableYet, match=f"optim {name} is not available: .+") as told:
+                ours.optimizer_class(arguments(name))
+            assert "optimizer_cls_and_kwargs" in str(told.value.hint)
+    assert not set(_DECLINED) & set(_MAKERS)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownComponent) as told:
+        ours.optimizer_class(arguments("adamw_troch"))
+    assert told.value.hint == "did you mean 'adamw_torch'?"
+
+
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for packages that need a GPU: classes that keep what they are made with."""
+
+    class Kept(torch.optim.Optimizer):
+        def __init__(
+            self,
+            params: Any,
+            lr: float = 1e-3,
+            betas: Any = None,
+            eps: float = 1e-8,
+            alpha: float = 0.99,
+            weight_decay: float = 0,
+            optim_bits: int = 32,
+            is_paged: bool = False,
+            momentum: float = 0,
+            t_alpha: int | None = None,
+            block_size: int = 256,
+            bf16_stochastic_round: bool = False,
+            min_8bit_size: int = 4096,
+        ) -> None:
+            super().__init__(params, {"lr": lr})
+            self.made_with = {"optim_bits": optim_bits}
+
+    def module(name: str, **content: Any) -> ModuleType:
+        made = ModuleType(name)
+        made.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        vars(made).update(content)
+        monkeypatch.setitem(sys.modules, name, made)
+        return made
+
+    kept = {
+        name: type(name, (Kept,), {"__module__": "bitsandbytes"}) for name in ("AdamW", "Lion", "RMSprop", "AdEMAMix")
+    }
+    overrides: list[Any] = []
+
+    class Manager:
+        def register_module_override(self, *what: Any) -> None:
+            overrides.append(what)
+
+        @classmethod
+        def get_instance(cls) -> Manager:
+            return cls()
+
+    optim = module("bitsandbytes.optim", **kept, GlobalOptimManager=Manager)
+    module("bitsandbytes", optim=optim, overrides=overrides)
+    module("torchao", __version__="0.15.0")
+    module("torchao.optim", AdamW4bit=type("AdamW4bit", (Kept,), {}), AdamW8bit=type("AdamW8bit", (Kept,), {}))
+    for name in ("is_bitsandbytes_available", "is_torchao_available"):
+        monkeypatch.setattr(their_choice, name, lambda *_: True)
+    monkeypatch.setattr(their_choice.importlib.metadata, "version", lambda _: "0.15.0")
+
+
+BUILT_IN_HERE = {"lion_32bit", "schedule_free_adamw", "schedule_free_sgd"}
+
+
+@pytest.mark.usefixtures("packages")
+@pytest.mark.parametrize("name", sorted(set(_MAKERS) - BUILT_IN_HERE))
+def test_the_class_and_its_arguments_are_the_references(name: str) -> None:
+    args = arguments(name, learning_rate=3e-3, adam_beta1=0.8, adam_beta2=0.95, adam_epsilon=1e-6)
+    adam = {"betas": (0.8, 0.95), "eps": 1e-6}
+    context = their_choice.OptimizerContext(args, None, {"lr": 3e-3}, adam, {})
+
+    made, kwargs = ours.optimizer_class(args)
+    expected, expected_kwargs = their_choice._OPTIMIZER_HANDLERS[TheirNames(name)](context)
+
+    same = made is expected or (made is ours.Adafactor and expected is theirs.Adafactor)
+    assert same
+    defaults = {each.name: each.default for each in inspect.signature(made).parameters.values()}
+    assert {**defaults, **kwargs} == {**defaults, **expected_kwargs}
+
+
+@pytest.mark.usefixtures("packages")
+def test_embeddings_keep_their_bits_under_eight() -> None:
+    model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2))
+    made, kwargs = ours.optimizer_class(arguments("adamw_bnb_8bit"))
+
+    ours.make_optimizer(made, kwargs, model, [], 0.0)
+
+    assert sys.modules["bitsandbytes"].overrides == [(model[0], "weight", {"optim_bits": 32})]
+
+
+@pytest.mark.parametrize(("name", "extra"), [("adamw_8bit", "bitsandbytes"), ("adamw_torch_4bit", "torchao")])
+def test_a_package_that_is_missing_is_told_with_its_extra(
+    name: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (f"{extra}.optim", extra):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"optim {name} needs the extra {extra}: pip install 'footplate\[{extra}\]'"):
+        ours.optimizer_class(arguments(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("sgd", "momentum=0.9, nesterov=true,dampening=0", {"momentum": 0.9, "nesterov": True, "dampening": 0.0}),
+        ("adagrad", "lr_decay=0.1,eps=1e-5", {"lr_decay": 0.1, "eps": 1e-5}),
+        ("rmsprop", "alpha=0.9,centered=1,momentum=0.5", {"alpha": 0.9, "centered": True, "momentum": 0.5}),
+    ],
+)
+def test_further_arguments_are_read_as_the_reference_reads_them(name: str, text: str, expected: dict[str, Any]) -> None:
+    context = their_choice.OptimizerContext(None, None, {"lr": 5e-5}, {}, their_choice._parse_optim_args(text))
+
+    _, kwargs = ours.optimizer_class(arguments(name, text))
+
+    assert kwargs == {"lr": 5e-5, **expected} == their_choice._OPTIMIZER_HANDLERS[TheirNames(name)](context)[1]
+
+
+def test_further_arguments_that_the_reference_ignores_are_honoured_here() -> None:
+    assert ours.optimizer_class(arguments("adamw_torch", "amsgrad=true,foreach=no"))[1]["amsgrad"] is True
+    assert ours.optimizer_class(arguments("adafactor", "clip_threshold=0.5"))[1]["clip_threshold"] == 0.5
+    assert ours.optimizer_class(arguments("adafactor", "beta1=none"))[1]["beta1"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("sgd", "momentun=0.9", "has momentun, and SGD takes: .*momentum"),
+        ("sgd", "momentum", "has 'momentum': write name=value"),
+        ("sgd", "momentum=much", "momentum=much, and a number is needed"),
+        ("sgd", "nesterov=2", "neither true nor false"),
+        ("sgd", "weight_decay=0.1", "said elsewhere: use weight_decay"),
+        ("adamw_torch", "eps=1", "use adam_epsilon"),
+        ("adamw_torch", "lr=1", "use learning_rate"),
+    ],
+)
+def test_further_arguments_that_do_not_fit_are_refused_by_name(name: str, text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        ours.optimizer_class(arguments(name, text))
+
+
+# Groups
+
+
+class RMSNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+
+class Zoo(nn.Module):
+    """Everything that a name or a layer can say about decay, and a weight that is tied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(3, 2)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)) for _ in range(2)])
+        self.rmsnorm, self.norm, self.final_norm, self.normal = RMSNorm(), RMSNorm(), RMSNorm(), nn.Linear(2, 2)
+        self.LayerNorm, self.batch = RMSNorm(), nn.BatchNorm1d(2)
+        self.bias_free = nn.Parameter(torch.ones(1))
+        self.scale = nn.Parameter(torch.ones(1))
+        self.head = nn.Linear(2, 3)
+        self.head.weight = self.embed.weight
+        self.wrapped = nn.LayerNorm(2)
+        self.wrapped.inside = nn.Linear(2, 2)
+
+
+def test_parameters_decay_as_in_the_reference() -> None:
+    names = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+
+    assert ours.decay_parameter_names(Zoo()) == their_parameter_names(Zoo(), [nn.LayerNorm], names)
+    assert ours.get_parameter_names(Zoo(), [nn.Linear]) == their_parameter_names(Zoo(), [nn.Linear])
+    assert "head.weight" in ours.decay_parameter_names(Zoo())
+    assert not any("wrapped" in name for name in ours.decay_parameter_names(Zoo()))
 
 
 def test_biases_and_norms_do_not_decay_and_frozen_parameters_are_left_out() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2))
     model[2].weight.requires_grad = False
 
-    names = decay_parameter_names(model)
-    decay, rest = parameter_groups(model, names, 0.1)
+    names = ours.decay_parameter_names(model)
+    decay, rest = ours.parameter_groups(model, names, 0.1)
 
     assert names == ["0.weight", "2.weight"]
     assert (len(decay["params"]), decay["weight_decay"]) == (1, 0.1)
     assert (len(rest["params"]), rest["weight_decay"]) == (4, 0.0)
 
 
-def test_the_named_optimizer_gets_its_arguments() -> None:
-    made, kwargs = optimizer_class(TrainingArguments("out", adam_beta1=0.8))
+def test_a_tied_weight_is_moved_once() -> None:
+    zoo = Zoo()
+    groups = ours.parameter_groups(zoo, ours.decay_parameter_names(zoo), 0.1)
 
-    assert made is torch.optim.AdamW
-    assert kwargs == {"lr": 5e-5, "betas": (0.8, 0.999), "eps": 1e-8, "fused": True}
-    assert optimizer_class(TrainingArguments("out", optim="sgd"))[0] is torch.optim.SGD
+    everything = [each for group in groups for each in group["params"]]
+    assert len({id(each) for each in everything}) == len(everything) == len(list(zoo.parameters()))
+
+
+def test_a_factory_groups_as_it_likes_and_a_class_may_want_the_model() -> None:
+    model = nn.Linear(2, 2)
+
+    class Factory:
+        def __call__(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+            return torch.optim.SGD([model.weight], lr=lr)
+
+    class Whole(torch.optim.SGD):
+        def __init__(self, model: nn.Module, lr: float) -> None:
+            super().__init__(model.parameters(), lr=lr)
+
+    made = ours.make_optimizer(Factory, {"lr": 0.5}, model, [], 0.1)
+    assert [len(group["params"]) for group in made.param_groups] == [1]
+    own = ours.make_optimizer(torch.optim.SGD, {"lr": 0.5, "params": [model.bias]}, model, [], 0.1)
+    assert own.param_groups[0]["params"] == [model.bias]
+    assert len(ours.make_optimizer(Whole, {"lr": 0.5, "model": model}, model, [], 0.1).param_groups[0]["params"]) == 2
+    assert ours.is_optimizer_factory(Factory)
+    assert not ours.is_optimizer_factory(torch.optim.SGD)
+
+
+# Steps
+
+
+def weights(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(4, 3), (3,), (2, 3, 4), (1,)]
+    return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
+
+
+def gradients(step: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(step + 1)
+    return [torch.randn(each.shape, generator=generator) for each in weights()]
+
+
+def run(optimizer: torch.optim.Optimizer, start: int = 0, steps: int = 12) -> list[Tensor]:
+    for step in range(start, steps):
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        for each, gradient in zip(parameters, gradients(step), strict=True):
+            each.grad = gradient.to(each.dtype)
+        optimizer.step()
+    return [each.detach() for each in parameters]
+
+
+def equal(mine: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(one, two) for one, two in zip(mine, other, strict=True))
+
+
+ADAFACTOR: list[dict[str, Any]] = [
+    {"lr": 1e-2, "scale_parameter": False, "relative_step": False},
+    {"lr": 1e-2, "scale_parameter": True, "relative_step": False, "weight_decay": 0.1, "beta1": 0.9},
+    {"scale_parameter": True, "relative_step": True, "warmup_init": True, "clip_threshold": 0.5},
+    {"decay_rate": -0.6, "eps": (1e-20, 1e-2)},
+]
+
+
+@pytest.mark.parametrize("options", ADAFACTOR)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adafactor_is_the_references_to_the_last_bit(options: dict[str, Any], dtype: torch.dtype) -> None:
+    mine, other = ours.Adafactor(weights(dtype), **options), theirs.Adafactor(weights(dtype), **options)
+
+    assert equal(run(mine), run(other))
+    assert mine.state_dict()["state"][0].keys() == other.state_dict()["state"][0].keys()
+
+
+def test_adafactor_continues_from_the_references_state() -> None:
+    options = ADAFACTOR[1]
+    straight = run(theirs.Adafactor(weights(), **options))
+    stopped = theirs.Adafactor(weights(), **options)
+    half = run(stopped, steps=6)
+    resumed = ours.Adafactor([nn.Parameter(each.clone()) for each in half], **options)
+    resumed.load_state_dict(stopped.state_dict())
+
+    assert equal(run(resumed, start=6), straight)
+
+
+def test_adafactors_own_rate_is_told() -> None:
+    mine, other = ours.Adafactor(weights()), theirs.Adafactor(weights())
+    schedules = ours.get_adafactor_schedule(mine, 0.5), theirs.get_adafactor_schedule(other, 0.5)
+
+    before = [schedule.get_lr() for schedule in schedules]
+    run(mine)
+    run(other)
+
+    assert before[0] == before[1] == [0.5]
+    assert schedules[0].get_lr() == schedules[1].get_lr()
+    with pytest.raises(ValueError, match="Cannot combine"):
+        ours.Adafactor(weights(), lr=1.0)
+
+
+def test_lion_steps_as_its_paper_writes() -> None:
+    rate, (beta1, beta2), decay = 1e-2, (0.9, 0.99), 0.1
+    expected, moments = [each.detach().clone() for each in weights()], [torch.zeros_like(each) for each in weights()]
+    for step in range(12):
+        for weight, moment, gradient in zip(expected, moments, gradients(step), strict=True):
+            update = (beta1 * moment + (1 - beta1) * gradient).sign()
+            weight -= rate * (update + decay * weight)
+            moment.mul_(beta2).add_((1 - beta2) * gradient)
+
+    found = run(ours.Lion(weights(), lr=rate, betas=(beta1, beta2), weight_decay=decay))
+
+    assert all(torch.allclose(one, two, atol=1e-6) for one, two in zip(found, expected, strict=True))
+
+
+def schedule_free_by_hand(kind: str, steps: int, warmup: int, decay: float) -> tuple[list[Tensor], list[Tensor]]:
+    """(x, y) of the paper's recursion, with x reckoned out at every step."""
+    rate, beta, beta2, eps = 0.05, 0.9, 0.95, 1e-8
+    z = [each.detach().double() for each in weights()]
+    x, squares = [each.clone() for each in z], [torch.zeros_like(each) for each in z]
+    total = largest = 0.0
+    for step in range(steps):
+        now = rate * min(1.0, (step + 1) / warmup)
+        largest = max(largest, now)
+        total += largest**2
+        share = largest**2 / total
+        for at, gradient in enumerate(each.double() for each in gradients(step)):
+            y = (1 - beta) * z[at] + beta * x[at]
+            direction = gradient
+            if kind == "adamw":
+                squares[at] = beta2 * squares[at] + (1 - beta2) * gradient**2
+                direction = gradient / ((squares[at] / (1 - beta2 ** (step + 1))).sqrt() + eps)
+            z[at] = z[at] - now * (direction + decay * y)
+            x[at] = (1 - share) * x[at] + share * z[at]
+    return x, [(1 - beta) * one + beta * two for one, two in zip(z, x, strict=True)]
+
+
+def schedule_free(kind: str, **options: Any) -> Any:
+    if kind == "adamw":
+        return ours.AdamWScheduleFree(weights(), lr=0.05, betas=(0.9, 0.95), **options)
+    return ours.SGDScheduleFree(weights(), lr=0.05, momentum=0.9, **options)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_schedule_free_holds_y_in_training_and_x_in_evaluation(kind: str, decay: float) -> None:
+    optimizer = schedule_free(kind, warmup_steps=4, weight_decay=decay)
+    optimizer.train()
+    found = run(optimizer)
+    x, y = schedule_free_by_hand(kind, 12, 4, decay)
+
+    assert all(torch.allclose(one.double(), two, atol=1e-5) for one, two in zip(found, y, strict=True))
+    optimizer.eval()
+    optimizer.eval()
+    assert all(torch.allclose(one.double(), two, atol=1e-5) for one, two in zip(found, x, strict=True))
+    optimizer.train()
+    assert all(torch.allclose(one.double(), two, atol=1e-5) for one, two in zip(found, y, strict=True))
+
+
+def test_schedule_free_leaves_gradients_to_be_read_and_refuses_to_step_in_evaluation() -> None:
+    optimizer = schedule_free("adamw")
+    with pytest.raises(RuntimeError, match=r"call optimizer.train\(\)"):
+        run(optimizer)
+    optimizer.train()
+    run(optimizer, steps=1)
+    kept = [each.grad for each in optimizer.param_groups[0]["params"]]
+    assert equal(kept, gradients(0))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "lion"])
+def test_a_stopped_run_goes_on_to_the_last_bit(kind: str) -> None:
+    def made() -> Any:
+        return ours.Lion(weights(), lr=1e-2) if kind == "lion" else schedule_free(kind, warmup_steps=4)
+
+    straight, stopped, resumed = made(), made(), made()
+    for each in (straight, stopped):
+        if kind != "lion":
+            each.train()
+    whole, half = run(straight), run(stopped, steps=5)
+    with torch.no_grad():
+        for parameter, saved in zip(resumed.param_groups[0]["params"], half, strict=True):
+            parameter.copy_(saved)
+    resumed.load_state_dict(stopped.state_dict())
+
+    assert equal(run(resumed, start=5), whole)
+
+
+def test_schedule_free_gets_its_warm_up_as_a_count() -> None:
+    made, kwargs = ours.optimizer_class(arguments("schedule_free_adamw", "r=0.5", warmup_steps=10, weight_decay=0.1))
+
+    assert made is ours.AdamWScheduleFree
+    assert (kwargs["warmup_steps"], kwargs["r"], kwargs["weight_decay"]) == (10, 0.5, 0.1)
+    with pytest.raises(ValueError, match=r"warmup_steps 0.1 is a share .* schedule_free_sgd has none"):
+        ours.optimizer_class(arguments("schedule_free_sgd", warmup_steps=0.1))
+
+
+@pytest.mark.parametrize("kind", [ours.Lion, ours.AdamWScheduleFree, ours.Adafactor])
+def test_sparse_gradients_are_refused(kind: Any) -> None:
+    embedding = nn.Embedding(4, 2, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    optimizer = kind(embedding.parameters())
+    getattr(optimizer, "train", lambda: None)()
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: ours.Lion(weights(), lr=-1), "lr must be 0 or more"),
+        (lambda: ours.Lion(weights(), betas=(0.9, 1.0)), "betas must lie"),
+        (lambda: ours.AdamWScheduleFree(weights(), betas=(0.0, 0.9)), "beta1 between 0 and 1"),
+        (lambda: ours.SGDScheduleFree(weights(), momentum=0.0), "momentum between 0 and 1"),
+        (lambda: ours.SGDScheduleFree(weights(), lr=-1.0), "lr of SGDScheduleFree"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(made: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        made()

@@ -1,0 +1,90 @@
+"""Two groups of parameters, with weight decay and without, and an optimizer over them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+_NO_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
+
+
+def decay_parameter_names(model: nn.Module) -> list[str]:
+    """Weights, but not biases and not norms: pulling those to zero helps nobody."""
+    return get_parameter_names(model, [nn.LayerNorm], _NO_DECAY)
+
+
+def get_parameter_names(
+    model: nn.Module,
+    forbidden_layer_types: Sequence[type[nn.Module]],
+    forbidden_layer_names: Iterable[str] | None = None,
+) -> list[str]:
+    """Those of no forbidden layer. A pattern is searched in the name, in lower case."""
+    kinds = tuple(forbidden_layer_types)
+    patterns = [re.compile(each) for each in forbidden_layer_names or ()]
+    forbidden = {name for name, module in model.named_modules() if name and isinstance(module, kinds)}
+    return [
+        name
+        for name, _ in _all_parameters(model)
+        if not any(name.startswith(f"{each}.") for each in forbidden)
+        and not any(pattern.search(name.lower()) for pattern in patterns)
+    ]
+
+
+def _all_parameters(model: nn.Module, prefix: str = "") -> Iterable[tuple[str, nn.Parameter | None]]:
+    """Innermost first, and by every name: a tied weight has two, and the group it is in goes by the first."""
+    for name, child in model.named_children():
+        yield from _all_parameters(child, f"{prefix}{name}.")
+    for name, value in model._parameters.items():
+        yield f"{prefix}{name}", value
+
+
+def parameter_groups(model: nn.Module, decay: Collection[str], weight_decay: float) -> list[dict[str, Any]]:
+    names = set(decay)
+    trainable = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+    return [
+        {"params": [value for name, value in trainable if name in names], "weight_decay": weight_decay},
+        {"params": [value for name, value in trainable if name not in names], "weight_decay": 0.0},
+    ]
+
+
+def make_optimizer(
+    made: type[Optimizer] | Callable[[], Callable[..., Any]],
+    kwargs: dict[str, Any],
+    model: nn.Module,
+    decay: Collection[str],
+    weight_decay: float,
+) -> Any:
+    """The class over the groups; a factory is made and called with the model, to group parameters as it likes.
+
+    What `kwargs` say of `params` or `model` goes in the groups' place: some classes want the model itself.
+    """
+    if is_optimizer_factory(made):
+        return made()(model, **kwargs)  # type: ignore[call-arg,operator]
+    kwargs = dict(kwargs)
+    groups: Any = parameter_groups(model, decay, weight_decay)
+    for name in ("params", "model", "optimizer_dict"):
+        groups = kwargs.pop(name, groups)
+    optimizer = made(groups, **kwargs)  # type: ignore[call-arg]
+    if kwargs.get("optim_bits") == 8 and "bitsandbytes" in made.__module__:
+        _keep_embeddings_whole(model)
+    return optimizer
+
+
+def is_optimizer_factory(optimizer_cls_or_factory: Any) -> bool:
+    """Anything but an optimizer's class, such as one that splits parameters between several inside."""
+    is_class = isinstance(optimizer_cls_or_factory, type)
+    return not (is_class and issubclass(optimizer_cls_or_factory, Optimizer))
+
+
+def _keep_embeddings_whole(model: nn.Module) -> None:
+    """Eight bits are too few for embeddings: most of their gradients are zero, and the rest are large."""
+    import bitsandbytes  # type: ignore[import-not-found,unused-ignore]
+
+    manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            manager.register_module_override(module, "weight", {"optim_bits": 32})
