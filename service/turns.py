@@ -25,6 +25,7 @@ from contract import keys, layout
 from contract.errors import Unavailable
 from contract.ids import JobId, uuid7
 from contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
+from contract.moments import Moment, reached
 from service.events.entries import Read, apart, as_gap, read_entries
 from service.events.ingest import Ingested, ingest
 from service.jobs import dispatch
@@ -163,6 +164,8 @@ class Turns:
         if not await self._db.read(lambda conn: queue.waiting(conn, now, most=1)):
             return
         placed = await self._write(lambda conn: place_waiting(conn, now))
+        if placed.jobs:
+            reached(Moment.AFTER_PLACE_COMMITS)
         self.counts.attempts_placed += len(placed.jobs)
         self._tell(placed.jobs)
 
@@ -183,10 +186,12 @@ class Turns:
             self._bell_thread, dispatch.ring_all, self._bell, due
         )
         if rung:
+            reached(Moment.AFTER_RING)
             self.counts.bells_rung += len(rung)
             for row in rung:
                 self._timers.restart(_bell_key(row), clock)
             await self._write(lambda conn: dispatch.mark_rung(conn, rung, now_ms()))
+            reached(Moment.AFTER_RING_COMMITS)
         if error is not None:
             self._ring_everything = True
             raise ConnectionError(f"the bell of {due[len(rung)].node} cannot be rung: {error}") from error
@@ -212,6 +217,10 @@ class Turns:
         messages = [message for raw in (first[1], *(more or ())) if (message := self._understood(raw))]
         clock, now = time.monotonic(), now_ms()
         for heard in await self._answer(messages, now):
+            if any(isinstance(one, AttemptBeat) for one in messages):
+                reached(Moment.AFTER_BEAT_COMMITS)
+            if heard.granted:
+                reached(Moment.AFTER_GRANT_COMMITS)
             for key, number in heard.alive:
                 self._timers.heard(key, number, clock)
             self._count(heard)
@@ -219,6 +228,8 @@ class Turns:
             if heard.has_new_room or heard.lost or heard.told_to_stop:
                 self._look_again()
             await self._send(heard.replies)
+            if heard.granted:
+                reached(Moment.AFTER_GRANT_TOLD)
 
     async def _answer(self, messages: Sequence[Claim | AttemptBeat | NodeBeat], now: int) -> list[Heard]:
         """Together; one by one where that fails for what one of them says, so that nobody loses a lease over it."""
@@ -270,6 +281,9 @@ class Turns:
         now = now_ms()
         read = read_entries([fields.get(b"batch") for _, fields in entries], text_of(now))
         every_done = await self._store(read, now)
+        reached(Moment.AFTER_INGEST_COMMITS)
+        if any(done.closed for done in every_done):
+            reached(Moment.AFTER_CLOSE_COMMITS)
         # Watchers and the acknowledgement are both after the commit; watchers first, because they need no Redis.
         for done in every_done:
             self._tell(done.jobs)
@@ -278,6 +292,7 @@ class Turns:
         if any(done.closed for done in every_done):
             self._look_again()
         await self._acknowledge([entry_id for entry_id, _ in entries], every_done)
+        reached(Moment.AFTER_ACKNOWLEDGE)
 
     async def _store(self, read: Read, now: int) -> list[Ingested]:
         """All in one transaction; one event at a time where that fails for what is in it: only the bad one is lost."""
@@ -351,6 +366,8 @@ class Turns:
         if not self.redis_ok or clock - self._redis_heard_at > FRESH_SECONDS:
             return
         rescued = await self._write(lambda conn: rescue(conn, self._timers, clock, now, self._settings))
+        if rescued.jobs:
+            reached(Moment.AFTER_RESCUE_COMMITS)
         self.counts.attempts_lost += rescued.lost
         for node in rescued.nodes_lost:
             log.warning("node %s is lost: silent for %g s", node, self._settings.lease_seconds)

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from contract import keys
 from contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, EventBatch, Grant
+from contract.moments import Moment, reached
 from worker.journal import CHUNK, Header, Journal
 from worker.redis_line import AWAY, BLOCK_SECONDS, Listener, post
 
@@ -98,6 +99,8 @@ class Sender:
         self._sent_bytes += sizes
         self.acknowledge(int(mark or 0))
         self._watch(epoch)
+            if sizes:
+                reached(Moment.AFTER_SEND)
 
     def acknowledge(self, mark: int) -> None:
         if mark > self.acknowledged:

@@ -17,6 +17,7 @@ from typing import Any
 
 from contract.events import KEPT, CheckpointData, Kind, ProgressData, json_safe, now_text
 from contract.lifecycle import StopMode
+from contract.moments import Moment, reached
 from worker.artifacts import AttemptFiles
 from worker.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK
 from worker.trainer.callbacks import TrainerCallback
@@ -185,6 +186,7 @@ class Emit(TrainerCallback):
             deleted=[self._files.relative(path) for path in gone],
         )
         self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
+        reached(Moment.AFTER_CHECKPOINT_TOLD)
 
     def relied_on(self) -> set[Path]:
         """The newest checkpoint that SQL knows, or the first that it will know.

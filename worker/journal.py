@@ -22,6 +22,7 @@ from typing import Any, Self
 from contract.errors import AttemptError
 from contract.events import KEPT, Kind
 from contract.ids import ClaimId, Fence, JobId
+from contract.moments import Moment, reached
 from worker.journal_lines import SEQ, encode, gap, seal, unseal
 
 log = logging.getLogger("footplate.worker")
@@ -150,6 +151,7 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
+        reached(Moment.AFTER_JOURNAL_WRITE)
         """On the disk, name and all. The first one comes with the first event that is kept, not before it is needed."""
         if not self._dirty:
             return
@@ -167,6 +169,7 @@ class Journal:
             for event in self._from(max(after + 1, self.first), last):
                 if found and (len(found) == max_events or total + len(event) > max_bytes):
                     break
+        reached(Moment.AFTER_JOURNAL_SYNC)
                 found.append(event)
                 total += len(event) + 1
         return found

@@ -23,6 +23,7 @@ import torch
 from contract.errors import CheckpointCorrupt, NoValidCheckpoint
 from contract.events import CheckpointData, DoneData, Ending, Kind, StateData, json_safe
 from contract.lifecycle import Reason
+from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from worker import outcome
 from worker.build import Parts, Roots, build
@@ -151,6 +152,7 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit) -> DoneD
     trainer.save_model(str(folder))
     (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
     (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    reached(Moment.AFTER_OUTPUTS_WRITTEN)
     return DoneData(
         ending=Ending.FINISHED,
         reason=Reason.COMPLETED,

@@ -26,6 +26,7 @@ from contract.errors import AttemptError
 from contract.events import DoneData, Ending, Kind, now_text
 from contract.lifecycle import Reason, StopMode
 from contract.messages import AttemptReply, Grant, Stop
+from contract.moments import Moment, reached
 from worker import outcome
 from worker.control import Link
 from worker.journal import Header, Journal, JournalFull
@@ -83,15 +84,20 @@ class Supervisor:
         self._training = Training(self._selector, self._write)
 
     def run(self) -> None:
+        reached(Moment.AFTER_JOURNAL_MADE)
         self._link.start()
         try:
             # Killed processes tidy nothing up: what training, and its data workers, leave lying about goes with this.
             with TemporaryDirectory(prefix="footplate-", ignore_cleanup_errors=True) as self._scratch:
                 if self._launch():
+                    reached(Moment.AFTER_LAUNCH)
                     self._watch()
                 if not self._is_superseded:
+                    reached(Moment.AFTER_TRAINING)
                     self._conclude()
+                    reached(Moment.AFTER_DONE_WRITTEN)
                     self._hand_over()
+                    reached(Moment.AFTER_HAND_OVER)
         finally:
             self._close()
 
@@ -316,6 +322,7 @@ class Supervisor:
         self._link.close()
         if self._is_delivered or self._is_superseded:
             self._journal.delete()
+            reached(Moment.AFTER_JOURNAL_DELETED)
         else:
             self._journal.close()
         self._training.close()

@@ -10,6 +10,7 @@ import redis
 from contract import keys
 from contract.ids import Fence, JobId, new_claim_id
 from contract.messages import Claim, Grant
+from contract.moments import Moment, reached
 from worker import parent
 from worker.app import app
 from worker.claim import ask
@@ -38,6 +39,8 @@ def attempt(job: str, attempt: int, fence: int) -> None:
     )
     answer = ask(redis_client(), claim, give_up=node.places.is_draining)
     if isinstance(answer, Grant):
+        log.info("%s attempt %s is ours", job, attempt)
+        reached(Moment.AFTER_GRANT_HEARD)
         Supervisor(parent.settings(), node, answer, redis_client()).run()
     elif answer is not None:
         log.info("%s attempt %s is not ours: %s", job, attempt, answer.reason)

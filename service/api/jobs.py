@@ -20,6 +20,7 @@ from contract.components import check
 from contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem
 from contract.fields import Group
 from contract.ids import JobId, new_job_id
+from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from service.api import shapes
 from service.api.views import etag, job_json
@@ -90,6 +91,7 @@ async def create_job(request: Request) -> Response:
         idempotency=use,
     )
     submitted = await services.db.write(write, is_blind=use is None and not spec.tags)
+    reached(Moment.AFTER_SUBMIT_COMMITS)
     services.poke()
     return _created(submitted)
 

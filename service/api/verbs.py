@@ -13,6 +13,7 @@ from starlette.responses import Response
 from contract.fields import Group, Slug, Whole
 from contract.ids import JobId
 from contract.lifecycle import StopMode
+from contract.moments import Moment, reached
 from service.api import shapes
 from service.api.jobs import job_response, look
 from service.deps import JobPath, StrictRoute, job_id, read_model, services_of
@@ -109,8 +110,10 @@ async def _do(request: Request, job: str, verb: Callable[[Connection, str, JobId
 
     def write(conn: Connection) -> tuple[JobRow, list[str]]:
         verb(conn, services.project, one)
+        reached(Moment.BEFORE_VERB_COMMITS)
         return look(conn, services.project, one)
 
     row, nodes = await services.db.write(write)
+    reached(Moment.AFTER_VERB_COMMITS)
     services.changed(one)
     return job_response(row, nodes, 202)

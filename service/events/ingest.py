@@ -24,6 +24,7 @@ from contract.ids import ClaimId, JobId, new_checkpoint_id
 from contract.layout import attempt_folder, job_folder
 from contract.lifecycle import JobState, Reason
 from contract.messages import AttemptReply
+from contract.moments import Moment, reached
 from service.events.entries import Batch, Incoming, Read
 from service.jobs.beat import holds
 from service.jobs.conclude import End, conclude
@@ -79,6 +80,9 @@ def ingest(conn: Connection, read: Read, now: int, *, retry_backoff_seconds: flo
         events.bury(conn, reason, raw, now)
     done.dead += len(read.dead)
     return done
+    reached(Moment.BEFORE_INGEST_COMMITS)
+    if done.closed:
+        reached(Moment.BEFORE_CLOSE_COMMITS)
 
 
 @dataclass(slots=True)

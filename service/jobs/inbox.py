@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from contract import keys
 from contract.ids import JobId
 from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Message, NodeBeat
+from contract.moments import Moment, reached
 from service.jobs.beat import attempt_beat, node_beat, protocol_refusal, stop_of
 from service.jobs.grant import grant
 from service.jobs.rescue import attempt_key, node_key
@@ -58,6 +59,7 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
         heard.granted += 1
         heard.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
         heard.jobs.add(claim.job)
+        reached(Moment.BEFORE_GRANT_COMMITS)
 
 
 def _attempt(conn: Connection, beat: AttemptBeat, now: int, heard: Heard) -> None:
@@ -68,6 +70,7 @@ def _attempt(conn: Connection, beat: AttemptBeat, now: int, heard: Heard) -> Non
         heard.superseded += 1
     else:
         heard.alive.append((attempt_key(beat.job, beat.attempt, beat.source), beat.number))
+    reached(Moment.BEFORE_BEAT_COMMITS)
 
 
 def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, heard: Heard) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from contract.ids import JobId, NodeId
 from contract.lifecycle import JobState, Reason, StopMode
+from contract.moments import Moment, reached
 from service.jobs.conclude import End, conclude, record_loss
 from service.jobs.stopping import tell, withdraw
 from service.settings import ServiceSettings
@@ -89,6 +90,8 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
     used |= _silent_nodes(conn, timers, clock, settings, rescued)
     for family in ("lease", "node", "claim", "start", "stop", "running"):
         timers.forget(family, but=used)
+    if rescued.jobs:
+        reached(Moment.BEFORE_RESCUE_COMMITS)
     return rescued
 
 

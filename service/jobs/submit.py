@@ -13,6 +13,7 @@ from contract.errors import IdempotencyMismatch
 from contract.events import Kind
 from contract.ids import Fence, JobId
 from contract.lifecycle import Desired, JobState, Reason
+from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from service.jobs.needs import Needs
 from service.store import events, jobs
@@ -55,6 +56,7 @@ def submit(
             return replay
     jobs.insert_job(conn, job)
     events.insert_own(conn, job_id, 1, 0, Kind.STATE, {"state": job.state, "reason": job.reason, "message": None}, now)
+    reached(Moment.BEFORE_SUBMIT_COMMITS)
     return Submitted(job, replayed=False, response=response)
 
 

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from contract.errors import CheckpointCorrupt
+from contract.moments import Moment, reached
 
 log = logging.getLogger("footplate.trainer")
 
@@ -60,9 +61,12 @@ def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[s
     try:
         scratch.mkdir(parents=True)
         write(scratch)
+        reached(Moment.AFTER_CHECKPOINT_WRITTEN)
         sealed = _seal(scratch, step, stamp)
+        reached(Moment.AFTER_CHECKPOINT_SEALED)
         final = parent / f"checkpoint-{step}"
         _move_into_place(scratch, final)
+        reached(Moment.AFTER_CHECKPOINT_COMMITTED)
     except BaseException as error:
         shutil.rmtree(scratch, ignore_errors=True)
         if isinstance(error, (OSError, SafetensorError)):
@@ -96,6 +100,7 @@ def _move_into_place(scratch: Path, final: Path) -> None:
         aside = final.parent / f".old-{final.name}-{uuid.uuid4().hex[:8]}"
         final.rename(aside)
     scratch.rename(final)
+    reached(Moment.AFTER_CHECKPOINT_RENAMED)
     _sync_directory(final.parent)
     if aside is not None:
         shutil.rmtree(aside, ignore_errors=True)
@@ -125,6 +130,7 @@ def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
         if path.resolve() not in spare:
             shutil.rmtree(path, ignore_errors=True)
             kept.remove(path)
+            reached(Moment.AFTER_CHECKPOINT_ROTATED)
 
 
 def _synced(path: Path) -> dict[str, Any]:
