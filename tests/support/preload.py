@@ -10,38 +10,50 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+ORDER = "order"
 
 
-def write(folder: Path, *, without: Iterable[str] = (), die_at: str | None = None, times: int = 1) -> str:
-    """Arms whatever Python starts with the returned PYTHONPATH.
-
-    `die_at` is a Moment: the first `times` processes to reach it die there by SIGKILL, one each.
-    """
+def write(folder: Path, *, without: Iterable[str] = (), mortal: bool = False) -> str:
+    """Arms whatever Python starts with the returned PYTHONPATH; who is `mortal` dies where `die_at` says."""
     folder.mkdir(parents=True, exist_ok=True)
     names = list(without)
     (folder / "sitecustomize.py").write_text(
         f"import sys\nsys.path.append({str(REPOSITORY)!r})\n"
-        f"from tests.support import preload\npreload.arm({str(folder)!r}, {names!r}, {die_at!r}, {times!r})\n"
+        f"from tests.support import preload\npreload.arm({str(folder)!r}, {names!r}, {mortal!r})\n"
     )
     return f"{folder}{os.pathsep}{REPOSITORY}"
 
 
-def deaths(folder: Path) -> list[int]:
-    """The pids that died at the moment so far."""
-    return [int(found.read_text()) for found in sorted(folder.glob("death-*"))]
+def die_at(folder: Path, moments: Mapping[str, int]) -> None:
+    """From now on: the first mortal to reach one of these Moments for the n-th time dies there by SIGKILL, one each."""
+    for old in folder.glob("death-*"):
+        old.unlink()
+    fresh = folder / "order.new"
+    # The time tells two orders of the same words apart: who counts begins anew.
+    fresh.write_text(json.dumps({**moments, "at": time.monotonic_ns()}))
+    fresh.replace(folder / ORDER)
 
 
-def arm(folder: str, without: Sequence[str], die_at: str | None, times: int) -> None:
+def deaths(folder: Path) -> dict[str, int]:
+    """Where somebody died so far, in that order, and who."""
+    found = sorted(folder.glob("death-*"), key=lambda path: path.stat().st_mtime_ns)
+    return {path.name.removeprefix("death-"): int(path.read_text()) for path in found}
+
+
+def arm(folder: str, without: Sequence[str], mortal: bool) -> None:
     if without:
         from tests.faults.off import SWITCHES
 
@@ -49,23 +61,39 @@ def arm(folder: str, without: Sequence[str], die_at: str | None, times: int) -> 
         for name in without:
             by_module.setdefault(SWITCHES[name].module, []).append(SWITCHES[name].turn_off)
         sys.meta_path.insert(0, _AfterImport(by_module))
-    if die_at is not None:
-        sys.addaudithook(_Death(Path(folder), die_at, times))
+    if mortal:
+        sys.addaudithook(_Death(Path(folder)))
 
 
 class _Death:
-    def __init__(self, folder: Path, moment: str, times: int) -> None:
-        self.folder, self.moment, self.times = folder, moment, times
+    """Reads its order at every moment that is reached, so that one system can die in one way after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.order = ""
+        self.left: dict[str, int] = {}
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "footplate.reached" and arguments[0] == self.moment:
-            for number in range(self.times):
-                try:
-                    file = os.open(self.folder / f"death-{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-                except FileExistsError:
-                    continue
-                os.write(file, str(os.getpid()).encode())
-                os.kill(os.getpid(), signal.SIGKILL)
+        if event != "footplate.reached":
+            return
+        try:
+            order = (self.folder / ORDER).read_text()
+        except FileNotFoundError:
+            return
+        if order != self.order:
+            self.order, self.left = order, json.loads(order)
+        moment = str(arguments[0])
+        if moment in self.left:
+            self.left[moment] -= 1
+            if self.left[moment] <= 0:
+                self.die_unless_another_did(self.folder / f"death-{moment}")
+
+    def die_unless_another_did(self, stone: Path) -> None:
+        mine = stone.with_name(f"dying-{os.getpid()}")
+        mine.write_text(str(os.getpid()))
+        with suppress(FileExistsError):
+            os.link(mine, stone)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

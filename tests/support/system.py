@@ -55,10 +55,10 @@ class System:
         database_url: str,
         *,
         without: Sequence[str] = (),
-        die_at: str | None = None,
+        mortal: bool = False,
         **environment: str,
     ) -> None:
-        """`without` these protections of tests/faults/off; `die_at` a Moment, which kills the first to reach it."""
+        """`without` these protections of tests/faults/off; `mortal` where `die_at` shall kill at a Moment."""
         self.processes, self.redis = processes, redis
         self.folder = processes.folder / "home"
         self.folder.mkdir()
@@ -70,8 +70,9 @@ class System:
             "FOOTPLATE_PORT": "0",
             **environment,
         }
-        if without or die_at:
-            self.environment["PYTHONPATH"] = preload.write(processes.folder / "preload", without=without, die_at=die_at)
+        self.preload = processes.folder / "preload"
+        if without or mortal:
+            self.environment["PYTHONPATH"] = preload.write(self.preload, without=without, mortal=mortal)
         self.services: dict[str, Process] = {}
         self.nodes: dict[int, Process] = {}
         self.url = ""
@@ -83,12 +84,12 @@ class System:
     def run(self, *words: str, name: str = "", **environment: str) -> Process:
         return self.processes.start("-m", *words, name=name or "-".join(words), env={**self.environment, **environment})
 
-    def start_service(self, role: str = "all", name: str = "") -> Process:
+    def start_service(self, role: str = "all", name: str = "", *, wait: bool = True) -> Process:
         name = name or role
         url_file = self.folder / f"{name}.url"
         url_file.unlink(missing_ok=True)
         service = self.services[name] = self.run("service", role, name=name, FOOTPLATE_URL_FILE=str(url_file))
-        if role != "control":
+        if role != "control" and wait:
             service.until(url_file.exists, within=30, what=f"the service ({role}) listens")
             self.url = url_file.read_text().strip()
         return service
@@ -110,6 +111,14 @@ class System:
         self.start_service()
         self.start_node(slots=slots)
         return self
+
+    def revive(self) -> None:
+        """Starts services that have died again, as systemd would: one may die as soon as it works."""
+        for name, service in list(self.services.items()):
+            if not service.is_running:
+                self.start_service(service.argv[-1], name, wait=False)
+            with suppress(FileNotFoundError):
+                self.url = (self.folder / f"{name}.url").read_text().strip()
 
     def kill_everything(self) -> None:
         """kill -9 to every process at once, Redis included; its memory is gone with it."""
