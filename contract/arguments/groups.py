@@ -48,7 +48,34 @@ ScheduleNames = Literal[
     "greedy",
 ]
 ScheduleName = Annotated[ScheduleNames, Named]
-OptimizerName = Annotated[Literal["adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop"], Named]
+OptimizerNames = Literal[
+    "adamw_torch",
+    "adamw_torch_fused",
+    "adafactor",
+    "sgd",
+    "adagrad",
+    "rmsprop",
+    "lion_32bit",
+    "schedule_free_adamw",
+    "schedule_free_sgd",
+    "adamw_torch_4bit",
+    "adamw_torch_8bit",
+    "adamw_bnb_8bit",
+    "adamw_8bit",
+    "paged_adamw_32bit",
+    "paged_adamw_8bit",
+    "ademamix",
+    "ademamix_8bit",
+    "paged_ademamix_32bit",
+    "paged_ademamix_8bit",
+    "lion_8bit",
+    "paged_lion_32bit",
+    "paged_lion_8bit",
+    "rmsprop_bnb",
+    "rmsprop_bnb_8bit",
+    "rmsprop_bnb_32bit",
+]
+OptimizerName = Annotated[OptimizerNames, Named]
 
 OURS = frozenset({"max_nan_steps", "keep_last", "keep_best", "save_in_background"})
 """Fields that the reference does not have."""
@@ -89,7 +116,9 @@ class LearningRate:
 @dataclass(config=CONFIG)
 class Optimizer:
     optim: OptimizerName = "adamw_torch_fused"
-    """Which optimizer."""
+    """Which optimizer. Those of bitsandbytes and torchao need the extra of that name."""
+    optim_args: str | None = None
+    """Further arguments of the optimizer, such as "momentum=0.9, nesterov=true"."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Decay of the weights; biases and norms are left out."""
     adam_beta1: Fraction = 0.9

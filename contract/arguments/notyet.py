@@ -28,11 +28,10 @@ _COMPILE = "leave it out: the model runs uncompiled"
 _TRACK = "leave it out: read the job's events and metrics, or add a callback"
 _HUB = "leave it out: take the files from output_dir"
 _ONE_DEVICE = "leave it out: training runs on one device"
-_OPTIM = "use optim with adamw_torch, adamw_torch_fused, sgd, adagrad or rmsprop, or hand in optimizers="
+_OPTIM = "use one of ours, or hand in optimizers= or optimizer_cls_and_kwargs="
 
 NOT_YET: dict[str, NotYet] = {
-    "optim_args": NotYet(None, _OPTIM),
-    "optim_target_modules": NotYet(None, _OPTIM),
+    "optim_target_modules": NotYet(None, "leave it out: only low-rank optimizers read it, and those are declined"),
     "average_tokens_across_devices": NotYet(True, "leave it out: on one device there is nothing to average"),
     "label_smoothing_factor": NotYet(0.0, "use compute_loss_func"),
     "fp16": NotYet(False, _PRECISION),
@@ -76,20 +75,14 @@ NOT_YET: dict[str, NotYet] = {
     "local_rank": NotYet(-1, _ONE_DEVICE),
 }
 
-_BITSANDBYTES = (
-    "adamw_bnb_8bit adamw_8bit ademamix ademamix_8bit lion_32bit lion_8bit paged_adamw_32bit paged_adamw_8bit "
-    "paged_ademamix_32bit paged_ademamix_8bit paged_lion_32bit paged_lion_8bit rmsprop_bnb rmsprop_bnb_8bit "
-    "rmsprop_bnb_32bit"
-)
 _OTHER_OPTIMIZERS = (
-    "adafactor adamw_torch_xla adamw_torch_npu_fused adamw_anyprecision adamw_torch_4bit adamw_torch_8bit galore_adamw "
-    "galore_adamw_8bit galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise "
-    "lomo adalomo grokadamw schedule_free_radam schedule_free_adamw schedule_free_sgd apollo_adamw "
-    "apollo_adamw_layerwise stable_adamw"
+    "adamw_torch_xla adamw_torch_npu_fused adamw_anyprecision galore_adamw galore_adamw_8bit galore_adafactor "
+    "galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise lomo adalomo grokadamw "
+    "schedule_free_radam apollo_adamw apollo_adamw_layerwise stable_adamw"
 )
 
 CHOICES_NOT_YET: dict[str, tuple[frozenset[str], str]] = {
-    "optim": (frozenset(f"{_BITSANDBYTES} {_OTHER_OPTIMIZERS}".split()), _OPTIM),
+    "optim": (frozenset(_OTHER_OPTIMIZERS.split()), _OPTIM),
 }
 """Values of fields that we have, which the reference knows and we do not yet: also refused with what to use."""
 

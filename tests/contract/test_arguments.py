@@ -123,7 +123,7 @@ def test_a_name_that_is_not_there_yet_is_accepted_where_it_changes_nothing() -> 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("optim", "adamw_bnb_8bit")],
+    [("optim", "galore_adamw")],
 )
 def test_a_choice_that_is_not_there_yet_is_told_from_one_that_does_not_exist(name: str, value: str) -> None:
     found = problems({name: value})[f"/training/{name}"]

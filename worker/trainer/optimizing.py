@@ -22,7 +22,7 @@ class Optimizing(Parts):
             of = self.model if model is None else model
             made, kwargs = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, of)
             decay = self.get_decay_parameter_names(of)
-            self.optimizer = made(optimizers.parameter_groups(of, decay, self.args.weight_decay), **kwargs)
+            self.optimizer = optimizers.make_optimizer(made, kwargs, of, decay, self.args.weight_decay)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
@@ -41,7 +41,7 @@ class Optimizing(Parts):
     def get_optimizer_cls_and_kwargs(
         args: contract_arguments.TrainingArguments, model: nn.Module | None = None
     ) -> tuple[type[Optimizer], dict[str, Any]]:
-        return optimizers.optimizer_class(args)
+        return optimizers.optimizer_class(args, model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return optimizers.decay_parameter_names(model)
