@@ -39,7 +39,7 @@ SILENCE_SECONDS = 5.0
 LONGEST_SILENCE_SECONDS = 60.0
 
 
-def batch(header: Header, events: list[bytes]) -> bytes:
+def batch(header: Header, first: int, events: list[bytes]) -> bytes:
     """One entry of the stream. The events are JSON already and are not read again."""
     envelope = EventBatch(
         job=header.job,
@@ -47,6 +47,7 @@ def batch(header: Header, events: list[bytes]) -> bytes:
         fence=header.fence,
         claim=header.claim,
         source=header.source,
+        first=first,
         events=[],
     ).model_dump_json()
     return envelope.removesuffix("[]}").encode() + b"[" + b",".join(events) + b"]}"
@@ -63,6 +64,8 @@ class Sender:
         self._epoch: bytes | None = None
         self._silence = SILENCE_SECONDS
         self._moved_at = time.monotonic()
+        self._asked = (0, 0)
+        """The last beat's number, and what was acknowledged when it went."""
 
     @property
     def has_more(self) -> bool:
@@ -86,21 +89,24 @@ class Sender:
             pipeline.get(keys.EPOCH)
             pipeline.get(keys.watermark(header.job, header.attempt, header.source))
             if beat is not None:
+                self._asked = beat.number, self.acknowledged
                 post(pipeline, beat)
             while upto < self.journal.last and not self._window_is_full(upto, sizes) and len(sizes) < 8:
                 events = self.journal.read(upto, BATCH_EVENTS, CHUNK)
                 upto += len(events)
                 sizes.append((upto, sum(map(len, events))))
-                pipeline.xadd(keys.EVENTS, {"batch": batch(header, events)})
+                pipeline.xadd(keys.EVENTS, {"batch": batch(header, self.journal.first, events)})
+            if sizes:
+                reached(Moment.BEFORE_SEND)
             epoch, mark, *_ = pipeline.execute()
+            if sizes:
+                reached(Moment.AFTER_SEND)
         if not self.is_waiting:
             self._moved_at = time.monotonic()
         self._sent = upto
         self._sent_bytes += sizes
         self.acknowledge(int(mark or 0))
-        self._watch(epoch)
-            if sizes:
-                reached(Moment.AFTER_SEND)
+        self._watch(epoch, mark)
 
     def acknowledge(self, mark: int) -> None:
         if mark > self.acknowledged:
@@ -109,14 +115,26 @@ class Sender:
             self._sent_bytes = [one for one in self._sent_bytes if one[0] > self.acknowledged]
             self._moved_at, self._silence = time.monotonic(), SILENCE_SECONDS
 
-    def _watch(self, epoch: bytes | None) -> None:
-        """Sends again what a Redis that restarted empty, or a stream that lost entries, may have forgotten."""
+    def hear(self, reply: AttemptReply) -> None:
+        """What SQL has. Less than it once acknowledged: it was restored, and what is still here goes again."""
+        number, acknowledged = self._asked
+        if reply.number == number and not reply.superseded and reply.watermark < acknowledged:
+            self.acknowledged = max(reply.watermark, self.journal.first - 1)
+            self.rewind()
+        else:
+            self.acknowledge(reply.watermark)
+
+    def _watch(self, epoch: bytes | None, mark: bytes | None) -> None:
+        """Sends again what a Redis that restarted empty, or a stream that lost entries, may have forgotten; and what
+        the service has forgotten itself, where SQL came back from a backup and stands at an earlier mark."""
         if epoch != self._epoch:
             if self._epoch is not None or epoch is None:
                 self.rewind()
             self._epoch = epoch
         elif self.is_waiting and time.monotonic() - self._moved_at > self._silence:
             self._silence = min(self._silence * 2, LONGEST_SILENCE_SECONDS)
+            if mark is not None:
+                self.acknowledged = min(self.acknowledged, max(int(mark), self.journal.first - 1))
             self.rewind()
 
     def _window_is_full(self, upto: int | None = None, sizes: list[tuple[int, int]] | None = None) -> bool:
@@ -134,7 +152,9 @@ class Link(threading.Thread):
         self.is_hurried = False
         self._client, self._grant = client, grant
         self._sender = Sender(journal, grant.watermark)
-        self._wake, self._poke = wake, os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # The thread's own, which it closes: where it hangs, `close` does not wait for it.
+        self._poked, self._wake = os.dup(self._poke), os.dup(wake)
         self._closing = threading.Event()
         self._number = 0
         self._beat_due = self._sent_at = 0.0
@@ -154,10 +174,16 @@ class Link(threading.Thread):
         self._closing.set()
         self.poke()
         self.join(within)
-        if not self.is_alive():
-            os.close(self._poke)
+        os.close(self._poke)
 
     def run(self) -> None:
+        try:
+            self._speak()
+        finally:
+            os.close(self._poked)
+            os.close(self._wake)
+
+    def _speak(self) -> None:
         away_since = 0.0
         while not self._closing.is_set():
             listener = None
@@ -181,15 +207,15 @@ class Link(threading.Thread):
         heard_at = time.monotonic()
         while not self._closing.is_set():
             self._exchange()
-            readable, _, _ = select.select([listener.fd, self._poke], [], [], self._pause())
+            readable, _, _ = select.select([listener.fd, self._poked], [], [], self._pause())
             now = time.monotonic()
             if listener.fd in readable:
                 heard_at = now
                 self._hear(listener.take())
             elif now - heard_at > BLOCK_SECONDS + 3:
                 raise TimeoutError("Redis does not answer")
-            if self._poke in readable:
-                os.eventfd_read(self._poke)
+            if self._poked in readable:
+                os.eventfd_read(self._poked)
 
     def _pause(self) -> float:
         """How long there is nothing to do, if nobody speaks."""
@@ -235,6 +261,6 @@ class Link(threading.Thread):
             log.warning("control's word to %s cannot be read: %s", self._grant.claim, error)
             return
         if isinstance(message, AttemptReply):
-            self._sender.acknowledge(message.watermark)
+            self._sender.hear(message)
             self.replies.put(message)
             os.eventfd_write(self._wake, 1)

@@ -40,6 +40,10 @@ class JournalFull(AttemptError):
 
     code = "journal_full"
 
+    @classmethod
+    def of(cls, error: OSError) -> Self:
+        return cls(f"the node's disk does not take the attempt's events: {error.strerror}")
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
@@ -143,15 +147,20 @@ class Journal:
         except OSError as error:
             self._forget_index(after=self.last)
             if not even_if_full:
-                raise JournalFull(f"the node's disk does not take the attempt's events: {error.strerror}") from error
+                raise JournalFull.of(error) from error
             self._beyond += lines
         self.last = seq
         self.is_done = self.is_done or done
+        reached(Moment.AFTER_JOURNAL_WRITE)
         if must_sync:
-            self.sync()
+            try:
+                self.sync()
+            except OSError as error:
+                # They are in the file and will be sent; but what is kept must be on the disk, and more would not be.
+                if not even_if_full:
+                    raise JournalFull.of(error) from error
 
     def sync(self) -> None:
-        reached(Moment.AFTER_JOURNAL_WRITE)
         """On the disk, name and all. The first one comes with the first event that is kept, not before it is needed."""
         if not self._dirty:
             return
@@ -160,6 +169,7 @@ class Journal:
         if not self._is_named:
             self._is_named = True
             _sync_folder(self.path.parent)
+        reached(Moment.AFTER_JOURNAL_SYNC)
 
     def read(self, after: int, max_events: int, max_bytes: int = CHUNK) -> list[bytes]:
         """The events after a seq, as JSON: dense, whatever the disk did. At least one, if there is any."""
@@ -169,7 +179,6 @@ class Journal:
             for event in self._from(max(after + 1, self.first), last):
                 if found and (len(found) == max_events or total + len(event) > max_bytes):
                     break
-        reached(Moment.AFTER_JOURNAL_SYNC)
                 found.append(event)
                 total += len(event) + 1
         return found
@@ -235,8 +244,7 @@ class Journal:
         """Events seq..last. A line that is broken or missing is a gap of one."""
         if self._cursor[0] > seq or self._cursor[0] <= seq - INDEX_EVERY:
             place = bisect_right(self._index, (seq, 1 << 62)) - 1
-            if place >= 0:
-                self._cursor = self._index[place]
+            self._cursor = self._index[place] if place >= 0 else (self.first, 0)
         expected, offset = self._cursor
         expected = min(expected, seq)
         for line, end in self._lines(offset):
@@ -262,7 +270,13 @@ class Journal:
         """Each line and where it ends."""
         size, rest = self.size, b""
         while offset < size:
-            chunk = os.pread(self._fd, min(CHUNK, size - offset), offset)
+            length = min(CHUNK, size - offset)
+            try:
+                chunk = os.pread(self._fd, length, offset)
+            except OSError as error:
+                # Its lines become gaps: who waits here for a disk to be well again waits for ever.
+                log.error("%s cannot be read at byte %d: %s", self.path, offset, error)
+                chunk = bytes(length)
             if not chunk:
                 break
             start = offset - len(rest)

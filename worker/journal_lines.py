@@ -72,6 +72,5 @@ def _shortened(data: Any, size: int) -> dict[str, Any]:
 
 
 def gap(seq: int) -> bytes:
-    return encode(
-        seq, {"kind": Kind.GAP, "at": now_text(), "data": {"from": seq, "to": seq, "why": "lost on the node's disk"}}
-    )
+    data = {"from": seq, "to": seq, "why": "it is not in the node's journal any more"}
+    return encode(seq, {"kind": Kind.GAP, "at": now_text(), "data": data})

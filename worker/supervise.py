@@ -327,8 +327,7 @@ class Supervisor:
             self._journal.close()
         self._training.close()
         self._selector.close()
-        if not self._link.is_alive():
-            os.close(self._wake)
+        os.close(self._wake)
 
 
 def _event(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
@@ -344,5 +343,4 @@ def _crashed(message: str) -> Verdict:
 
 
 def _disk_full(error: OSError) -> Verdict:
-    full = JournalFull(f"the node's disk does not take the attempt's events: {error.strerror}")
-    return outcome.of_ours(full, Reason.JOURNAL_FULL)
+    return outcome.of_ours(JournalFull.of(error), Reason.JOURNAL_FULL)

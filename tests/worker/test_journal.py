@@ -199,3 +199,46 @@ def test_what_is_nested_too_deep_for_a_stack_is_cut_and_says_so(tmp_path: Path) 
     journal.append([{"kind": "log", "at": now_text(), "data": deep}])
 
     assert read(journal)[0]["data"]["truncated"]
+
+
+def test_a_disk_that_does_not_keep_what_it_took_ends_the_attempt_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.create(tmp_path, header(), 10)
+    journal.append([log()])
+    monkeypatch.setattr(os, "fdatasync", _input_output_error)
+
+    with pytest.raises(JournalFull, match="Input/output error"):
+        journal.append([{"kind": "eval", "at": now_text(), "data": {}}])
+    journal.append([{"kind": "done", "at": now_text(), "data": {}}], even_if_full=True)
+
+    assert [event["kind"] for event in read(journal)] == ["log", "eval", "done"]
+
+
+def test_what_the_disk_does_not_give_back_becomes_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal.create(tmp_path, header(), 10)
+    journal.append([log(n) for n in range(10)])
+    monkeypatch.setattr(os, "pread", _input_output_error)
+
+    events = read(journal)
+
+    assert [(event["seq"], event["kind"]) for event in events] == [(n, "gap") for n in range(1, 11)]
+
+
+def test_a_journal_without_its_first_event_can_be_read_twice(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, header(), 10)
+    begin = journal.size
+    journal.append([log(n) for n in range(10)])
+    with journal.path.open("r+b") as file:
+        file.seek(begin + 15)
+        file.write(b"######")
+
+    found = left_by_the_dead(journal)
+
+    assert found.first == 2
+    for _ in ("once", "after a silence"):
+        assert [(event["seq"], event["kind"]) for event in read(found)] == [(n, "log") for n in range(2, 11)]
+
+
+def _input_output_error(*_: Any) -> Any:
+    raise OSError(5, "Input/output error")

@@ -1,0 +1,91 @@
+"""What an attempt's link to control does when Redis or the service does what it should not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import keys
+from contract.events import now_text
+from contract.ids import Fence, new_claim_id, new_job_id
+from contract.messages import Grant
+from contract.testing import make_spec
+from tests.support.processes import until
+from tests.support.redis_server import RedisServer
+from worker import control
+from worker.control import Link, Sender
+from worker.journal import Header, Journal
+from worker.redis_line import connect
+
+
+@pytest.fixture
+def grant() -> Grant:
+    spec = make_spec().as_json()
+    return Grant(
+        job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec=spec, lease_seconds=4, beat_seconds=0.1
+    )
+
+
+@pytest.fixture
+def journal(tmp_path: Path, grant: Grant) -> Journal:
+    journal = Journal.create(tmp_path, Header(grant.job, grant.attempt, grant.fence, grant.claim), 10)
+    journal.append([{"kind": "log", "at": now_text(), "data": {"n": n}} for n in range(10)])
+    return journal
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def test_a_link_that_hangs_in_a_frozen_redis_leaves_no_descriptor_open(
+    redis: RedisServer, grant: Grant, journal: Journal
+) -> None:
+    before = descriptors()
+    client, wake = connect(redis.url), os.eventfd(0, os.EFD_NONBLOCK)
+    link = Link(client, grant, journal, wake)
+    link.start()
+    until(lambda: client.llen(keys.INBOX), what="it has beaten")
+    redis.freeze()
+    until(lambda: "read_response" in stack_of(link), what="it hangs in Redis")
+
+    link.close(within=0.0)
+    os.close(wake)
+    assert link.is_alive()
+    redis.thaw()
+    link.join(10)
+    client.close()
+
+    assert descriptors() == before
+
+
+def stack_of(thread: Any) -> list[str]:
+    frame, names = sys._current_frames().get(thread.ident), []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
+
+
+def test_a_service_that_stands_at_an_earlier_mark_than_it_once_said_is_sent_what_it_lacks(
+    redis: RedisServer, journal: Journal, grant: Grant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "SILENCE_SECONDS", -1.0)
+    client, sender = connect(redis.url), Sender(journal, acknowledged=8)
+    client.set(keys.EPOCH, "epoch")
+    client.set(keys.watermark(grant.job, grant.attempt, 0), 3)
+
+    def sent() -> list[int]:
+        client.delete(keys.EVENTS)
+        sender.exchange(client)
+        return [
+            event["seq"] for _, entry in client.xrange(keys.EVENTS) for event in json.loads(entry[b"batch"])["events"]
+        ]
+
+    assert sent() == [9, 10]
+    assert sent() == []
+    until(lambda: sent() == [4, 5, 6, 7, 8, 9, 10], what="it goes by the earlier mark")
