@@ -1,0 +1,36 @@
+"""Bit-equal: what a disturbed job became, beside one of the same spec that nobody disturbed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.system import System
+
+MODEL, OPTIMIZER, SCHEDULER, RNG = "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"
+
+
+def assert_bit_equal(system: System, job: str, quiet: str) -> None:
+    """Every loss, and the weights, optimizer, schedule and generators of the last checkpoint, to the last bit."""
+    for one in (job, quiet):
+        done = system.until_settled(one)
+        assert done["state"] == "succeeded", done
+    mine, theirs = system.losses(job), system.losses(quiet)
+    differ = [step for step in sorted(mine | theirs) if mine.get(step) != theirs.get(step)]
+    assert not differ, f"not the same losses from step {differ[0]} on"
+    assert system.final_weights(job) == system.final_weights(quiet), "not the same weights"
+    mine_last, quiet_last = fingerprint(system, job), fingerprint(system, quiet)
+    assert mine_last == quiet_last, {name: mine_last[name] == quiet_last[name] for name in mine_last}
+
+
+def fingerprint(system: System, job: str) -> dict[str, str]:
+    """Of the newest checkpoint, by file."""
+    from safetensors.torch import load_file
+
+    from worker.trainer.checkpoint import load_tensors
+    from worker.trainer.testing import digest
+
+    newest = max(system.get(f"/jobs/{job}/checkpoints")["data"], key=lambda row: (row["step"], row["no"]))
+    folder = system.folder / "artifacts" / newest["path"]
+    kept = {name: digest(load_tensors(folder, name)) for name in (OPTIMIZER, SCHEDULER, RNG)}
+    return {"step": str(newest["step"]), MODEL: digest(load_file(folder / MODEL)), **kept}

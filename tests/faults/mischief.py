@@ -1,0 +1,163 @@
+"""A callback that does to its own training what a user's code, or the machine under it, does now and then.
+
+    lair = mischief.register(system)
+    system.submit(mischief.toy("segfault", lair / "a", steps=[5]))
+
+Registered as any package registers its components. It writes a file named by the step into its lair first, so that a
+test knows the moment, and does it again in a later attempt only where it is told to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker.trainer.callbacks import TrainerCallback
+
+if TYPE_CHECKING:
+    from tests.support.system import JSON, System
+
+ENTRY_POINTS = "[footplate.callbacks]\ntest/mischief = tests.faults.mischief:Mischief\n"
+
+
+def register(system: System) -> Path:
+    """Installs it in what `system` starts from now on; a folder for lairs."""
+    from tests.support.processes import REPOSITORY
+
+    plugin = system.processes.folder / "plugin"
+    info = plugin / "footplate_test_mischief-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-mischief\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    path = system.environment.get("PYTHONPATH", str(REPOSITORY))
+    system.environment["PYTHONPATH"] = f"{plugin}{os.pathsep}{path}"
+    return system.processes.folder / "lairs"
+
+
+def toy(do: str, lair: Path, *, steps: list[int], always: bool = False) -> JSON:
+    """A small job with this mischief in it. Its items take time: a step is a moment that a test can meet."""
+    args = {"do": do, "lair": str(lair), "steps": steps, "always": always}
+    return {
+        "model": "toy/mlp",
+        "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.002}},
+        "callbacks": [{"use": "test/mischief", "args": args}],
+        "training": {"max_steps": 20, "per_device_train_batch_size": 8, "logging_steps": 1, "save_strategy": "no"},
+    }
+
+
+class Mischief(TrainerCallback):
+    """Does it at the end of these steps."""
+
+    def __init__(self, do: str, lair: str, steps: list[int], always: bool = False) -> None:
+        self.do, self.lair, self.steps, self.always = MISCHIEF[do], Path(lair), steps, always
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        step = state.global_step
+        trace = self.lair / str(step)
+        if step in self.steps and (self.always or not trace.exists()):
+            self.lair.mkdir(parents=True, exist_ok=True)
+            trace.touch()
+            self.do(self.lair)
+
+
+def _memory_error(lair: Path) -> None:
+    raise MemoryError
+
+
+def _cuda_error(lair: Path) -> None:
+    """What torch raises when a GPU is full; there need not be one here."""
+    import torch
+
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def _out_of_address_space(lair: Path) -> None:
+    """The allocator itself is refused."""
+    import torch
+
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    torch.empty(1 << 28).fill_(1.0)
+
+
+def _out_of_cgroup(lair: Path) -> None:
+    """The kernel's own OOM killer: this process alone is put into a cgroup that is too small for it."""
+    room = memory_cgroup()
+    assert room is not None
+    cgroup = room / f"footplate-test-{os.getpid()}"
+    cgroup.mkdir()
+    (lair / "cgroup").write_text(str(cgroup))
+    limit = "memory.max" if (cgroup / "memory.max").exists() else "memory.limit_in_bytes"
+    (cgroup / limit).write_text(str(64 << 20))
+    (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+    hoard = []
+    while True:
+        hoard.append(b"x" * (1 << 20))
+
+
+def memory_cgroup() -> Path | None:
+    """Where this machine lets us make a cgroup with a limit of memory; None where it does not."""
+    roots = {"memory": Path("/sys/fs/cgroup/memory"), "": Path("/sys/fs/cgroup")}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        here = roots.get(controllers, Path("/nowhere")) / path.lstrip("/")
+        # In the second version a group that has processes hands no controller down: beside us, then.
+        room = here if controllers else here.parent
+        if os.access(room / "cgroup.procs", os.W_OK) and (controllers or _hands_down_memory(room)):
+            return room
+    return None
+
+
+def _hands_down_memory(room: Path) -> bool:
+    control = room / "cgroup.subtree_control"
+    return control.exists() and "memory" in control.read_text().split()
+
+
+def _sys_exit(lair: Path) -> None:
+    sys.exit(3)
+
+
+def _hang(lair: Path) -> None:
+    """Does not look at the flag, notes a SIGTERM and goes on; so do the processes that it has started."""
+    signal.signal(signal.SIGTERM, lambda *_: (lair / "term").touch())
+    _have_children(lair)
+    while True:
+        time.sleep(1)
+
+
+def _have_children(lair: Path) -> None:
+    """One in training's group, and one that has run away from it, as a daemon does. Both are deaf to SIGTERM."""
+    deaf = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    for runs_away in (False, True):
+        child = subprocess.Popen([sys.executable, "-S", "-c", deaf, str(lair)], start_new_session=runs_away)
+        (lair / f"child-{child.pid}").touch()
+
+
+def children(lair: Path) -> list[int]:
+    """Of everyone who had some there."""
+    return sorted(int(child.name.removeprefix("child-")) for child in lair.glob("child-*"))
+
+
+def _segfault(lair: Path) -> None:
+    ctypes.string_at(0)
+
+
+MISCHIEF: dict[str, Callable[[Path], None]] = {
+    "memory error": _memory_error,
+    "cuda error": _cuda_error,
+    "rlimit": _out_of_address_space,
+    "cgroup": _out_of_cgroup,
+    "sys.exit": _sys_exit,
+    "os._exit": lambda lair: os._exit(4),
+    "segfault": _segfault,
+    "kill": lambda lair: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": _hang,
+    "children": _have_children,
+}

@@ -1,0 +1,100 @@
+"""Switches of the protections around processes that die, hang, freeze or do not want to end."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from tests.faults.off import switch
+
+
+@switch("hearing how training ended", module="worker.training")
+def hear_no_end(training: Any) -> None:
+    """The guardian's word that a process has ended goes unheard."""
+    known = training.FROM_WARM.validate_json
+
+    class Deaf:
+        def validate_json(self, packet: bytes) -> Any:
+            message = known(packet)
+            return message if isinstance(message, training.Started) else None
+
+    training.FROM_WARM = Deaf()
+
+
+@switch("the table of foreign errors", module="worker.outcome")
+def know_no_errors(outcome: Any) -> None:
+    outcome.EXCEPTIONS = ()
+
+
+@switch("the stall limit", module="worker.supervise")
+def never_stalled(supervise: Any) -> None:
+    started = supervise.Supervisor.__init__
+
+    def patient(self: Any, *given: Any) -> None:
+        started(self, *given)
+        self._stall_seconds = math.inf
+
+    supervise.Supervisor.__init__ = patient
+
+
+@switch("KILL after TERM", module="worker.supervise")
+def ask_only(supervise: Any) -> None:
+    supervise.KILL_SHARE = math.inf
+
+
+@switch("poison is counted", module="service.jobs.conclude")
+def count_no_poison(conclude: Any) -> None:
+    conclude.POISON_AFTER = math.inf
+
+
+@switch("dying with the worker", module="worker.linux")
+def outlive_everyone(linux: Any) -> None:
+    """Nobody is told by the kernel, and the warm parent's lifeline has a second holder: itself."""
+    adopt = linux.adopt_orphans
+
+    def adopt_and_hold() -> None:
+        adopt()
+        reading, _ = os.pipe()
+        os.dup2(reading, 0)
+
+    linux.adopt_orphans = adopt_and_hold
+    linux.die_with_parent = lambda *_: None
+
+
+@switch("the lease of an attempt", module="service.jobs.rescue")
+def wait_for_ever(rescue: Any) -> None:
+    rescue._Look._is_silent = lambda self, part: False
+
+
+@switch("the generators of a checkpoint", module="worker.trainer.checkpoint")
+def draw_anew(checkpoint: Any) -> None:
+    checkpoint.set_rng_state = lambda state: None
+
+
+@switch("the fence", module="service.jobs.beat")
+def whoever_claimed(beat: Any) -> None:
+    """A grant is for ever, whoever holds the job now."""
+    beat.holds = lambda job, part, attempt, fence, claim: part.claim == claim
+
+
+@switch("the fence of events", module="service.events.ingest")
+def take_from_whoever_claimed(ingest: Any) -> None:
+    ingest.holds = lambda job, part, attempt, fence, claim: part.claim == claim
+
+
+@switch("the checkpoint of a drain", module="worker.emit")
+def stop_without_saving(emit: Any) -> None:
+    obey = emit.Emit._obey
+
+    def just_stop(self: Any, control: Any) -> None:
+        obey(self, control)
+        control.should_save = False
+
+    emit.Emit._obey = just_stop
+
+
+@switch("a drain costs no try", module="service.jobs.conclude")
+def count_drains(conclude: Any) -> None:
+    """A stop that nobody wished for is a failure like any other."""
+    conclude._after_a_stop = lambda job: conclude.Move(conclude.JobState.FAILED, conclude.Reason.CRASHED)

@@ -1,0 +1,140 @@
+"""Training that dies, hangs, will not end, or is poison: told by its reason, and everything else goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import mischief
+from tests.faults.mischief import memory_cgroup, toy
+from tests.support.processes import is_alive, until
+from tests.support.system import JSON, LONG_TOY, System
+
+DEATHS = {
+    "kill": ("crashed", "killed"),
+    "segfault": ("crashed", "sigsegv"),
+    "os._exit": ("crashed", "exited"),
+    "sys.exit": ("crashed", "exited"),
+    "memory error": ("oom", "out_of_memory"),
+    "cuda error": ("oom", "gpu_out_of_memory"),
+    "rlimit": ("oom", "out_of_memory"),
+    # Only where this machine lets us make one.
+    **({"cgroup": ("oom", "out_of_memory")} if memory_cgroup() else {}),
+}
+"""How training may die, and the reason and code that its user reads."""
+
+
+@pytest.fixture
+def lairs(system: System) -> Iterator[Path]:
+    """The system's nodes know the callback that does mischief; here it says what it did."""
+    folder = mischief.register(system)
+    yield folder
+    for cgroup in folder.glob("*/cgroup"):
+        os.rmdir(cgroup.read_text())
+
+
+def attempts(system: System, job: str) -> list[JSON]:
+    return list(system.get(f"/jobs/{job}/attempts")["data"])
+
+
+def has_ended(system: System, job: str, attempt: int) -> bool:
+    return any(one["attempt"] == attempt and one["ended_at"] for one in attempts(system, job))
+
+
+@pytest.mark.fault(2, without="hearing how training ended", red="told within 5 s")
+@pytest.mark.fault(2, without="the table of foreign errors", red=r"told as \('error'")
+def test_training_that_dies_is_told_by_its_reason_and_the_node_takes_its_next_job(system: System, lairs: Path) -> None:
+    system.start()
+    jobs = {do: system.submit(toy(do, lairs / do, steps=[5])) for do in DEATHS}
+
+    for do, job in jobs.items():
+        system.until((lairs / do / "5").exists, within=60, what=f"{do} has come", job=job)
+        system.until(partial(has_ended, system, job, 1), within=5, what=f"{do} is told within 5 s", job=job)
+        first = attempts(system, job)[0]
+        told = (first["reason"], first["error"]["code"])
+        assert told == DEATHS[do], f"{do} is told as {told}: {first['error']}"
+
+    for do, job in jobs.items():
+        done = system.until_settled(job)
+        # What may go better the next time is tried again.
+        expected = ("failed", "oom", 1) if DEATHS[do][0] == "oom" else ("succeeded", "completed", 2)
+        assert (done["state"], done["reason"], done["attempt"]) == expected, done
+
+
+STALL_SECONDS, STOP_SECONDS = 4, 6
+
+
+@pytest.mark.fault(3, without="the stall limit", red="stalled within its limit")
+def test_training_that_hangs_is_stalled_killed_and_tried_again(system: System) -> None:
+    system.start()
+    training = {**LONG_TOY["training"], "max_steps": 40}
+    job = system.submit({**LONG_TOY, "training": training, "resources": {"stall_limit": STALL_SECONDS}})
+
+    it_stalls(system, job, attempt=1, frozen=slice(0, 1))
+    it_stalls(system, job, attempt=2, frozen=slice(1, None))
+
+    done = system.until_settled(job)
+    assert (done["state"], done["attempt"]) == ("succeeded", 3), done
+
+
+def it_stalls(system: System, job: str, *, attempt: int, frozen: slice) -> None:
+    """`frozen` of its processes, eldest first: training itself, then its data workers."""
+
+    def logs() -> list[JSON]:
+        return [event for event in system.events(job) if event["kind"] == "log" and event["attempt"] == attempt]
+
+    system.until(lambda: len(logs()) > 2, within=60, what=f"attempt {attempt} trains", job=job)
+    family = system.training_pids(job)
+    assert len(family) == 3, family
+    for pid in family[frozen]:
+        os.kill(pid, signal.SIGSTOP)
+
+    within = "it is stalled within its limit"
+    system.until(lambda: has_ended(system, job, attempt), within=STALL_SECONDS + 6, what=within, job=job)
+    stalled = attempts(system, job)[attempt - 1]
+    assert (stalled["reason"], stalled["error"]["code"]) == ("stalled", "stalled"), stalled
+    assert f"for {STALL_SECONDS} s" in stalled["error"]["message"]
+    until(lambda: not any(map(is_alive, family)), within=1, what="what was frozen is gone")
+
+
+@pytest.mark.fault(14, without="KILL after TERM", red="ends within its deadline")
+def test_training_that_ignores_its_stop_is_killed_with_all_that_it_started(system: System, lairs: Path) -> None:
+    system.environment |= {"FOOTPLATE_STOP_SECONDS": str(STOP_SECONDS), "FOOTPLATE_KILL_SECONDS": "30"}
+    system.start()
+    lair = lairs / "deaf"
+    job = system.submit(toy("hang", lair, steps=[5]))
+    system.until(lambda: len(mischief.children(lair)) == 2, within=60, what="it hangs, with two children", job=job)
+    family = [*system.training_pids(job), *mischief.children(lair)]
+
+    assert system.do(job, "cancel").status_code == 202
+
+    system.until((lair / "term").exists, within=STOP_SECONDS, what="it was asked by SIGTERM first", job=job)
+    assert system.state(job) == "stopping"
+    ends = "it ends within its deadline"
+    system.until(lambda: system.state(job) == "cancelled", within=STOP_SECONDS + 4, what=ends, job=job)
+    until(lambda: not any(map(is_alive, family)), within=1, what="all that it started is gone")
+
+
+@pytest.mark.fault(22, without="poison is counted", red="gives up after 5 attempts")
+def test_a_poison_job_has_three_attempts_and_what_makes_progress_has_more(system: System, lairs: Path) -> None:
+    system.start(slots=2)
+    saving = toy("kill", lairs / "stumbles", steps=[6, 11, 16, 18])
+    saving["training"] |= {"save_strategy": "steps", "save_steps": 5}
+    poison = system.submit(toy("kill", lairs / "poison", steps=[3], always=True), retry={"max_attempts": 5})
+    stumbles = system.submit(saving, retry={"max_attempts": 5})
+    others = [system.submit(toy("kill", lairs / "none", steps=[])) for _ in range(2)]
+
+    done = system.until_settled(poison)
+    assert done["attempt"] == 3, f"it gives up after {done['attempt']} attempts: {done}"
+    assert (done["state"], done["reason"], done["error"]["code"]) == ("failed", "poison", "killed"), done
+    assert [attempt["reason"] for attempt in attempts(system, poison)] == ["crashed"] * 3
+    for job in others:
+        done = system.until_settled(job)
+        assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    done = system.until_settled(stumbles)
+    assert (done["state"], done["attempt"]) == ("succeeded", 5), done

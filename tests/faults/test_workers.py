@@ -1,0 +1,218 @@
+"""Workers that are killed, frozen or drained: their jobs go on elsewhere and lose nothing but time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import mischief
+from tests.faults.equal import assert_bit_equal
+from tests.support.processes import Process, children, is_alive, until
+from tests.support.system import JSON, LONG_TOY, SHORT, System, assert_whole
+
+LEASE_SECONDS = float(SHORT["FOOTPLATE_LEASE_SECONDS"])
+
+
+def attempts(system: System, job: str) -> list[JSON]:
+    return list(system.get(f"/jobs/{job}/attempts")["data"])
+
+
+def has_ended(system: System, job: str, attempt: int) -> bool:
+    return any(one["attempt"] == attempt and one["ended_at"] for one in attempts(system, job))
+
+
+def node_of(system: System, job: str) -> Process:
+    """The worker that runs a job's newest attempt."""
+    [name] = [node["name"] for node in attempts(system, job)[-1]["nodes"]]
+    return system.nodes[int(name.removeprefix("node-"))]
+
+
+def steps_of(system: System, job: str, attempt: int) -> list[int]:
+    return [event["step"] for event in system.events(job) if event["kind"] == "log" and event["attempt"] == attempt]
+
+
+def checkpoints_of(system: System, job: str, attempt: int) -> list[int]:
+    rows = system.get(f"/jobs/{job}/checkpoints")["data"]
+    return sorted(row["step"] for row in rows if row["attempt"] == attempt)
+
+
+def states(system: System, job: str) -> list[str]:
+    return [event["data"]["state"] for event in system.events(job) if event["kind"] == "state"]
+
+
+@contextmanager
+def buried(family: list[int]) -> Iterator[None]:
+    """Whatever a control leaves alive ends with it."""
+    try:
+        yield
+    finally:
+        for pid in filter(is_alive, family):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.fault(1, without="dying with the worker", red="dies with its worker")
+@pytest.mark.fault(1, without="the lease of an attempt", red="lost when its lease is over")
+@pytest.mark.fault(1, without="the generators of a checkpoint", red="not the same losses")
+def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint_and_nothing_else(system: System) -> None:
+    system.start_service()
+    system.start_node(1)
+    system.start_node(2)
+    quiet, job = system.submit(), system.submit()
+    system.until_checkpoint(job, 20)
+    node = node_of(system, job)
+
+    with buried(children(node.pid)):
+        training = system.training_pids(job)
+        node.kill()
+        until(lambda: not any(map(is_alive, training)), within=1, what="training dies with its worker")
+    lost = "it is lost when its lease is over"
+    system.until(partial(has_ended, system, job, 1), within=LEASE_SECONDS + 10, what=lost, job=job)
+
+    assert attempts(system, job)[0]["reason"] == "node_lost"
+    assert_bit_equal(system, job, quiet)
+    assert (system.job(quiet)["attempt"], system.job(job)["attempt"]) == (1, 2)
+    assert steps_of(system, job, 2)[0] == checkpoints_of(system, job, 1)[-1] + 1
+    assert_whole(system.events(job))
+
+
+@contextmanager
+def frozen(pids: list[int]) -> Iterator[Callable[[], None]]:
+    def thaw() -> None:
+        for pid in filter(is_alive, pids):
+            os.kill(pid, signal.SIGCONT)
+
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield thaw
+    finally:
+        thaw()
+
+
+@pytest.mark.fault(4, without="the fence", red="frozen attempt")
+@pytest.mark.fault(4, without="the fence of events", red="checkpoint of the frozen attempt")
+def test_a_worker_that_was_frozen_past_its_lease_stops_and_changes_nothing(system: System) -> None:
+    """Its training is not: it goes on and saves, and has much to tell when its supervisor wakes up."""
+    system.start_service()
+    system.start_node(1)
+    system.start_node(2)
+    slow = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 220}}
+    job = system.submit(slow)
+    system.until_checkpoint(job)
+    node, zombie = node_of(system, job), system.training_pids(job)
+    with frozen([node.pid, *(pid for pid in children(node.pid) if pid not in zombie)]) as thaw:
+        system.until(partial(has_ended, system, job, 1), within=LEASE_SECONDS + 10, what="it is lost", job=job)
+        system.until(lambda: steps_of(system, job, 2), within=30, what="another attempt trains", job=job)
+        known = checkpoints_of(system, job, 1)
+        saved = [int(path.name.removeprefix("checkpoint-")) for path in _attempt_folder(system, job, 1).glob("check*")]
+        assert max(saved) > max(known), "the frozen worker's training has gone on and saved"
+        assert any(map(is_alive, zombie)), "the frozen worker's training still runs"
+        thaw()
+
+        stops = "the frozen attempt stops within 5 s"
+        system.until(lambda: not any(map(is_alive, zombie)), within=5, what=stops, job=job)
+    quiet = system.submit(slow)
+    assert_bit_equal(system, job, quiet)
+
+    taken = checkpoints_of(system, job, 1)
+    assert taken == known, f"a checkpoint of the frozen attempt was taken: {set(taken) - set(known)}"
+    assert states(system, job) == ["queued", "starting", "running", "queued", "starting", "running", "succeeded"]
+    assert system.job(job)["attempt"] == 2
+    assert attempts(system, quiet)[0]["nodes"][0]["name"] == attempts(system, job)[0]["nodes"][0]["name"]
+    assert_whole(system.events(job))
+
+
+def _attempt_folder(system: System, job: str, attempt: int) -> Path:
+    return system.folder / "artifacts" / "jobs" / job / "attempts" / str(attempt)
+
+
+@pytest.mark.fault(19, without="the checkpoint of a drain", red="steps ran twice")
+@pytest.mark.fault(19, without="a drain costs no try", red="a drain has cost")
+def test_a_drained_node_gives_its_jobs_back_at_no_cost(system: System) -> None:
+    """Three nodes in one place: the first is told once, and told twice; the second is killed while it drains."""
+    lairs = mischief.register(system)
+    system.start(slots=3)
+    once = {"retry": {"max_attempts": 1}}
+    hang = {"use": "test/mischief", "args": {"do": "hang", "lair": str(lairs), "steps": [25, 45]}}
+    willing, deaf = system.submit(**once), system.submit(callbacks=[hang], **once)
+    system.until((lairs / "25").exists, within=60, what="one hangs in step 25", job=deaf)
+    system.until_step(willing, 13)
+
+    system.nodes[1].signal(signal.SIGTERM)
+    left = "the willing one has left the node"
+    system.until(partial(has_ended, system, willing, 1), within=20, what=left, job=willing)
+    assert attempts(system, willing)[0]["reason"] == "drain"
+    assert system.state(willing) == "queued", f"a drain has cost it a try: {system.job(willing)}"
+    system.until_state(deaf, "stopping")
+    system.nodes[1].signal(signal.SIGTERM)
+    system.nodes[1].wait(within=5)
+
+    system.start_node(1, slots=3)
+    quiet = system.submit()
+    assert_bit_equal(system, willing, quiet)
+    twice = set(steps_of(system, willing, 1)) & set(steps_of(system, willing, 2))
+    assert not twice, f"steps ran twice after a drain: {sorted(twice)}"
+    system.until((lairs / "45").exists, within=60, what="the other hangs in step 45", job=deaf)
+    assert steps_of(system, deaf, 2)[0] == 21
+
+    system.nodes[1].signal(signal.SIGTERM)
+    system.until_state(deaf, "stopping")
+    system.nodes[1].kill()
+
+    system.start_node(1)
+    assert_bit_equal(system, deaf, quiet)
+    assert steps_of(system, deaf, 3)[0] == 41
+    assert system.job(deaf)["attempt"] == 3
+    assert_whole(system.events(deaf))
+
+
+class Family:
+    """A job with data workers and their like, and who is who on its node."""
+
+    def __init__(self, system: System, lair: Path) -> None:
+        spec = mischief.toy("children", lair, steps=[3])
+        spec["training"] |= {"max_steps": 100_000, "dataloader_num_workers": 2}
+        self.job = system.submit(spec)
+        system.until(lambda: len(mischief.children(lair)) == 2, within=60, what="it has grandchildren", job=self.job)
+        self.celery = system.nodes[1].pid
+        node = children(self.celery)
+        training = system.training_pids(self.job)
+        self.training = training[0]
+        self.warm = int(Path(f"/proc/{self.training}/stat").read_text().rpartition(")")[2].split()[1])
+        [self.supervisor] = [
+            pid for pid in node if pid not in training and _holds(pid, system.folder / "node-1/journals")
+        ]
+        self.all = [*training, *mischief.children(lair)]
+        assert len(self.all) == 5, self.all
+
+    def is_gone(self) -> bool:
+        return not any(map(is_alive, self.all))
+
+
+def _holds(pid: int, folder: Path) -> bool:
+    return any(os.readlink(fd).startswith(f"{folder}/") for fd in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@pytest.mark.fault(1, without="dying with the worker", red="nothing of it is left")
+def test_whoever_of_the_four_is_killed_nothing_of_the_training_is_left(system: System) -> None:
+    lairs = mischief.register(system)
+    system.start()
+    for victim in ("training", "supervisor", "warm", "celery"):
+        family = Family(system, lairs / victim)
+        with buried(family.all):
+            os.kill(getattr(family, victim), signal.SIGKILL)
+            gone = f"the {victim} process is killed, and nothing of it is left"
+            until(family.is_gone, within=1, what=gone)
+        assert system.do(family.job, "cancel", {"mode": "kill"}).status_code == 202
+        if victim == "celery":
+            system.nodes[1].wait(5)
+            system.start_node(1)
+        system.until_state(family.job, "cancelled")
+    done = system.until_settled(system.submit(mischief.toy("kill", lairs, steps=[])))
+    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
