@@ -175,6 +175,8 @@ class EventBatch(Message):
     fence: Fence
     claim: ClaimId
     source: int
+    first: int = 1
+    """The oldest seq that the journal still has: what is older, and not stored, will never come."""
     events: list[dict[str, Any]]
 
 

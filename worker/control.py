@@ -64,8 +64,6 @@ class Sender:
         self._epoch: bytes | None = None
         self._silence = SILENCE_SECONDS
         self._moved_at = time.monotonic()
-        self._asked = (0, 0)
-        """The last beat's number, and what was acknowledged when it went."""
 
     @property
     def has_more(self) -> bool:
@@ -89,7 +87,6 @@ class Sender:
             pipeline.get(keys.EPOCH)
             pipeline.get(keys.watermark(header.job, header.attempt, header.source))
             if beat is not None:
-                self._asked = beat.number, self.acknowledged
                 post(pipeline, beat)
             while upto < self.journal.last and not self._window_is_full(upto, sizes) and len(sizes) < 8:
                 events = self.journal.read(upto, BATCH_EVENTS, CHUNK)
@@ -114,15 +111,6 @@ class Sender:
             self._sent = max(self._sent, self.acknowledged)
             self._sent_bytes = [one for one in self._sent_bytes if one[0] > self.acknowledged]
             self._moved_at, self._silence = time.monotonic(), SILENCE_SECONDS
-
-    def hear(self, reply: AttemptReply) -> None:
-        """What SQL has. Less than it once acknowledged: it was restored, and what is still here goes again."""
-        number, acknowledged = self._asked
-        if reply.number == number and not reply.superseded and reply.watermark < acknowledged:
-            self.acknowledged = max(reply.watermark, self.journal.first - 1)
-            self.rewind()
-        else:
-            self.acknowledge(reply.watermark)
 
     def _watch(self, epoch: bytes | None, mark: bytes | None) -> None:
         """Sends again what a Redis that restarted empty, or a stream that lost entries, may have forgotten; and what
@@ -261,6 +249,6 @@ class Link(threading.Thread):
             log.warning("control's word to %s cannot be read: %s", self._grant.claim, error)
             return
         if isinstance(message, AttemptReply):
-            self._sender.hear(message)
+            self._sender.acknowledge(message.watermark)
             self.replies.put(message)
             os.eventfd_write(self._wake, 1)

@@ -20,6 +20,7 @@ from contract.ids import ClaimId, Fence, JobId, is_id
 
 MAX_DATA_BYTES = 1024 * 1024
 MAX_INTEGER = 2**63 - 1
+MAX_SEQ = 2**31 - 1
 MAX_DEPTH = 64
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 """What reading a stranger's JSON may raise. One that is missing here would hold up everybody's events for ever."""
@@ -56,6 +57,8 @@ class Batch:
     claim: ClaimId
     source: int
     events: list[Incoming]
+    first: int = 1
+    """The oldest seq that its journal still has."""
 
 
 @dataclass(slots=True)
@@ -88,6 +91,9 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
             raise ValueError(f"{name} is {given[name]!r}")
     if not isinstance(given["claim"], str) or not isinstance(given["events"], list):
         raise ValueError("claim or events of a wrong type")
+    first = given.get("first", 1)
+    if type(first) is not int or not 1 <= first <= MAX_SEQ:
+        raise ValueError(f"first is {first!r}")
     # Non-finite numbers have no place in JSON; looking for their names is cheaper than walking every value.
     has_wild_numbers = b"NaN" in raw or b"Infinity" in raw
     events = []
@@ -99,7 +105,13 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
             dead.append((f"event {seq} of {given['job']}: {error}", repr(event)[:MAX_DATA_BYTES]))
             events.append(_gap(seq, str(error), now_text))
     return Batch(
-        JobId(given["job"]), given["attempt"], Fence(given["fence"]), ClaimId(given["claim"]), given["source"], events
+        job=JobId(given["job"]),
+        attempt=given["attempt"],
+        fence=Fence(given["fence"]),
+        claim=ClaimId(given["claim"]),
+        source=given["source"],
+        events=events,
+        first=first,
     )
 
 
@@ -113,7 +125,7 @@ def _parse(raw: bytes) -> Any:
 
 def _seq(event: Any) -> int:
     seq = event.get("seq") if isinstance(event, dict) else None
-    if type(seq) is not int or not 1 <= seq <= 2**31 - 1:
+    if type(seq) is not int or not 1 <= seq <= MAX_SEQ:
         raise ValueError(f"an event without a usable seq: {seq!r}")
     return seq
 

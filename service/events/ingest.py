@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from contract.events import CheckpointData, DoneData, Ending, Kind, ProgressData, json_safe
+from contract.events import SERVICE_SOURCE, CheckpointData, DoneData, Ending, Kind, ProgressData, json_safe
 from contract.ids import ClaimId, JobId, new_checkpoint_id
 from contract.layout import attempt_folder, job_folder
 from contract.lifecycle import JobState, Reason
@@ -30,6 +30,7 @@ from service.jobs.beat import holds
 from service.jobs.conclude import End, conclude
 from service.store import attempts, checkpoints, events, jobs, nodes
 from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow, loads
+from service.store.times import text_of
 
 MAX_METRICS = 500
 """Names whose latest value a job keeps."""
@@ -79,10 +80,10 @@ def ingest(conn: Connection, read: Read, now: int, *, retry_backoff_seconds: flo
     for reason, raw in read.dead:
         events.bury(conn, reason, raw, now)
     done.dead += len(read.dead)
-    return done
     reached(Moment.BEFORE_INGEST_COMMITS)
     if done.closed:
         reached(Moment.BEFORE_CLOSE_COMMITS)
+    return done
 
 
 @dataclass(slots=True)
@@ -119,6 +120,8 @@ class _Ledger:
         if page is None:
             current = holds(self.job, part, batch.attempt, batch.fence, batch.claim)
             page = self.pages[part.attempt, part.source] = _Page(part, current, part.watermark)
+        if batch.first > page.watermark + 1:
+            self._declare_gap(page, batch.first - 1)
         for event in batch.events:
             if event.seq <= page.watermark:
                 done.duplicate += 1
@@ -130,6 +133,20 @@ class _Ledger:
                 page.watermark = event.seq
                 self._keep(event, page, done)
         done.watermarks[self.job.id, part.attempt, part.source] = page.watermark
+
+    def _declare_gap(self, page: _Page, last: int) -> None:
+        """SQL is older than the journal, which let go of what was stored once; or the journal has lost its first."""
+        part, first, page.watermark = page.part, page.watermark + 1, last
+        if self.job.state.is_terminal:
+            return
+        self.no += 1
+        data = {"source": part.source, "from": first, "to": last, "reason": "the node's journal has no more of them"}
+        self.rows.append(
+            EventRow(
+                self.job.id, self.no, part.attempt, SERVICE_SOURCE, self.no, 0, Kind.GAP.value, text_of(self.now), None,
+                None, json.dumps(data),
+            )
+        )  # fmt: skip
 
     def _keep(self, event: Incoming, page: _Page, done: Ingested) -> None:
         if self.job.state.is_terminal:

@@ -226,6 +226,15 @@ class Books:
 
     # The end
 
+    def begin_anew(self) -> None:
+        """SQL was put back to what it once was."""
+        found = self.rows("SELECT id, state, reason, attempt, fence, version, last_no FROM jobs")
+        self.jobs, self.sources = {row[0]: Job(*row) for row in found}, self._now()
+        self.acknowledged &= self.jobs.keys()
+        self._checkpoints = {row[0] for row in self.rows("SELECT id FROM checkpoints")}
+        self._histories.clear()
+        self._seen = None
+
     def close(self) -> None:
         """Once more, from the beginning, when all is quiet."""
         for job_id in self.acknowledged - self.deleted:

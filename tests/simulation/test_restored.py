@@ -1,0 +1,103 @@
+"""SQL is put back to an older backup while a job trains: it goes on, and its history says what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+import worker.journal
+from service.events.ingest import _Ledger
+from tests.simulation import users
+from tests.simulation.control import in_place_of_reality
+from tests.simulation.ground import Ground
+from tests.simulation.railway import Railway
+from tests.simulation.training import Plan
+from tests.simulation.world import QUIET, Violation, World
+from worker.control import Sender
+
+
+class Story:
+    """Long jobs in a quiet world. The backup is of the 15th second, and the disk breaks in the 30th."""
+
+    def __init__(self, ground: Ground, folder: Path) -> None:
+        ground.clear()
+        self.ground, self.world = ground, World(1, QUIET, folder)
+        self.forget_bytes = 600
+        self.railway = Railway(self.world, ground)
+        self.driver: Any = ground.connection.connection.driver_connection
+
+    def run(self) -> tuple[int, int]:
+        """The watermarks of the first job at the backup and at its end."""
+        railway, books = self.railway, self.railway.books
+        reality = in_place_of_reality(self.world, railway.redis)
+        with reality, patch.object(worker.journal, "FORGET_BYTES", self.forget_bytes):
+            railway.open()
+            self.world.run(until=15)
+            self.job = railway.users.jobs[0]
+            backup, then = self.driver.serialize(), books.sources[self.job, 1, 0].watermark
+            self.world.run(until=30)
+            now = books.sources[self.job, 1, 0].watermark
+            self.restore(backup)
+            self.world.run(until=250, is_over=railway.is_quiet)
+            railway.close()
+        return then, now
+
+    def restore(self, backup: bytes) -> None:
+        """As an operator does: the service is stopped, and started again on the older file."""
+        control = self.railway.stop_control()
+        assert control is not None
+        control.die()
+        self.driver.deserialize(backup)
+        self.railway.books.begin_anew()
+        self.railway.start_control()
+
+
+@pytest.fixture
+def story(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Story:
+    spec = users.a_spec(1, None)
+    monkeypatch.setattr(users, "a_plan", lambda _: Plan(steps=40, save_every=10))
+    monkeypatch.setattr(users, "a_spec", lambda *_: spec)
+    return Story(ground, tmp_path)
+
+
+def gaps(story: Story) -> list[tuple[int, int]]:
+    """What the first job's history says is missing."""
+    found = story.ground.rows(f"SELECT data FROM events WHERE job_id = '{story.job}' AND kind = 'gap'")
+    return [(data["from"], data["to"]) for data in (json.loads(row[0]) for row in found)]
+
+
+def test_what_the_journal_still_has_is_stored_again(story: Story) -> None:
+    story.forget_bytes = 1 << 20
+
+    story.run()
+
+    assert {(one.state, one.attempt) for one in story.railway.books.jobs.values()} == {("succeeded", 1)}
+    assert gaps(story) == []
+
+
+def test_what_nobody_has_any_more_is_said_to_be_missing(story: Story) -> None:
+    then, now = story.run()
+
+    assert {(one.state, one.attempt) for one in story.railway.books.jobs.values()} == {("succeeded", 1)}
+    [(first, last)] = gaps(story)
+    assert then + 1 == first <= last < now
+
+
+def test_a_sender_that_never_goes_back_is_stuck(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.forget_bytes = 1 << 20
+    watch = Sender._watch
+    monkeypatch.setattr(Sender, "_watch", lambda self, epoch, mark: watch(self, epoch, None))
+
+    with pytest.raises(Violation, match="not quiet"):
+        story.run()
+
+
+def test_an_ingest_that_waits_for_what_is_gone_is_stuck(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Ledger, "_declare_gap", lambda *_: None)
+
+    with pytest.raises(Violation, match="not quiet"):
+        story.run()
