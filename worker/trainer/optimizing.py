@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from contract import arguments as contract_arguments
 from worker.trainer import optimizers, schedules
+from worker.trainer.named import NamedOptimizers
 from worker.trainer.parts import Parts
 
 
@@ -28,9 +29,13 @@ class Optimizing(Parts):
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
         if self.lr_scheduler is None:
             self.made_schedule = True
+            plain = self.strategy.plain_optimizer(optimizer if optimizer is not None else self.optimizer)
+            if isinstance(plain, NamedOptimizers):
+                self.lr_scheduler = plain.make_schedule(num_training_steps)
+                return self.lr_scheduler
             self.lr_scheduler = schedules.make_schedule(
                 self.args.lr_scheduler_type,
-                self.strategy.plain_optimizer(optimizer if optimizer is not None else self.optimizer),
+                plain,
                 warmup=self.args.get_warmup_steps(num_training_steps),
                 total=num_training_steps,
                 kwargs=self.args.lr_scheduler_kwargs,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from worker.trainer.anatomy import Anatomy
 from worker.trainer.arguments import TrainingArguments
@@ -52,7 +51,7 @@ class Parts:
 
     optimizer: Any
     lr_scheduler: Any
-    optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None
+    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
     made_schedule: bool
     """The schedule is ours: another `train()` makes another."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from worker.trainer import checkpoint as files
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.evaluate import speed_metrics
+from worker.trainer.named import NamedOptimizers
 from worker.trainer.parts import Parts
 from worker.trainer.samplers import Batches
 from worker.trainer.tally import Taken
@@ -42,6 +43,8 @@ class Reporting(Parts):
         if step.grad_norm is not None:
             logs["grad_norm"] = float(step.grad_norm)
         logs["learning_rate"] = float(step.learning_rate)
+        if isinstance(step.optimizer, NamedOptimizers):
+            logs.update(step.optimizer.logs())
         if taken.not_finite:
             # The loss above may leave them out, as the reference does; nobody should have to guess that.
             logs["nan_steps"] = len(taken.not_finite)

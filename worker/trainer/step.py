@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from worker.trainer.named import NamedOptimizers, backward_of
 from worker.trainer.schedules import follows_a_metric
 from worker.trainer.tally import Tally
 
@@ -37,6 +38,8 @@ class Step:
         ]
         self.max_norm = args.max_grad_norm
         self.clip = strategy.clip if self.max_norm > 0 else _norm_when_logged(trainer)
+        if isinstance(self.optimizer, NamedOptimizers):
+            self.clip = self.optimizer.clip
         # A schedule that follows a metric moves after evaluations, not after steps.
         follows_metric = follows_a_metric(trainer.lr_scheduler)
         self.advance = _nothing if follows_metric else trainer.lr_scheduler.step
@@ -98,7 +101,8 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
     )  # fmt: skip
     if any(is_overridden(trainer, name, Plain) for name in hooks):
         return partial(trainer.training_step, model)
-    to_device, loss_of, backward = trainer.strategy.to_device, trainer.loss_of, trainer.strategy.backward
+    to_device, loss_of = trainer.strategy.to_device, trainer.loss_of
+    backward = backward_of(trainer.strategy, trainer.optimizer)
     forced = trainer.loss_is_scaled_for_ga
 
     def run(batch: Any, items: Tensor | int | None) -> Tensor:

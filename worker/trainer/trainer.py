@@ -29,6 +29,7 @@ from worker.trainer.evaluating import Evaluating
 from worker.trainer.loading import Loading
 from worker.trainer.loop import Plan, run_epochs
 from worker.trainer.metrics import Metric, make_metric
+from worker.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named, backward_of
 from worker.trainer.optimizing import Optimizing
 from worker.trainer.report import reporters
 from worker.trainer.reporting import Reporting, set_log_level
@@ -62,8 +63,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         compute_loss_func: Callable[..., Tensor] | None = None,
         compute_metrics: Callable[..., dict[str, Any]] | None = None,
         callbacks: Sequence[TrainerCallback | type[TrainerCallback]] | None = None,
-        optimizers: tuple[Optimizer | None, LRScheduler | None] = (None, None),
-        optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
+        optimizers: tuple[Optimizer | None, LRScheduler | None] | Sequence[NamedOptimizer] = (None, None),
+        optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None,
         preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
         *,
         metrics: Sequence[str | Callable[[], Metric]] = (),
@@ -88,8 +89,12 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self.processing_class = processing_class if processing_class is not None else tokenizer
         first = self.anatomy.first_argument
         self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
-        self.optimizer, self.lr_scheduler = optimizers
-        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, optimizer_cls_and_kwargs
+        named = all_named(optimizers)
+        if named is not None:
+            self.optimizer_cls_and_kwargs = NamedOptimizers.factory(named, self.args.max_grad_norm), {}
+        else:
+            self.optimizer, self.lr_scheduler = optimizers
         self.made_schedule = False
         self.checkpoint_stamp = {}
         self.on_save_failed = saving.warn_that_saving_failed
@@ -103,7 +108,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self.current_flos = 0.0
         self.callback_handler = CallbackHandler(
-            [*default_callbacks(self.args), *reporters(self), *watchers(self), *(callbacks or ())],
+            [*default_callbacks(self.args), *([FollowEpochs()] if named is not None else []), *reporters(self), *watchers(self), *(callbacks or ())],
             self.model,
             self.processing_class,
             self.optimizer,
@@ -230,7 +235,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
             loss: Tensor = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         if not self._is_scaled(num_items_in_batch):
             loss = loss / self.current_gradient_accumulation_steps
-        self.strategy.backward(loss)
+        backward_of(self.strategy, self.optimizer)(loss)
         return loss.detach()
 
     def _is_scaled(self, num_items: Tensor | int | None) -> bool:
