@@ -24,6 +24,8 @@ class _One:
         self.max_norm = max_norm if spec.clip is None else spec.clip
         self.loss_sum: Tensor | float = 0.0
         self.losses = 0
+        self.rate: Any = self.optimizer.param_groups[0]["lr"]
+        """The one its last step was made with."""
 
     @property
     def is_main(self) -> bool:
@@ -54,6 +56,7 @@ class _One:
                 self.send(method())
         if not self.is_main and self.max_norm > 0:
             self.clip()
+        self.rate = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
 
 
@@ -151,7 +154,7 @@ class NamedOptimizers(Optimizer):
         """Rates by id, and the mean since the last reading of each loss that is not the main one. Reads the device."""
         found: dict[str, float] = {}
         for each in self._all:
-            found[f"{each.spec.id}_learning_rate"] = float(each.optimizer.param_groups[0]["lr"])
+            found[f"{each.spec.id}_learning_rate"] = float(each.rate)
             if each.losses:
                 found[f"{each.spec.id}_loss"] = float(each.loss_sum) / each.losses
                 each.loss_sum, each.losses = 0.0, 0

@@ -31,6 +31,8 @@ class NamedSchedules:
         for _ in range(self._epochs, number):
             for spec, schedule in self._all.values():
                 if spec.per == "epoch":
+                    # torch takes the first move before a step for a mistake; a run that is resumed makes it.
+                    schedule.optimizer._opt_called = True
                     schedule.step()
         self._epochs = max(self._epochs, number)
 

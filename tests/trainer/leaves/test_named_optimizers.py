@@ -1,0 +1,296 @@
+"""Several optimizers in one loop are the loop that one would write by hand, and go on where they stopped."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from contract.errors import UnknownComponent
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.named import NamedOptimizer, NamedOptimizers
+from worker.trainer.testing import StopAt, digest
+from worker.trainer.trainer import Trainer, set_seed
+
+
+class Bottleneck(nn.Module):
+    """Learns where the middle and the tails of its channels lie: by a loss of its own, on parameters of its own."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.quantiles = nn.Parameter(torch.tensor([-3.0, 0.5, 3.0]).repeat(channels, 1))
+        self.scale = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        centred = x - self.quantiles[:, 1]
+        return x + 0.1 * torch.tanh(centred), (centred * self.scale).square().mean()
+
+    def loss(self) -> Tensor:
+        wanted = torch.tensor([-1.0, 0.0, 1.0])
+        return (torch.tanh(self.quantiles * self.scale[:, None]) - wanted).abs().sum()
+
+
+class Codec(nn.Module):
+    """Compresses: an encoder, an entropy bottleneck with `.quantiles`, a decoder; dropout, so that draws matter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(6, 3), nn.Sequential(nn.Dropout(0.1), nn.Linear(3, 6))
+        self.bottleneck = Bottleneck(3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y, rate = self.bottleneck(self.encode(x))
+        back = self.decode(y)
+        return {"loss": functional.mse_loss(back, x) + 0.1 * rate, "rate_gap": (rate - 1.0).square(), "logits": back}
+
+    def aux_loss(self) -> Tensor:
+        return self.bottleneck.loss()
+
+
+MAIN = NamedOptimizer(
+    "main", [r"^(?!.*quantiles)"], "adam", {"lr": 1e-2}, schedule="cosine", schedule_args={"num_warmup_steps": 3}
+)
+AUX = NamedOptimizer(
+    "aux", [r"\.quantiles$"], "adam", {"lr": 5e-2}, loss="aux_loss",
+    schedule="StepLR", schedule_args={"step_size": 4, "gamma": 0.5}, clip=0.3,
+)  # fmt: skip
+
+
+def data(n: int = 40) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [{"x": torch.randn(6, generator=generator)} for _ in range(n)]
+
+
+def a_codec() -> Codec:
+    set_seed(5)
+    return Codec()
+
+
+def trainer(folder: Path, specs: Any = (MAIN, AUX), kind: type[Trainer] = Trainer, **values: Any) -> Trainer:
+    callbacks = values.pop("callbacks", [])
+    defaults: dict[str, Any] = {
+        "max_steps": 12, "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True, "report_to": "none",
+        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "train_sampling_strategy": "sequential",
+        "max_grad_norm": 0.5, "use_cpu": True,
+    }  # fmt: skip
+    args = TrainingArguments(str(folder), **{**defaults, **values})
+    return kind(a_codec(), args, train_dataset=data(), optimizers=list(specs), callbacks=callbacks)
+
+
+def windows(steps: int) -> Any:
+    """Five windows of two batches of four are an epoch."""
+    rows = torch.stack([row["x"] for row in data()])
+    for step in range(steps):
+        at = step % 5 * 8
+        yield rows[at : at + 4], rows[at + 4 : at + 8]
+
+
+def by_hand(steps: int = 12) -> Codec:
+    model = a_codec()
+    set_seed(42)
+    model.train()
+    inner = [value for name, value in model.named_parameters() if "quantiles" not in name]
+    outer = [model.bottleneck.quantiles]
+    main, aux = torch.optim.Adam(inner, lr=1e-2), torch.optim.Adam(outer, lr=5e-2)
+    from worker.trainer.schedules import get_cosine_schedule_with_warmup
+
+    schedules = get_cosine_schedule_with_warmup(main, 3, steps), torch.optim.lr_scheduler.StepLR(aux, 4, 0.5)
+    for step, window in enumerate(windows(steps)):
+        if step % 5 == 0:
+            torch.empty((), dtype=torch.int64).random_()  # what opening a loader draws
+        for x in window:
+            (model(x)["loss"] / 2).backward(inputs=inner)
+        torch.nn.utils.clip_grad_norm_(inner, 0.5)
+        main.step()
+        model.aux_loss().backward(inputs=outer)
+        torch.nn.utils.clip_grad_norm_(outer, 0.3)
+        aux.step()
+        for schedule in schedules:
+            schedule.step()
+        model.zero_grad()
+    return model
+
+
+def test_the_weights_are_those_of_the_loop_written_by_hand(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    made.train()
+
+    assert digest(made.model.state_dict()) == digest(by_hand().state_dict())
+
+
+def test_a_step_of_ones_own_gives_the_same_weights(tmp_path: Path) -> None:
+    class Own(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            outputs = model(**inputs)
+            return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+    made = trainer(tmp_path, kind=Own)
+    made.train()
+
+    assert digest(made.model.state_dict()) == digest(by_hand().state_dict())
+
+
+def test_rates_and_losses_are_logged_by_id(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    made.train()
+    logs = [each for each in made.state.log_history if "aux_loss" in each]
+
+    assert len(logs) == 12
+    assert [each["aux_learning_rate"] for each in logs[:6]] == [0.05] * 4 + [0.025] * 2
+    assert logs[-1]["aux_loss"] < logs[0]["aux_loss"]
+    assert logs[3]["main_learning_rate"] == logs[3]["learning_rate"] == 1e-2
+
+
+@pytest.mark.parametrize("stop", [3, 5, 7])
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, stop: int) -> None:
+    specs = [MAIN, NamedOptimizer(**{**vars(AUX), "per": "epoch", "every": 2, "schedule_args": {"step_size": 1}})]
+    whole = trainer(tmp_path / "whole", specs)
+    whole.train()
+    trainer(tmp_path / "cut", specs, save_strategy="steps", save_steps=stop, callbacks=[StopAt(stop)]).train()
+    resumed = trainer(tmp_path / "cut", specs)
+    resumed.train(resume_from_checkpoint=True)
+
+    assert resumed.state.global_step == 12
+    assert digest(resumed.model.state_dict()) == digest(whole.model.state_dict())
+    assert resumed.get_learning_rates() == whole.get_learning_rates()
+
+
+def test_a_loss_of_the_output_moves_its_own_parameters_only(tmp_path: Path) -> None:
+    gap = NamedOptimizer("gap", ["scale", "quantiles"], "sgd", {"lr": 0.1}, loss="rate_gap", clip=0)
+    made = trainer(tmp_path, [NamedOptimizer("main", ["encode", "decode"], "sgd", {"lr": 0.1}), gap], max_grad_norm=0.0)
+    made.train()
+
+    model = a_codec()
+    set_seed(42)
+    model.train()
+    inner = [*model.encode.parameters(), *model.decode.parameters()]
+    outer = list(model.bottleneck.parameters())
+    optimizer = torch.optim.SGD([*inner, *outer], lr=0.1)
+    for step, window in enumerate(windows(12)):
+        if step % 5 == 0:
+            torch.empty((), dtype=torch.int64).random_()
+        for x in window:
+            out = model(x)
+            (out["rate_gap"] / 2).backward(inputs=outer, retain_graph=True)
+            (out["loss"] / 2).backward(inputs=inner)
+        optimizer.step()
+        optimizer.zero_grad()
+    for mine, other in zip(made.model.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(mine, other, atol=1e-7)
+
+
+def test_who_steps_every_third_time_leaves_the_others_gradients_alone(tmp_path: Path) -> None:
+    seen: list[list[float]] = []
+
+    class Watch(Trainer):
+        def log(self, logs: Any, start_time: Any = None) -> None:
+            if "loss" in logs:
+                seen.append([float(each.detach().sum()) for each in self.model.parameters()])
+            super().log(logs, start_time)
+
+    slow = NamedOptimizer("slow", ["decode"], "sgd", {"lr": 0.1}, every=3)
+    rest = NamedOptimizer("rest", ["^encode|^bottleneck"], "sgd", {"lr": 0.1})
+    made = trainer(tmp_path, [slow, rest], Watch, max_steps=7)
+    made.train()
+    names = [name for name, _ in made.model.named_parameters()]
+    at = names.index("decode.1.weight")
+
+    moved = [one[at] != two[at] for one, two in itertools.pairwise(seen)]
+    assert moved == [False, True, False, False, True, False]
+    other = names.index("encode.weight")
+    assert all(one[other] != two[other] for one, two in itertools.pairwise(seen))
+
+
+def test_a_function_may_be_the_loss_the_optimizer_and_the_schedule() -> None:
+    model = a_codec()
+    own = NamedOptimizer(
+        "aux",
+        ["quantiles"],
+        lambda parameters, **kwargs: torch.optim.SGD(parameters, **kwargs),
+        {"lr": 1.0},
+        loss=lambda whole: whole.bottleneck.quantiles.square().sum(),
+        schedule=lambda optimizer: torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5, 100),
+    )
+    optimizer = NamedOptimizers(model, [NamedOptimizer("main", ["^(?!.*quantiles)"], "sgd", {"lr": 0.0}), own])
+    schedule = optimizer.make_schedule(10)
+    before = model.bottleneck.quantiles.detach().clone()
+
+    optimizer.backward(model(torch.ones(2, 6))["loss"])
+    optimizer.step()
+    schedule.step()
+
+    assert torch.equal(model.bottleneck.quantiles, before - 0.5 * 2 * before)
+    assert schedule.get_last_lr() == [0.0, 0.5]
+
+
+def test_a_backward_of_ones_own_does_not_leak_into_an_auxiliary_loss() -> None:
+    model, again = a_codec(), a_codec()
+    for each, leaks in ((model, True), (again, False)):
+        optimizer = NamedOptimizers(each, [MAIN, AUX])
+        each.eval()
+        loss = each(torch.ones(2, 6))["loss"]
+        loss.backward() if leaks else optimizer.backward(loss)
+        optimizer.step()
+
+    assert digest(model.state_dict()) == digest(again.state_dict())
+
+
+def test_a_loss_of_the_output_that_nobody_sent_back_is_missed() -> None:
+    model = a_codec()
+    optimizer = NamedOptimizers(
+        model, [MAIN, NamedOptimizer("aux", ["quantiles"], "sgd", {"lr": 1.0}, loss="rate_gap")]
+    )
+    model(torch.ones(2, 6))["loss"].backward()
+    with pytest.raises(RuntimeError, match=r"trainer.optimizer.backward\(loss\)"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("specs", "told"),
+    [
+        ([MAIN], "bottleneck.quantiles belongs to none"),
+        ([MAIN, NamedOptimizer("aux", ["bottleneck"])], "bottleneck.scale belongs to main and aux"),
+        ([MAIN, AUX, NamedOptimizer("third", ["nothing"])], "third has no parameter"),
+        ([MAIN, NamedOptimizer("main", ["quantiles"])], "two optimizers are called 'main'"),
+        ([NamedOptimizer("all", [""], loss="aux_loss")], "none of the optimizers has the main loss"),
+        ([NamedOptimizer("all", [""], "adamm")], "no optimizer named 'adamm'"),
+    ],
+)
+def test_what_does_not_part_the_parameters_is_told(specs: list[NamedOptimizer], told: str) -> None:
+    with pytest.raises((ValueError, UnknownComponent), match=told):
+        NamedOptimizers(a_codec(), specs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"schedule": "StepLr", "schedule_args": {}}, "no schedule named 'StepLr'"),
+        ({"schedule": "greedy", "schedule_args": {}}, "follows a metric"),
+        ({"every": 0}, "every 0 steps"),
+        ({"per": "batch"}, "per 'batch'"),
+    ],
+)
+def test_a_schedule_or_cadence_that_cannot_be_is_told(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises((ValueError, UnknownComponent), match=told):
+        NamedOptimizers(a_codec(), [MAIN, NamedOptimizer(**{**vars(AUX), **changed})]).make_schedule(10)
+
+
+def test_a_loss_that_the_model_does_not_have_is_told_with_what_it_has() -> None:
+    model = a_codec()
+    optimizer = NamedOptimizers(model, [MAIN, NamedOptimizer("aux", ["quantiles"], loss="ax_loss")])
+    with pytest.raises(
+        ValueError, match=r"'ax_loss', which is neither a method of Codec nor .*: loss, rate_gap, logits"
+    ):
+        optimizer.backward(model(torch.ones(2, 6))["loss"])
+
+
+def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
+    one = NamedOptimizers(a_codec(), [MAIN, AUX])
+    other = NamedOptimizers(a_codec(), [MAIN, NamedOptimizer("tails", ["quantiles"])])
+    with pytest.raises(ValueError, match="has the optimizers main, tails, and this run has main, aux"):
+        one.load_state_dict(other.state_dict())
