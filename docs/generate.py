@@ -1,4 +1,4 @@
-"""Writes the pages that are made from the code: settings.md, lifecycle.md, events.md. `make fix` runs it.
+"""Writes the pages that are made from the code: settings.md, lifecycle.md, events.md, parity.md. `make fix` runs it.
 
 A field's meaning stands under the field, a state's life under the state; here they become pages, and a test holds the
 pages to the code.
@@ -7,6 +7,7 @@ pages to the code.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 from enum import StrEnum
 from pathlib import Path
@@ -14,16 +15,27 @@ from pathlib import Path
 from pydantic_core import PydanticUndefined
 
 from contract import events, lifecycle
+from contract.arguments import NOT_YET, TrainingArguments
+from contract.arguments.groups import OTHER_DEFAULTS, OURS
+from contract.arguments.legacy import LEGACY, Renamed
+from contract.arguments.notyet import CHOICES_NOT_YET
 from contract.settings import Settings, variable
 from service.settings import ServiceSettings
 from worker.settings import WorkerSettings
+from worker.trainer.declined import NEVER_CALLED
+from worker.trainer.declined import NOT_YET as METHODS_NOT_YET
 
 FOLDER = Path(__file__).parent
 MADE = "<!-- Made by docs/generate.py; edit the code that it is made from. -->\n"
 
 
 def pages() -> dict[str, str]:
-    return {"settings.md": settings_page(), "lifecycle.md": lifecycle_page(), "events.md": events_page()}
+    return {
+        "settings.md": settings_page(),
+        "lifecycle.md": lifecycle_page(),
+        "events.md": events_page(),
+        "parity.md": parity_page(),
+    }
 
 
 def settings_page() -> str:
@@ -94,6 +106,55 @@ def events_page() -> str:
             "they do not know.",
             "\n## Kinds\n",
             *members(events.Kind),
+            "",
+        ]
+    )
+
+
+def parity_page() -> str:
+    """From the same tables that refuse and map; a test holds them to the reference that is installed."""
+    meanings = {
+        name: one_line(field.description)
+        for group in TrainingArguments.__mro__
+        for name, field in getattr(group, "__pydantic_fields__", {}).items()
+        if field.description
+    }
+    names = [field.name for field in dataclasses.fields(TrainingArguments)]  # type: ignore[arg-type]
+    supported = [f"| `{name}` | {meanings.get(name, '')} |" for name in names if name not in OURS]
+    declined = [f"| `{name}` | {one_line(entry.instead)} |" for name, entry in NOT_YET.items()]
+    choices = [
+        f"| `{field}` | {', '.join(f'`{value}`' for value in sorted(values))} | {instead} |"
+        for field, (values, instead) in CHOICES_NOT_YET.items()
+    ]
+    older = [
+        f"| `{name}` | {'mapped' if isinstance(entry, Renamed) else 'declined'} | "
+        f"{one_line(entry.now if isinstance(entry, Renamed) else entry.instead)} |"
+        for name, entry in sorted(LEGACY.items())
+    ]
+    methods = [f"| `{name}` | {one_line(instead)} |" for name, instead in (METHODS_NOT_YET | NEVER_CALLED).items()]
+    return "\n".join(
+        [
+            "# Beside `transformers.Trainer` 5.23",
+            MADE,
+            "A script changes its import, `from footplate import Trainer, TrainingArguments`, and sees its old curve:",
+            "on one process, at the same seed, losses, norms, rates, metrics and weights are the same to the last bit",
+            "(`tests/trainer/test_beside_transformers.py`). Whatever is not here is refused with what to use instead;",
+            "nothing is accepted and ignored.",
+            "\n## Arguments that work\n",
+            *("| name | meaning |", "|---|---|", *supported),
+            "\n## Arguments beyond the reference's\n",
+            *("| name | meaning |", "|---|---|", *(f"| `{name}` | {meanings[name]} |" for name in sorted(OURS))),
+            "\n## Arguments whose default is another\n",
+            *("| name | why |", "|---|---|", *(f"| `{name}` | {why} |" for name, why in OTHER_DEFAULTS.items())),
+            "\n## Arguments that are refused unless they ask for what happens anyway\n",
+            *("| name | instead |", "|---|---|", *declined),
+            "\n## Choices that are refused\n",
+            *("| argument | choices | instead |", "|---|---|---|", *choices),
+            "\n## Older names\n",
+            *("| name | | now |", "|---|---|---|", *older),
+            "\n## Methods that are not here\n",
+            "A subclass that overrides one of them is refused: it would never be called.\n",
+            *("| name | instead |", "|---|---|", *methods),
             "",
         ]
     )

@@ -77,8 +77,13 @@ OptimizerNames = Literal[
 ]
 OptimizerName = Annotated[OptimizerNames, Named]
 
-OURS = frozenset({"max_nan_steps", "keep_last", "keep_best", "save_in_background"})
-"""Fields that the reference does not have."""
+OURS = frozenset({"logging_dir", "max_nan_steps", "keep_last", "keep_best", "save_in_background"})
+"""Fields that the reference does not have, or, as logging_dir, no longer has."""
+
+OTHER_DEFAULTS = {
+    "restore_callback_states_from_checkpoint": "a resume is the same run, and what callbacks know is part of it",
+}
+"""Fields whose default is not the reference's, with the reason."""
 
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -182,6 +187,8 @@ class Tracking:
     """What trackers call this run; None is the last part of `output_dir`."""
     project: str = "huggingface"
     """What trackers that have projects call this one."""
+    logging_dir: str | None = None
+    """Where trackers that write files write them; None takes TENSORBOARD_LOGGING_DIR, or `output_dir/runs`."""
 
 
 @dataclass(config=CONFIG)

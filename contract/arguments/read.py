@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from contract.arguments.agree import disagreements
+from contract.arguments.legacy import LEGACY, Renamed
 from contract.arguments.notyet import CHOICES_NOT_YET, NOT_YET, SERVER_OWNED
 from contract.arguments.training import TrainingArguments
 from contract.body import pointer_to
@@ -57,6 +58,10 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
         if NOT_YET[name].accepts(value):
             return None
         return Problem(at, "not_available_yet", f"{name} is not available yet", NOT_YET[name].instead)
+    if name in LEGACY and name not in SERVER_OWNED:
+        old = LEGACY[name]
+        say = f"write {old.now}" if isinstance(old, Renamed) else f"instead: {old.instead}"
+        return Problem(at, "unknown_field", f"{name} is an older name", say)
     if name not in FIELDS:
         short = name[:80]
         hint = did_you_mean(short, FIELDS) or "GET /schema/job lists them all"

@@ -16,6 +16,7 @@ from pydantic_core import ArgsKwargs
 from contract.arguments import groups
 from contract.arguments.agree import disagreements
 from contract.arguments.groups import CONFIG
+from contract.arguments.legacy import translated
 from contract.arguments.notyet import NOT_YET
 from contract.errors import NotAvailableYet
 
@@ -49,6 +50,7 @@ class TrainingArguments(
         given = values.kwargs if isinstance(values, ArgsKwargs) else values
         if not isinstance(given, dict):
             return values
+        given = translated(given)
         for name, value in given.items():
             if name in NOT_YET and not NOT_YET[name].accepts(value):
                 raise NotAvailableYet(f"{name} is not available yet", hint=NOT_YET[name].instead)

@@ -112,6 +112,10 @@ class CallbackHandler:
     def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         self.pop_callback(callback)
 
+    @property
+    def callback_list(self) -> str:
+        return "\n".join(type(each).__name__ for each in self.callbacks)
+
     def _find_listeners(self) -> None:
         self._listeners = {event: [] for event in EVENTS}
         for event in EVENTS:
@@ -196,6 +200,9 @@ class CallbackHandler:
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
         return self.call_event("on_prediction_step", args, state, control)
+
+    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_push_begin", args, state, control)
 
 
 class DefaultFlowCallback(TrainerCallback):

@@ -34,6 +34,7 @@ log = logging.getLogger("footplate.trainer")
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, SCHEDULER = "model.safetensors", "optimizer.pt", "scheduler.pt"
 RNG, STATE, ARGUMENTS = "rng_state.pth", "trainer_state.json", "training_args.json"
+PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME = "checkpoint", STATE
 _NAME = re.compile(r"^checkpoint-(\d+)$")
 _ASIDE = re.compile(r"^\.old-(checkpoint-\d+)-[0-9a-f]+$")
 
@@ -170,6 +171,12 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
         else:
             return path
     return None
+
+
+def get_last_checkpoint(folder: str | Path) -> str | None:
+    """The reference's: the path of the newest complete one, or None."""
+    found = latest_checkpoint(folder)
+    return None if found is None else str(found)
 
 
 def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+from accelerate.utils.memory import find_executable_batch_size as smaller_until_it_fits
 from torch import Tensor
 
 from worker.trainer.data import batch_length
@@ -101,3 +103,18 @@ def explain(error: BaseException, window: list[Any]) -> None:
 def _shapes(batch: Mapping[str, Any]) -> str:
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
     return ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items())
+
+
+def find_executable_batch_size(
+    function: Callable[..., Any] | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
+) -> Any:
+    """The reference's, for scripts: calls a function of a batch size with smaller and smaller ones, until it fits."""
+    if function is None:
+        return partial(
+            find_executable_batch_size,
+            starting_batch_size=starting_batch_size,
+            auto_find_batch_size=auto_find_batch_size,
+        )
+    if auto_find_batch_size:
+        return smaller_until_it_fits(function=function, starting_batch_size=starting_batch_size)
+    return partial(function, batch_size=starting_batch_size)

@@ -80,6 +80,15 @@ class Loading(Parts):
         """Samples that one optimizer step sees, over all processes."""
         return self._train_batch_size * args.gradient_accumulation_steps
 
+    def get_tp_size(self) -> int:
+        return self.strategy.tensor_parallel
+
+    def get_cp_size(self) -> int:
+        return self.strategy.context_parallel
+
+    def get_sp_size(self) -> int:
+        return self.strategy.sequence_parallel
+
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         dataset = getattr(dataloader, "dataset", None)
         if has_length(dataset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Iterator
@@ -26,28 +27,33 @@ class Plan:
     epochs: int
     steps_per_epoch: int
     """Optimizer steps; the last one of an epoch may have fewer micro-batches."""
-    batches_per_epoch: int
-    max_steps: int
+    examples: int
     samples: float
     """Over the whole run, for the speed that is logged at its end."""
+    step_samples: int
+    batches_per_epoch: int
+    max_steps: int
 
     @classmethod
-    def of(cls, args: TrainingArguments, loader: Any, total_batch_size: int, examples: int) -> Plan:
+    def of(cls, args: TrainingArguments, loader: Any, step_samples: int, examples: int) -> Plan:
         accumulate = args.gradient_accumulation_steps
         if not has_length(loader):
             if args.max_steps < 0:
                 raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
-            batches = args.max_steps * accumulate
-            return cls(sys.maxsize, args.max_steps, batches, args.max_steps, args.max_steps * total_batch_size)
+            steps, batches = args.max_steps, args.max_steps * accumulate
+            return cls(sys.maxsize, steps, steps * step_samples, steps * step_samples, step_samples, batches, steps)
         batches = len(loader)
         if batches == 0:
             raise DatasetError("the training data has no batch: it is empty, or smaller than one batch and dropped")
-        steps = math.ceil(batches / accumulate)
+        in_epoch = math.ceil(batches / accumulate)
         if args.max_steps > 0:
-            epochs = math.ceil(args.max_steps / steps)
-            return cls(epochs, steps, batches, args.max_steps, args.max_steps * total_batch_size)
-        max_steps = math.ceil(args.num_train_epochs * steps)
-        return cls(math.ceil(args.num_train_epochs), steps, batches, max_steps, examples * args.num_train_epochs)
+            epochs, steps, samples = math.ceil(args.max_steps / in_epoch), args.max_steps, args.max_steps * step_samples
+            return cls(epochs, in_epoch, examples, samples, step_samples, batches, steps)
+        steps, seen = math.ceil(args.num_train_epochs * in_epoch), examples * args.num_train_epochs
+        return cls(math.ceil(args.num_train_epochs), in_epoch, examples, seen, step_samples, batches, steps)
+
+    def values(self) -> tuple[int, int, int, float, int, int, int]:
+        return dataclasses.astuple(self)
 
     def micro_batches(self, step: int, accumulate: int) -> int:
         """In optimizer step number `step` of an epoch."""

@@ -95,7 +95,7 @@ def run_name(args: Any, state: TrainerState) -> str:
 
 def logging_dir(args: Any) -> Path:
     """TENSORBOARD_LOGGING_DIR, as the reference has it; else a folder of this moment and machine below output_dir."""
-    named = getattr(args, "logging_dir", None) or os.environ.get("TENSORBOARD_LOGGING_DIR")
+    named = args.logging_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
     if named:
         return Path(named).expanduser()
     return Path(args.output_dir) / "runs" / f"{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}"

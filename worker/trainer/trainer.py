@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from contract import arguments as contract_arguments
+from contract.errors import NotAvailableYet
 from worker.trainer import checkpoint as files
 from worker.trainer import losses, saving
 from worker.trainer.anatomy import Anatomy
@@ -24,6 +25,7 @@ from worker.trainer.arguments import TrainingArguments
 from worker.trainer.callbacks import CallbackHandler, TrainerCallback, default_callbacks
 from worker.trainer.collators import choose_collator
 from worker.trainer.data import Collator, count_items
+from worker.trainer.declined import NOT_YET, refuse_overrides
 from worker.trainer.evaluate import speed_metrics
 from worker.trainer.evaluating import Evaluating
 from worker.trainer.loading import Loading
@@ -39,6 +41,7 @@ from worker.trainer.seeds import set_seed as set_seed
 from worker.trainer.state import TrainerControl, TrainerState, TrainOutput
 from worker.trainer.step import make_step
 from worker.trainer.strategies.single import Single
+from worker.trainer.validate import validate
 from worker.trainer.watching import Memory, watchers
 
 
@@ -70,6 +73,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         metrics: Sequence[str | Callable[[], Metric]] = (),
         tokenizer: Any = None,
     ) -> None:
+        refuse_overrides(type(self))
         self.args = TrainingArguments.of(args or TrainingArguments())
         self._memory = Memory(is_measured=not self.args.skip_memory_metrics)
         self._memory.start()
@@ -96,6 +100,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         else:
             self.optimizer, self.lr_scheduler = optimizers
         self.made_schedule = False
+        self._validate_args()
         self.checkpoint_stamp = {}
         self.on_save_failed = saving.warn_that_saving_failed
         self.relied_on = set
@@ -108,13 +113,22 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self.current_flos = 0.0
         self.callback_handler = CallbackHandler(
-            [*default_callbacks(self.args), *([FollowEpochs()] if named is not None else []), *reporters(self), *watchers(self), *(callbacks or ())],
+            [
+                *default_callbacks(self.args),
+                *([FollowEpochs()] if named is not None else []),
+                *reporters(self),
+                *watchers(self),
+                *(callbacks or ()),
+            ],
             self.model,
             self.processing_class,
             self.optimizer,
             self.lr_scheduler,
         )
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
+
+    def _validate_args(self) -> None:
+        validate(self)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Chooses where and how this runs; everything that Accelerate does, it does for the strategy."""
@@ -165,7 +179,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         files.sweep(Path(args.output_dir or "."))
         folder = saving.find(self, resume_from)
         loader = self.get_train_dataloader()
-        plan = Plan.of(args, loader, self.get_total_train_batch_size(args), self.num_examples(loader))
+        plan = Plan(*self.set_initial_training_values(args, loader))
         self.state = self._new_state(plan, folder)
         self._prepare(plan.max_steps, loader, folder)
         rng = saving.StoredRng(folder) if folder else None
@@ -184,6 +198,13 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         finally:
             # Also when training raises: a progress bar or a tracker that is left open loses what it holds.
             self.control = self.callback_handler.on_train_end(args, self.state, self.control)
+
+    def set_initial_training_values(
+        self, args: contract_arguments.TrainingArguments, dataloader: Any
+    ) -> tuple[int, int, int, float, int, int, int]:
+        """Epochs, steps in an epoch, examples, samples over the run, samples of a step, batches in an epoch, steps."""
+        total = self.get_total_train_batch_size(args)
+        return Plan.of(args, dataloader, total, self.num_examples(dataloader)).values()
 
     def _new_state(self, plan: Plan, folder: Path | None) -> TrainerState:
         state = saving.load_state(self, folder) if folder else TrainerState()
@@ -222,6 +243,13 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         return TrainOutput(self.state.global_step, figures["train_loss"], figures)
+
+    def end(self) -> None:
+        """At the very end of a script: trackers are closed, processes let go of each other."""
+        self.accelerator.end_training()
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self.args.output_dir)
 
     # One micro-batch
 
@@ -318,5 +346,16 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
     def is_world_process_zero(self) -> bool:
         return self.args.process_index == 0
 
+
+def _not_yet(name: str, instead: str) -> Callable[..., Any]:
+    def refuse(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+        raise NotAvailableYet(f"{name} is not available yet", hint=instead)
+
+    refuse.__name__, refuse.__doc__ = name, f"Not yet: {instead}."
+    return refuse
+
+
+for _name, _instead in NOT_YET.items():
+    setattr(Trainer, _name, _not_yet(_name, _instead))
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()

@@ -19,6 +19,9 @@ from contract.arguments import TrainingArguments
 class Single:
     """What the loop needs of a strategy. Others have the same methods; the loop never asks which one it has."""
 
+    tensor_parallel = context_parallel = sequence_parallel = 1
+    """Over how many processes one batch is shared."""
+
     def __init__(self, args: TrainingArguments) -> None:
         precision = "bf16" if args.bf16 else "no"
         _forget_other_settings(precision, use_cpu=args.use_cpu)

@@ -1,0 +1,285 @@
+"""The reference's names, each here or declined with a reason. When one of these fails after an upgrade of transformers:
+give the new name a field or a method, or put it into the table that declines it, and run `make fix`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import transformers
+from transformers.trainer_callback import CallbackHandler as TheirHandler
+
+import footplate
+from contract.arguments import NOT_YET
+from contract.arguments.groups import OTHER_DEFAULTS, OURS
+from contract.arguments.legacy import LEGACY, Gone, Renamed
+from contract.arguments.notyet import CHOICES_NOT_YET
+from contract.errors import NotAvailableYet
+from worker.trainer import declined
+from worker.trainer.callbacks import EVENTS, CallbackHandler
+
+FIELDS = {field.name: field for field in dataclasses.fields(footplate.TrainingArguments)}
+THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments) if field.init}
+METHODS = {
+    name: each for name, each in vars(transformers.Trainer).items() if callable(each) or isinstance(each, staticmethod)
+}
+DECLINED = declined.NOT_YET | declined.NEVER_CALLED
+
+
+def default(field: Any) -> Any:
+    made = field.default_factory
+    return made() if made is not dataclasses.MISSING else field.default
+
+
+# Arguments
+
+
+def test_every_argument_of_the_reference_works_or_is_declined() -> None:
+    assert len(THEIRS) == 114
+    assert set(THEIRS) == (set(FIELDS) - OURS) | set(NOT_YET)
+
+
+@pytest.mark.parametrize("name", sorted(set(THEIRS) & set(FIELDS)))
+def test_a_default_is_the_reference_s_or_another_for_a_reason(name: str) -> None:
+    same = default(FIELDS[name]) == default(THEIRS[name])
+
+    assert same != (name in OTHER_DEFAULTS), "say why in contract/arguments/groups.py"
+
+
+@pytest.mark.parametrize("name", sorted(set(THEIRS) & set(NOT_YET)))
+def test_what_is_declined_is_accepted_where_it_asks_for_the_reference_s_default(name: str) -> None:
+    entry, args = NOT_YET[name], footplate.TrainingArguments("out")
+
+    assert entry.instead
+    assert entry.accepts(default(THEIRS[name])) or entry.neutral == default(THEIRS[name])
+    assert getattr(args, name) == entry.neutral
+
+
+def test_every_choice_of_the_reference_works_or_is_declined() -> None:
+    hints = get_type_hints(footplate.TrainingArguments)
+    theirs = {
+        "lr_scheduler_type": [each.value for each in transformers.SchedulerType],
+        "optim": [each.value for each in transformers.training_args.OptimizerNames],
+        "eval_strategy": [each.value for each in transformers.IntervalStrategy],
+        "train_sampling_strategy": ["random", "sequential", "group_by_length", "batch_rebalance"],
+    }
+    for name, choices in theirs.items():
+        known = set(get_args(hints[name])) | set(CHOICES_NOT_YET.get(name, (frozenset(), ""))[0])
+        assert set(choices) <= known, name
+
+
+OLDER = [
+    "evaluation_strategy",
+    "warmup_ratio",
+    "group_by_length",
+    "no_cuda",
+    "overwrite_output_dir",
+    "save_safetensors",
+    "include_inputs_for_metrics",
+    "split_batches",
+    "dispatch_batches",
+    "fp16_opt_level",
+    "half_precision_backend",
+    "per_gpu_train_batch_size",
+    "per_gpu_eval_batch_size",
+    "push_to_hub_token",
+    "use_mps_device",
+    "include_tokens_per_second",
+    "fp16_backend",
+    "fsdp_min_num_params",
+    "adafactor",
+    "jit_mode_eval",
+    "torchdynamo",
+    "tpu_num_cores",
+    "tpu_metrics_debug",
+    "use_ipex",
+    "ray_scope",
+    "past_index",
+    "mp_parameters",
+    "sharded_ddp",
+]
+
+
+def test_the_names_that_older_pages_show_are_mapped_or_declined() -> None:
+    assert set(OLDER) <= set(LEGACY)
+    assert not set(LEGACY) & (set(FIELDS) | set(NOT_YET)), "a name that is back needs no entry"
+    for name, old in LEGACY.items():
+        assert isinstance(old, Renamed) or old.instead, name
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ({"evaluation_strategy": "epoch"}, {"eval_strategy": "epoch"}),
+        ({"warmup_ratio": 0.1}, {"warmup_steps": 0.1}),
+        ({"group_by_length": True}, {"train_sampling_strategy": "group_by_length"}),
+        ({"no_cuda": True}, {"use_cpu": True}),
+        ({"per_gpu_train_batch_size": 3}, {"per_device_train_batch_size": 3}),
+        ({"include_inputs_for_metrics": True}, {"include_for_metrics": ["inputs"]}),
+        ({"include_tokens_per_second": True}, {"include_num_input_tokens_seen": "all"}),
+        ({"overwrite_output_dir": True, "use_mps_device": True}, {}),
+    ],
+)
+def test_an_older_name_is_said_and_means_what_it_meant(older: dict[str, Any], newer: dict[str, Any]) -> None:
+    with pytest.warns(FutureWarning, match="is an older name: write"):
+        args = footplate.TrainingArguments("out", **older)
+
+    assert args.to_dict() == footplate.TrainingArguments("out", **newer).to_dict()
+
+
+def test_what_has_no_counterpart_is_refused_with_what_to_use_and_its_neutral_value_is_not() -> None:
+    for name, old in LEGACY.items():
+        if isinstance(old, Gone):
+            for neutral in old.neutral:
+                footplate.TrainingArguments("out", **{name: neutral})
+            with pytest.raises(NotAvailableYet) as caught:
+                footplate.TrainingArguments("out", **{name: "something"})
+            assert old.instead in str(caught.value.hint)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_older_name_and_its_newer_one_must_not_contradict() -> None:
+    message = "evaluation_strategy='epoch' means eval_strategy='epoch', and eval_strategy is given too, as 'steps'"
+    with pytest.raises(ValueError, match=message):
+        footplate.TrainingArguments("out", evaluation_strategy="epoch", eval_strategy="steps")
+
+
+# Methods, attributes, state, events
+
+
+def test_every_method_of_the_reference_is_here_or_declined_with_what_to_use() -> None:
+    missing = {name for name in METHODS if not name.startswith("__") and not hasattr(footplate.Trainer, name)}
+
+    assert missing == set(declined.NEVER_CALLED) & set(METHODS)
+    assert set(DECLINED) <= set(METHODS), "these are no names of the reference any more"
+    assert all(DECLINED.values())
+
+
+def test_methods_take_the_reference_s_arguments_under_its_names() -> None:
+    for name in METHODS:
+        if name in DECLINED or (name.startswith("__") and name != "__init__"):
+            continue
+        theirs = [each for each in inspect.signature(getattr(transformers.Trainer, name)).parameters if each != "self"]
+        ours = inspect.signature(getattr(footplate.Trainer, name)).parameters
+        assert [each for each in theirs if each not in ours] == [], name
+
+
+@pytest.mark.parametrize("name", sorted(DECLINED))
+def test_a_subclass_that_counts_on_what_nobody_calls_is_refused(name: str, tmp_path: Path) -> None:
+    subclass = type("Own", (footplate.Trainer,), {name: lambda self, *args, **kwargs: None})
+
+    with pytest.raises(NotAvailableYet, match=f"Own overrides {name}, which this Trainer never calls"):
+        subclass()
+
+
+ATTRIBUTES = [
+    "model",
+    "model_wrapped",
+    "args",
+    "accelerator",
+    "optimizer",
+    "lr_scheduler",
+    "state",
+    "control",
+    "callback_handler",
+    "data_collator",
+    "processing_class",
+    "label_names",
+    "compute_metrics",
+    "is_in_train",
+    "train_dataset",
+    "eval_dataset",
+    "model_init",
+    "compute_loss_func",
+    "preprocess_logits_for_metrics",
+    "optimizer_cls_and_kwargs",
+    "current_gradient_accumulation_steps",
+    "current_flos",
+    "model_accepts_loss_kwargs",
+    "can_return_loss",
+    "loss_is_scaled_for_ga",
+    "_train_batch_size",
+]
+
+
+def test_every_attribute_that_callbacks_and_subclasses_read_is_there(tmp_path: Path) -> None:
+    from worker.components import toy
+
+    trainer = footplate.Trainer(toy.mlp(), footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
+
+    assert [name for name in ATTRIBUTES if not hasattr(trainer, name)] == []
+
+
+def test_the_state_has_the_reference_s_twenty_fields_and_values() -> None:
+    ours, theirs = footplate.TrainerState(), transformers.TrainerState()
+
+    assert len(dataclasses.fields(theirs)) == 20
+    assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
+
+
+def test_the_control_has_the_reference_s_flags() -> None:
+    assert dataclasses.asdict(footplate.TrainerControl()) == dataclasses.asdict(transformers.TrainerControl())
+
+
+def test_the_events_are_the_reference_s() -> None:
+    assert len(EVENTS) == 16
+    assert set(EVENTS) == {name for name in vars(transformers.TrainerCallback) if name.startswith("on_")}
+    for name in (name for name in vars(TheirHandler) if not name.startswith("__")):
+        assert hasattr(CallbackHandler, name), name
+
+
+def test_the_arguments_have_the_reference_s_methods() -> None:
+    args = footplate.TrainingArguments("out")
+    internal = {"default_optim", "is_torch_greater_or_equal_than_2_8"}
+    names = [name for name in dir(transformers.TrainingArguments) if not name.startswith("_") and name not in internal]
+
+    assert [name for name in names if not hasattr(args, name)] == []
+
+
+EXPORTED = [
+    "Trainer",
+    "TrainingArguments",
+    "TrainerCallback",
+    "TrainerState",
+    "TrainerControl",
+    "TrainOutput",
+    "EvalPrediction",
+    "EvalLoopOutput",
+    "PredictionOutput",
+    "IntervalStrategy",
+    "SaveStrategy",
+    "SchedulerType",
+    "OptimizerNames",
+    "HubStrategy",
+    "DebugOption",
+    "default_data_collator",
+    "DefaultDataCollator",
+    "DataCollatorWithPadding",
+    "DataCollatorForLanguageModeling",
+    "DataCollatorForTokenClassification",
+    "DataCollatorForSeq2Seq",
+    "set_seed",
+    "enable_full_determinism",
+    "get_last_checkpoint",
+    "PrinterCallback",
+    "ProgressCallback",
+    "DefaultFlowCallback",
+    "EarlyStoppingCallback",
+    "CallbackHandler",
+    "ExportableState",
+    "LabelSmoother",
+    "LengthGroupedSampler",
+    "BatchRebalanceSampler",
+    "find_executable_batch_size",
+    "PREFIX_CHECKPOINT_DIR",
+    "TRAINER_STATE_NAME",
+    "get_scheduler",
+]
+
+
+def test_what_people_import_beside_the_trainer_is_exported() -> None:
+    assert [name for name in EXPORTED if name not in footplate.__all__] == []
