@@ -10,14 +10,16 @@ fail with an AssertionError that matches `red`. A story that several protections
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Generator
+import signal
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
 from tests.faults.off import SWITCHES
-from tests.support.processes import Processes
+from tests.support.processes import Processes, left_behind
 from tests.support.redis_server import RedisServer
 from tests.support.system import System
 
@@ -70,6 +72,10 @@ def protection_off(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture
-def system(processes: Processes, redis: RedisServer, database_url: str, protection_off: list[str]) -> System:
+def system(processes: Processes, redis: RedisServer, database_url: str, protection_off: list[str]) -> Iterator[System]:
     """Nothing of ours runs yet; the schema stands."""
-    return System(processes, redis, database_url, without=protection_off)
+    yield System(processes, redis, database_url, without=protection_off)
+    if protection_off:
+        # What should have ended may live for ever.
+        for pid in left_behind(processes.folder):
+            os.kill(pid, signal.SIGKILL)
