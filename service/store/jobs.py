@@ -36,6 +36,8 @@ _insert = DirectInsert(jobs.name, _NAMES)
 _INSERT_TAGS = insert(job_tags)
 _BY_ID = select(*COLUMNS).where(jobs.c.id == bindparam("job_id"))
 _LOCKED = _BY_ID.with_for_update()
+_ACTIVE = select(*COLUMNS).where(IS_ACTIVE)
+_STOPPING = _ACTIVE.where(jobs.c.state == JobState.STOPPING.value)
 _FIND = _BY_ID.where(jobs.c.project == bindparam("project"))
 
 
@@ -169,13 +171,12 @@ def erase(conn: Connection, job_id: JobId) -> None:
 
 def active(conn: Connection) -> list[JobRow]:
     """Starting, running and stopping jobs of every project: what control watches over."""
-    return [to_row(row) for row in conn.execute(select(*COLUMNS).where(IS_ACTIVE))]
+    return [to_row(row) for row in conn.execute(_ACTIVE)]
 
 
 def stopping(conn: Connection) -> list[JobRow]:
     """Those of them that were told to stop."""
-    told = jobs.c.state == JobState.STOPPING.value
-    return [to_row(row) for row in conn.execute(select(*COLUMNS).where(IS_ACTIVE, told))]
+    return [to_row(row) for row in conn.execute(_STOPPING)]
 
 
 def heads(conn: Connection, job_ids: Collection[JobId]) -> dict[JobId, int]:

@@ -16,11 +16,15 @@ from service.store.tables import nodes, sources
 
 _COLUMNS = columns_of(nodes, NodeRow)
 _GET = select(*_COLUMNS).where(nodes.c.id == bindparam("node_id"))
+_EVERYONE = select(*_COLUMNS).order_by(nodes.c.name, nodes.c.id)
+_OPEN_ON = select(*columns_of(sources, SourceRow)).where(
+    sources.c.node == bindparam("node_id"), sources.c.ended_at.is_(None)
+)
 _INSERT = insert(nodes)
 
 
 def everyone(conn: Connection) -> list[NodeRow]:
-    return [NodeRow(*row) for row in conn.execute(select(*_COLUMNS).order_by(nodes.c.name, nodes.c.id))]
+    return [NodeRow(*row) for row in conn.execute(_EVERYONE)]
 
 
 def find(conn: Connection, node_id: NodeId) -> NodeRow | None:
@@ -57,8 +61,7 @@ def mark_draining(conn: Connection, node_id: NodeId, boot: str) -> None:
 
 def open_on(conn: Connection, node_id: NodeId) -> list[SourceRow]:
     """What runs, or is about to, on one node."""
-    wanted = select(*columns_of(sources, SourceRow)).where(sources.c.node == node_id, sources.c.ended_at.is_(None))
-    return [SourceRow(*row) for row in conn.execute(wanted)]
+    return [SourceRow(*row) for row in conn.execute(_OPEN_ON, {"node_id": node_id})]
 
 
 def knows_catalogue(conn: Connection, digest: str) -> bool:
