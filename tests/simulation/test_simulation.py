@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
+from tests.simulation.books import Books
 from tests.simulation.ground import Ground
 from tests.simulation.seeds import VARIABLE, run, tell
 
-SEEDS = 300
+SEEDS = 150
+POSTGRES_SEEDS = 15
 SOAK_SEEDS = 10_000
+SHARES = 20
+"""Parts of the long form: a test each, so that one failing seed does not hide the others."""
 
 
 def all_go_well(seeds: range, ground: Ground) -> None:
@@ -19,11 +24,55 @@ def all_go_well(seeds: range, ground: Ground) -> None:
             pytest.fail(tell(seed, ground), pytrace=False)
 
 
-def test_hundreds_of_seeds_break_no_promise(ground: Ground) -> None:
+@pytest.mark.timeout(600)
+def test_many_seeds_break_no_promise(ground: Ground) -> None:
     all_go_well(range(SEEDS), ground)
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(600)
+def test_some_seeds_break_no_promise_on_postgres(postgres_url: str) -> None:
+    ground = Ground(postgres_url)
+    try:
+        all_go_well(range(POSTGRES_SEEDS), ground)
+    finally:
+        ground.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("share", range(SHARES))
+def test_ten_thousand_seeds_break_no_promise(share: int, ground: Ground) -> None:
+    each = SOAK_SEEDS // SHARES
+    all_go_well(range(share * each, (share + 1) * each), ground)
 
 
 def test_one_seed(ground: Ground) -> None:
     """The one that the environment names: to look at it again."""
     seed = int(os.environ.get(VARIABLE, "1"))
     all_go_well(range(seed, seed + 1), ground)
+
+
+def test_a_seed_always_tells_the_same_story(ground: Ground) -> None:
+    stories = {run(7, ground).world.story() for _ in range(2)}
+
+    assert len(stories) == 1
+    assert "is granted" in stories.pop()
+
+
+def test_a_failing_seed_tells_its_story_and_how_to_see_it_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here nobody may be granted anything, whatever the weather: so nothing of the weather is left in its story."""
+
+    def nobody_is_granted_anything(books: Books) -> None:
+        for part in books.sources.values():
+            books.must(part.claim is None, "{} has claimed {}", part.node, part.job_id)
+
+    monkeypatch.setattr(Books, "_look_at_slots", nobody_is_granted_anything)
+
+    told = tell(3, ground)
+
+    assert re.match(r"seed 3: Violation: node\d has claimed job\d\nIt takes: nothing in particular", told)
+    assert "has submitted" in told
+    assert told.endswith(f"Again: {VARIABLE}=3 pytest tests/simulation -k one_seed")
