@@ -91,12 +91,17 @@ _OUR_MISTAKE = tuple(
     for name in ("IntegrityError", "DataError", "ProgrammingError", "NotSupportedError")
 )
 
+# The start has seen the schema: that it is not there now is somebody's migration, and no mistake of a statement.
+_NO_SCHEMA = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
+
 
 def is_away(error: BaseException) -> bool:
-    """Whether SQL, rather than what we asked of it, is the trouble: gone, locked, full, corrupt, exhausted."""
+    """Whether SQL, rather than what we asked of it, is the trouble: gone, locked, full, corrupt, exhausted, changed."""
     if isinstance(error, PoolTimeout | Unavailable):
         return True
     if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    if isinstance(getattr(error, "orig", error), _NO_SCHEMA):
         return True
     return isinstance(error, _DATABASE) and not isinstance(error, _OUR_MISTAKE)
 

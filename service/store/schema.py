@@ -23,6 +23,10 @@ def migrate(url: str, revision: str = "head") -> None:
 
     config = _config(url)
     current, wanted = _current(url), _scripts().get_revision(revision)
+    if current is not None and current > newest():
+        raise SettingsError(
+            f"the database is at version {current}, this Footplate knows {newest()}: {_remedy(current)}"
+        )
     older = {script.revision for script in _scripts().iterate_revisions(current, "base")} if current else set()
     if revision == "base" or (wanted is not None and wanted.revision in older and wanted.revision != current):
         command.downgrade(config, revision)
@@ -39,7 +43,14 @@ def require_current(conn: Connection) -> None:
     found = _revision(conn)
     if found != newest():
         what = f"is at version {found}" if found else "has no tables of ours"
-        raise SettingsError(f"the database {what}, this service needs {newest()}: run `python -m service migrate`")
+        raise SettingsError(f"the database {what}, this service needs {newest()}: {_remedy(found)}")
+
+
+def _remedy(found: str | None) -> str:
+    # Versions are numbers of one width, so they compare as text.
+    if found is None or found < newest():
+        return "run `python -m service migrate`"
+    return "a newer Footplate has migrated it; install that version here, or name another database"
 
 
 @lru_cache
