@@ -124,7 +124,7 @@ def test_errors_of_regression_are_means_over_elements(name: str) -> None:
 @pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "perplexity"])
 def test_a_metric_of_classes_refuses_labels_that_are_none(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} counts classes.* mse, mae or rmse"):
-        make_metric(name).update(torch.zeros(8, 4), torch.zeros(8, 4))
+        make_metric(name).update(torch.zeros(8, 4), torch.full((8, 4), 0.5))
 
 
 def test_macro_metrics_average_over_the_classes_that_occur() -> None:
