@@ -22,6 +22,7 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
     yield from _durations(args)
     yield from _intervals(args)
     yield from _best_model(args)
+    yield from _keeping(args)
     if args.follows_a_metric and args.eval_strategy == "no":
         yield Disagreement(
             ("lr_scheduler_type", "eval_strategy"),
@@ -90,6 +91,29 @@ def _best_model(args: TrainingArguments) -> Iterator[Disagreement]:
             f"save_steps {args.save_steps:g} is not a multiple of eval_steps {args.eval_steps or 0:g}, so the best "
             "step may not be saved",
             "make save_steps a multiple of eval_steps",
+        )
+
+
+def _keeping(args: TrainingArguments) -> Iterator[Disagreement]:
+    if args.keep_last is not None and args.save_total_limit is not None:
+        yield Disagreement(
+            ("keep_last", "save_total_limit"),
+            "keep_last and save_total_limit both say how many of the newest to keep",
+            "give one of them",
+        )
+    if args.keep_best is None:
+        return
+    if args.keep_last is None and args.save_total_limit is None:
+        yield Disagreement(
+            ("keep_best", "keep_last"),
+            "keep_best says which of the older checkpoints stay, and nothing says that any goes",
+            "set keep_last",
+        )
+    if args.metric_for_best_model is None:
+        yield Disagreement(
+            ("keep_best", "metric_for_best_model"),
+            "keep_best ranks checkpoints, and nothing says by what",
+            "set metric_for_best_model",
         )
 
 

@@ -134,6 +134,14 @@ def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
             reached(Moment.AFTER_CHECKPOINT_ROTATED)
 
 
+def keep(parent: Path, newest: int, protect: set[Path]) -> None:
+    """Deletes all but so many of the newest, and what is protected."""
+    spare = {path.resolve() for path in protect}
+    for _, path in _numbered(parent)[:-newest]:
+        if path.resolve() not in spare:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def _synced(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -15,6 +15,7 @@ from contract.arguments import TrainingArguments
 from worker.trainer.losses import items
 from worker.trainer.samplers import Batches, EpochSampler, Numbered
 from worker.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
+from worker.trainer.stream import Stream, tells_its_place
 
 log = logging.getLogger("footplate.trainer")
 
@@ -98,10 +99,11 @@ class Epoch:
             restore()
         if skip and "epoch" in places:
             set_host_rng(places["epoch"])
-        self._opened = host_rng()
+        self._opened, self._number, self._read = host_rng(), epoch, skip
         if is_ours(loader):
             draw_and_discard()
-        self._batches = epoch_batches(loader, seed=seed, epoch=epoch, skip=skip)
+        self._stream = Stream(loader, places.get("stream") if skip else None) if tells_its_place(loader) else None
+        self._batches = epoch_batches(loader, seed=seed, epoch=epoch, skip=skip, stream=self._stream)
         self._held: list[Any] = []
         self._before_held: Any = None
         self._reads_ahead: bool | None = None
@@ -116,6 +118,13 @@ class Epoch:
         return self
 
     def __next__(self) -> Any:
+        batch = self._next()
+        self._read += 1
+        return batch
+
+    def _next(self) -> Any:
+        if self._stream is not None:
+            return self._stream.take(next(self._batches))
         if self._reads_ahead is None:
             return self._first()
         if not self._reads_ahead:
@@ -130,7 +139,9 @@ class Epoch:
 
     def places(self) -> dict[str, Any]:
         """For a checkpoint that is written now."""
-        places = {"epoch": self._opened}
+        places = {"epoch": self._opened, "at": [self._number, self._read]}
+        if self._stream is not None:
+            return {**places, "stream": self._stream.place()}
         return {**places, "ahead": self._before_held} if self._held else places
 
     def _first(self) -> Any:
@@ -147,7 +158,7 @@ class Epoch:
         self._held = list(islice(self._batches, 1))
 
 
-def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0) -> Iterator[Any]:
+def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0, stream: Stream | None = None) -> Iterator[Any]:
     """The epoch's batches from number `skip` on. What is left out is not read, where the loader can tell its place."""
     if is_ours(loader):
         # Seeds the loading processes; a function of the epoch alone, so that a resumed epoch has the same ones.
@@ -158,6 +169,9 @@ def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0) -> Itera
         set_epoch = getattr(part, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
+    if stream is not None:
+        opened: Iterator[Any] = stream.open()
+        return opened
     if isinstance(batches, Batches):
         batches.start_at(skip)
         return iter(loader)

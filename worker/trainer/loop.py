@@ -70,8 +70,13 @@ def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, rng: Store
     """
     loader = trainer.strategy.plain_loader(loader)
     first, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
-    if trainer.args.ignore_data_skip:
+    skip = done * trainer.args.gradient_accumulation_steps
+    if plan.epochs == sys.maxsize:
+        # Nobody knows how long a pass over a stream is: the checkpoint says which pass it was in, and where.
+        first, skip = (rng.places.get("at", (0, skip))) if rng else (0, 0)
         done = 0
+    if trainer.args.ignore_data_skip:
+        skip = done = 0
     for epoch in range(first, plan.epochs):
         if trainer.state.global_step >= plan.max_steps:
             break
@@ -80,22 +85,23 @@ def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, rng: Store
             loader,
             seed=trainer.data_seed,
             epoch=epoch,
-            skip=done * trainer.args.gradient_accumulation_steps,
+            skip=skip,
             places=rng.places if rng else None,
             restore=rng.restore if rng else None,
         )
-        _run_epoch(trainer, plan, step, epoch, done, trainer._epoch)
+        _run_epoch(trainer, plan, step, epoch, done, skip, trainer._epoch)
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         log_evaluate_save(trainer)
-        trainer._epoch, done, rng = None, 0, None
+        trainer._epoch, done, skip, rng = None, 0, 0, None
         if trainer.control.should_training_stop:
             break
 
 
-def _run_epoch(trainer: Trainer, plan: Plan, step: Step, epoch: int, done: int, batches: Iterator[Any]) -> None:
+def _run_epoch(
+    trainer: Trainer, plan: Plan, step: Step, epoch: int, done: int, batch: int, batches: Iterator[Any]
+) -> None:
     args, state, events = trainer.args, trainer.state, trainer.callback_handler
     accumulate, device = args.gradient_accumulation_steps, trainer.strategy.device
-    batch = done * accumulate
     for number in range(done, plan.steps_per_epoch):
         window, items = trainer.get_batch_samples(batches, plan.micro_batches(number, accumulate), device)
         if not window:
@@ -113,6 +119,8 @@ def _run_epoch(trainer: Trainer, plan: Plan, step: Step, epoch: int, done: int, 
         state.epoch = epoch + batch / plan.batches_per_epoch
         trainer.control = events.on_step_end(args, state, trainer.control)
         log_evaluate_save(trainer)
+        if trainer._background.is_done:
+            trainer._finish_save()
         if trainer.control.should_training_stop or trainer.control.should_epoch_stop:
             break
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from worker.trainer.anatomy import Anatomy
 from worker.trainer.arguments import TrainingArguments
+from worker.trainer.background import Background
 from worker.trainer.callbacks import CallbackHandler
 from worker.trainer.state import TrainerControl, TrainerState
 
@@ -86,3 +87,5 @@ class Parts:
     _loss_taken: float
     _loss_is_scaled: bool | None
     _failed_saves: int
+    _background: Background
+    """The checkpoint that is being written beside training."""

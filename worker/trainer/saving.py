@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from contract.errors import CheckpointCorrupt
 from worker.trainer import checkpoint as files
+from worker.trainer.background import copied
 from worker.trainer.parts import Parts
 from worker.trainer.state import TrainerState
 
@@ -69,13 +71,34 @@ class Saving(Parts):
 
     def _save_or_go_on(self) -> None:
         """A disk that is full ends nothing at once: the older checkpoint stands, and training goes on for a while."""
+        if self._background.is_under_way:
+            self._finish_save()
+        if self.args.save_in_background and saves_plainly(self):
+            start_in_background(self)
+            self.control.should_save = False
+            return
+        self._conclude(self.state.global_step, lambda: self._save_checkpoint(self.model, trial=None))
+
+    def _finish_save(self) -> None:
+        """Waits for the save that is under way, and tells of it."""
+        self._conclude(self._background.step, lambda: let_go(self, self._background.result()))
+
+    def _let_save_finish(self) -> None:
+        """Training is raising: what is being written may still be whole, and what went wrong with it is secondary."""
+        if self._background.is_under_way:
+            try:
+                self._finish_save()
+            except Exception as error:
+                log.warning("the checkpoint of step %d was not written: %s", self._background.step, error)
+
+    def _conclude(self, step: int, saving: Callable[[], files.Checkpoint | None]) -> None:
         try:
-            saved = self._save_checkpoint(self.model, trial=None)
+            saved = saving()
         except files.CannotSave as error:
             self._failed_saves += 1
             go_on = self._failed_saves <= FAILURES_BORNE
             self.control.should_save = False
-            self.on_save_failed(SaveFailed(self.state.global_step, str(error), self._failed_saves, go_on))
+            self.on_save_failed(SaveFailed(step, str(error), self._failed_saves, go_on))
             if not go_on:
                 raise
         else:
@@ -96,32 +119,90 @@ def warn_that_saving_failed(failed: SaveFailed) -> None:
 
 def save(trainer: Saving) -> files.Checkpoint:
     """Commits a checkpoint of where the trainer stands, then lets go of the oldest."""
+    parent = _note_best(trainer)
+    step, stamp = trainer.state.global_step, trainer.checkpoint_stamp
+
+    def write(folder: Path) -> None:
+        trainer.save_model(str(folder), _internal_call=True)
+        _write_progress(_progress(trainer), folder)
+
+    return let_go(trainer, files.commit(parent, step, write, stamp))
+
+
+def start_in_background(trainer: Saving) -> None:
+    """Copies all that a checkpoint holds, and lets a thread write it."""
+    parent = _note_best(trainer)
+    step, stamp = trainer.state.global_step, dict(trainer.checkpoint_stamp)
+    weights, progress = copied(trainer.model.state_dict()), copied(_progress(trainer))
+
+    def write(folder: Path) -> None:
+        trainer._save(str(folder), state_dict=weights)
+        _write_progress(progress, folder)
+
+    trainer._background.start(step, lambda: files.commit(parent, step, write, stamp))
+
+
+def saves_plainly(trainer: Saving) -> bool:
+    """Whether nothing of saving is overridden: an override may read the model, which moves on while it is written."""
+    own = ("save_model", "_save", "_save_checkpoint")
+    return not any(name in vars(trainer) or getattr(type(trainer), name) is not getattr(Saving, name) for name in own)
+
+
+def _note_best(trainer: Saving) -> Path:
     state, parent = trainer.state, Path(trainer.args.output_dir or ".")
     best = parent / f"checkpoint-{state.best_global_step}"
     if state.best_global_step and (best.exists() or state.best_global_step == state.global_step):
         state.best_model_checkpoint = str(best)
-    saved = files.commit(parent, state.global_step, lambda folder: _write(trainer, folder), trainer.checkpoint_stamp)
+    return parent
+
+
+def let_go(trainer: Saving, saved: files.Checkpoint) -> files.Checkpoint:
+    """Of the oldest, now that this one stands: as many are kept as the arguments say, and those that are needed."""
+    args, parent = trainer.args, saved.path.parent
     protect = {saved.path, *trainer.relied_on()}
-    if state.best_model_checkpoint is not None:
-        protect.add(Path(state.best_model_checkpoint))
-    files.rotate(parent, trainer.args.save_total_limit, protect)
+    if trainer.state.best_model_checkpoint is not None:
+        protect.add(Path(trainer.state.best_model_checkpoint))
+    if args.keep_last is None and args.keep_best is None:
+        files.rotate(parent, args.save_total_limit, protect)
+        return saved
+    protect |= {parent / f"checkpoint-{step}" for step in best_steps(trainer, parent)[: args.keep_best or 0]}
+    newest = args.keep_last or args.save_total_limit
+    if newest is not None:
+        files.keep(parent, newest, protect)
     return saved
 
 
-def _write(trainer: Saving, folder: Path) -> None:
-    trainer.save_model(str(folder), _internal_call=True)
-    if not trainer.args.save_only_model:
-        _write_progress(trainer, folder)
-    trainer.state.stateful_callbacks = _callback_states(trainer)
-    trainer.state.save_to_json(folder / files.STATE)
-    (folder / files.ARGUMENTS).write_text(trainer.args.to_json_string() + "\n", encoding="utf-8")
+def best_steps(trainer: Saving, parent: Path) -> list[int]:
+    """Of the checkpoints that are there, best first. What was not evaluated, or is NaN, is not among them."""
+    name = str(trainer.args.metric_for_best_model)
+    name = name if name.startswith("eval_") else f"eval_{name}"
+    values = {each["step"]: each[name] for each in trainer.state.log_history if name in each}
+    there = [step for step in values if values[step] == values[step] and (parent / f"checkpoint-{step}").is_dir()]
+    return sorted(there, key=values.__getitem__, reverse=bool(trainer.args.greater_is_better))
 
 
-def _write_progress(trainer: Saving, folder: Path) -> None:
-    files.save_tensors(trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(), folder / files.OPTIMIZER)
-    files.save_tensors(trainer.lr_scheduler.state_dict(), folder / files.SCHEDULER)
+def _progress(trainer: Saving) -> dict[str, Any]:
+    """What a checkpoint holds beside the model, by file."""
+    state, args = trainer.state, trainer.args
+    state.stateful_callbacks = _callback_states(trainer)
+    told = {files.STATE: state.to_json_string(), files.ARGUMENTS: args.to_json_string() + "\n"}
+    if args.save_only_model:
+        return told
     places = {"places": trainer._epoch.places()} if trainer._epoch is not None else {}
-    files.save_tensors({**files.rng_state(), **places}, folder / files.RNG)
+    return {
+        files.OPTIMIZER: trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(),
+        files.SCHEDULER: trainer.lr_scheduler.state_dict(),
+        files.RNG: {**files.rng_state(), **places},
+        **told,
+    }
+
+
+def _write_progress(progress: dict[str, Any], folder: Path) -> None:
+    for name, value in progress.items():
+        if isinstance(value, str):
+            (folder / name).write_text(value, encoding="utf-8")
+        else:
+            files.save_tensors(value, folder / name)
 
 
 def _callback_states(trainer: Saving) -> dict[str, Any]:

@@ -45,8 +45,11 @@ class TrainerState:
             every = getattr(args, name) or 0
             setattr(self, name, max(1, math.ceil(max_steps * every)) if 0 < every < 1 else int(every))
 
+    def to_json_string(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+
     def save_to_json(self, json_path: str | Path) -> None:
-        Path(json_path).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
+        Path(json_path).write_text(self.to_json_string(), encoding="utf-8")
 
     @classmethod
     def load_from_json(cls, json_path: str | Path) -> TrainerState:

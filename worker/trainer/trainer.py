@@ -22,6 +22,7 @@ from worker.trainer import checkpoint as files
 from worker.trainer import losses, saving
 from worker.trainer.anatomy import Anatomy
 from worker.trainer.arguments import TrainingArguments
+from worker.trainer.background import Background
 from worker.trainer.callbacks import CallbackHandler, TrainerCallback, default_callbacks
 from worker.trainer.collators import choose_collator
 from worker.trainer.data import Collator, count_items
@@ -105,6 +106,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self.on_save_failed = saving.warn_that_saving_failed
         self.relied_on = set
         self._failed_saves = 0
+        self._background = Background()
         self._train_batch_size = self.args.train_batch_size
         self._ignore_keys_for_eval = None
         self._epoch = None
@@ -195,6 +197,9 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
                 self._evaluate(None, self._ignore_keys_for_eval, skip_scheduler=True)
             run_epochs(self, plan, self._step, loader, rng)
             return self._finish(plan)
+        except BaseException:
+            self._let_save_finish()
+            raise
         finally:
             # Also when training raises: a progress bar or a tracker that is left open loses what it holds.
             self.control = self.callback_handler.on_train_end(args, self.state, self.control)
@@ -240,6 +245,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         figures["train_loss"] = total / max(steps, 0.001)
         figures.update(self._memory.figures("train"))
         self.log(figures)
+        if self._background.is_under_way:
+            self._finish_save()
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         return TrainOutput(self.state.global_step, figures["train_loss"], figures)

@@ -1,0 +1,90 @@
+"""Data without numbers comes back to its place by its own state: never by reading and throwing away.
+
+A dataset says where it is by `state_dict` and goes there by `load_state_dict`, as those of `datasets` do. Loading
+processes have a copy each, so each batch brings along where its process stood when it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+Collator = Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A batch, which process made it, and where the data stood after it."""
+
+    batch: Any
+    process: int
+    state: dict[str, Any]
+
+
+def tells_its_place(loader: Any) -> bool:
+    data = getattr(loader, "dataset", None)
+    knows = hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
+    return isinstance(loader, DataLoader) and isinstance(data, IterableDataset) and knows
+
+
+class Stream:
+    """Keeps the place of a loader over such data."""
+
+    def __init__(self, loader: DataLoader[Any], place: dict[str, Any] | None) -> None:
+        self.loader, self.processes = loader, loader.num_workers
+        self._states: dict[int, dict[str, Any]] = dict(place["states"]) if place else {}
+        self._last = int(place["last"]) if place else -1
+        if place and place["processes"] != self.processes:
+            raise ValueError(
+                f"the checkpoint's place in the data is that of {place['processes']} loading processes, and "
+                f"dataloader_num_workers is {self.processes}: give the old number"
+            )
+
+    def open(self) -> Any:
+        """An iterator from the place on. What is swapped in here is back as it was when it returns."""
+        if not self.processes:
+            if self._states:
+                self.loader.dataset.load_state_dict(self._states[0])  # type: ignore[attr-defined]
+            return iter(self.loader)
+        collate: Any = self.loader.collate_fn
+        prepare = self.loader.worker_init_fn
+        self.loader.collate_fn = partial(_placed, collate)
+        self.loader.worker_init_fn = partial(_go_to, prepare, self._states, self._last, self.processes)
+        try:
+            return iter(self.loader)
+        finally:
+            self.loader.collate_fn, self.loader.worker_init_fn = collate, prepare
+
+    def take(self, batch: Any) -> Any:
+        """The batch itself, its place noted."""
+        if not isinstance(batch, Placed):
+            return batch
+        self._states[batch.process], self._last = batch.state, batch.process
+        return batch.batch
+
+    def place(self) -> dict[str, Any]:
+        if not self.processes:
+            self._states[0] = self.loader.dataset.state_dict()  # type: ignore[attr-defined]
+        return {"processes": self.processes, "states": dict(self._states), "last": self._last}
+
+
+def _placed(collate: Collator, samples: Sequence[Any]) -> Placed:
+    process: Any = get_worker_info()
+    return Placed(collate(samples), process.id, process.dataset.state_dict())
+
+
+def _go_to(
+    prepare: Callable[[int], None] | None, states: dict[int, dict[str, Any]], last: int, processes: int, process: int
+) -> None:
+    """In a loading process. Batches are asked of process 0 first: so it becomes the one whose turn it is."""
+    info: Any = get_worker_info()
+    own = (process + last + 1) % processes
+    vars(info)["id"] = own
+    if own in states:
+        info.dataset.load_state_dict(states[own])
+    if prepare is not None:
+        prepare(own)
