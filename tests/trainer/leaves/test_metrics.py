@@ -1,0 +1,280 @@
+"""Metrics that stream are equal to their formulas over all samples at once, in memory that does not grow."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torchmetrics
+from torch import Tensor
+
+from contract.errors import UnknownComponent
+from worker.trainer.metrics import METRICS, Auroc, Sums, make_metric
+
+CLASSES, SAMPLES = 4, 301
+
+
+def drawn(classes: int = CLASSES, seed: int = 0, length: int | None = None) -> tuple[Tensor, Tensor]:
+    """Logits that know a little of the labels, some of which do not count."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (SAMPLES,) if length is None else (SAMPLES, length)
+    labels = torch.randint(classes, shape, generator=generator)
+    logits = torch.randn(*shape, classes, generator=generator)
+    logits += 0.8 * torch.nn.functional.one_hot(labels, classes)
+    labels[torch.rand(shape, generator=generator) < 0.1] = -100
+    return logits, labels
+
+
+def streamed(name: str, logits: Tensor, labels: Tensor, size: int = 32) -> float:
+    metric = make_metric(name)
+    for at in range(0, len(labels), size):
+        metric.update(logits[at : at + size], labels[at : at + size])
+    (value,) = metric.compute().values()
+    return value
+
+
+# Formulas, in plain Python, over pairs of (named class, true class)
+
+
+def pairs(logits: Tensor, labels: Tensor) -> list[tuple[int, int]]:
+    flat = zip(logits.argmax(-1).flatten().tolist(), labels.flatten().tolist(), strict=True)
+    return [(named, true) for named, true in flat if true != -100]
+
+
+def of_class(kind: str, seen: list[tuple[int, int]], which: set[int]) -> float:
+    hits = sum(named == true for named, true in seen if named in which)
+    named, true = sum(each in which for each, _ in seen), sum(each in which for _, each in seen)
+    below = {"precision": named, "recall": true, "f1": (named + true) / 2}[kind]
+    return hits / below if below else 0.0
+
+
+def averaged(kind: str, average: str, seen: list[tuple[int, int]]) -> float:
+    occur = sorted({each for pair in seen for each in pair})
+    if average == "binary":
+        return of_class(kind, seen, {1})
+    if average == "micro":
+        return sum(named == true for named, true in seen) / len(seen)
+    each = [of_class(kind, seen, {which}) for which in occur]
+    weights = [sum(true == which for _, true in seen) if average == "weighted" else 1 for which in occur]
+    return sum(value * weight for value, weight in zip(each, weights, strict=True)) / sum(weights)
+
+
+def matthews(seen: list[tuple[int, int]]) -> float:
+    """By Pearson's formula over one-hot vectors."""
+    classes = range(CLASSES)
+    total = len(seen)
+    named = [sum(each == which for each, _ in seen) for which in classes]
+    true = [sum(each == which for _, each in seen) for which in classes]
+    right = sum(one == two for one, two in seen)
+    above = right * total - sum(one * two for one, two in zip(named, true, strict=True))
+    below = math.sqrt(total**2 - sum(each**2 for each in named)) * math.sqrt(total**2 - sum(each**2 for each in true))
+    return above / below if below else 0.0
+
+
+@pytest.mark.parametrize("length", [None, 3])
+@pytest.mark.parametrize("average", ["macro", "micro", "weighted", "binary"])
+@pytest.mark.parametrize("kind", ["precision", "recall", "f1"])
+def test_precision_recall_and_f1_are_their_formulas(kind: str, average: str, length: int | None) -> None:
+    logits, labels = drawn(length=length)
+    logits[..., 3] -= 100  # never named
+    expected = averaged(kind, average, pairs(logits, labels))
+
+    assert streamed(f"{kind}_{average}", logits, labels) == pytest.approx(expected)
+    if average == "macro":
+        assert streamed(kind, logits, labels) == pytest.approx(expected)
+
+
+def test_accuracy_and_correlation_are_their_formulas() -> None:
+    logits, labels = drawn(length=2)
+    seen = pairs(logits, labels)
+
+    assert streamed("accuracy", logits, labels) == pytest.approx(sum(one == two for one, two in seen) / len(seen))
+    assert streamed("mcc", logits, labels) == pytest.approx(matthews(seen))
+    assert streamed("mcc", torch.eye(2)[[0, 0]], torch.tensor([0, 1])) == 0.0
+
+
+def area(scores: list[float], positive: list[bool]) -> float:
+    """By comparing every positive with every negative."""
+    high = [score for score, is_one in zip(scores, positive, strict=True) if is_one]
+    low = [score for score, is_one in zip(scores, positive, strict=True) if not is_one]
+    return sum((one > two) + (one == two) / 2 for one in high for two in low) / (len(high) * len(low))
+
+
+def test_the_area_under_the_curve_of_two_classes_is_its_formula() -> None:
+    logits, labels = drawn(classes=2)
+    counted = labels != -100
+    scores, positive = (logits[:, 1] - logits[:, 0])[counted].tolist(), labels[counted].bool().tolist()
+
+    assert streamed("auroc", logits, labels) == pytest.approx(area(scores, positive), abs=1e-4)
+    single = (logits[:, 1:] - logits[:, :1], labels)
+    assert streamed("auroc", *single) == streamed("auroc", logits, labels)
+
+
+def test_the_area_of_many_classes_is_the_mean_of_one_against_the_rest() -> None:
+    logits, labels = drawn()
+    counted = labels != -100
+    chances = logits.double().softmax(-1)[counted]
+    each = [area(chances[:, k].tolist(), labels[counted].eq(k).tolist()) for k in range(CLASSES)]
+
+    assert streamed("auroc", logits, labels) == pytest.approx(sum(each) / CLASSES, abs=1e-3)
+
+
+def test_the_area_counts_ties_as_half_and_keeps_scores_of_any_size_apart() -> None:
+    tied = torch.tensor([[0.0], [0.0], [-0.0], [0.0]])
+    assert streamed("auroc", tied, torch.tensor([0, 1, 1, 0])) == 0.5
+    scores = torch.tensor([-1e30, -1.0, -1e-30, 1e-30, 1.0, 1e30])[:, None]
+    assert streamed("auroc", scores, torch.tensor([0, 0, 0, 1, 1, 1])) == 1.0
+    assert streamed("auroc", scores, torch.tensor([1, 1, 1, 0, 0, 0])) == 0.0
+    sure = torch.tensor([[50.0, 0, 0], [60, 0, 0], [0, 50, 0], [0, 60, 0]])
+    assert streamed("auroc", sure, torch.tensor([0, 0, 1, 1])) == 1.0
+    assert math.isnan(streamed("auroc", tied, torch.tensor([1, 1, 1, 1])))
+
+
+def test_samples_of_several_classes_are_counted_class_by_class() -> None:
+    logits, _ = drawn()
+    labels = (logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))).gt(0).float()
+    named, true = logits.gt(0), labels.bool()
+    each = [2 * float((named & true)[:, k].sum()) / float(named[:, k].sum() + true[:, k].sum()) for k in range(CLASSES)]
+    areas = [area(logits[:, k].tolist(), true[:, k].tolist()) for k in range(CLASSES)]
+
+    assert streamed("accuracy", logits, labels) == pytest.approx(float(named.eq(true).float().mean()))
+    assert streamed("f1", logits, labels) == pytest.approx(sum(each) / CLASSES)
+    assert streamed("auroc", logits, labels) == pytest.approx(sum(areas) / CLASSES, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("mse", lambda off: off.square().mean()),
+        ("mae", lambda off: off.abs().mean()),
+        ("rmse", lambda off: off.square().mean().sqrt()),
+    ],
+)
+def test_errors_are_their_formulas(name: str, formula: Callable[[Tensor], Tensor]) -> None:
+    predicted, labels = torch.randn(SAMPLES, 1), torch.randn(SAMPLES)
+    assert streamed(name, predicted, labels) == pytest.approx(float(formula(predicted[:, 0] - labels)), rel=1e-5)
+    with pytest.raises(ValueError, match=r"shape \(4, 3\) with labels of shape \(4,\)"):
+        streamed(name, torch.zeros(4, 3), torch.zeros(4))
+
+
+def test_perplexity_is_its_formula() -> None:
+    logits, labels = drawn(length=3)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    assert streamed("perplexity", logits, labels) == pytest.approx(math.exp(float(loss)), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+def test_nothing_that_counts_is_no_number_and_memory_is_flat(name: str) -> None:
+    metric = make_metric(name)
+    assert math.isnan(next(iter(metric.compute().values())))
+    regression = name in ("mse", "mae", "rmse")
+    sizes = []
+    for seed in (0, 1, 2):
+        logits, labels = drawn(classes=3, seed=seed)
+        metric.update(*((logits, logits + 1) if regression else (logits, labels)))
+        assert isinstance(metric, Sums)
+        sizes.append(sum(each.numel() for each in metric.sums.values()))
+    assert sizes[0] == sizes[1] == sizes[2]
+    assert all(isinstance(value, float) for value in metric.compute().values())
+
+
+def test_with_many_classes_the_buckets_stay_below_their_bound() -> None:
+    metric = Auroc()
+    metric.update(torch.randn(8, 5000), torch.randint(5000, (8,)))
+
+    assert sum(each.numel() * each.element_size() for each in metric.sums.values()) <= 64 * 2**20
+    assert math.isfinite(metric.compute()["auroc"])
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1", "mcc", "auroc", "perplexity"])
+def test_sums_of_processes_add_up_to_the_whole(name: str) -> None:
+    logits, labels = drawn(classes=2)
+    whole, halves = make_metric(name), [make_metric(name), make_metric(name)]
+    whole.update(logits, labels)
+    for half, at in zip(halves, (slice(0, 100), slice(100, None)), strict=True):
+        half.update(logits[at], labels[at])
+    first, second = halves
+    assert isinstance(first, Sums)
+    assert isinstance(second, Sums)
+    others = iter(list(second.sums.values()))
+    first.reduce(lambda mine: mine + next(others))
+
+    assert first.compute() == {name: pytest.approx(whole.compute()[name])}
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("Accuracy", "accuracy"),
+        ("F1Score", "f1_micro"),
+        ("AUROC", "auroc"),
+        ("MatthewsCorrCoef", "mcc"),
+    ],
+)
+def test_torchmetrics_are_found_by_name_and_agree(name: str, ours: str) -> None:
+    logits, labels = drawn(length=2)
+
+    theirs = streamed(f"torchmetrics/{name}", logits, labels)
+
+    options: dict[str, float] = {"abs": 1e-3} if name == "AUROC" else {"rel": 1e-4}
+    expected = pytest.approx(streamed(ours, logits, labels), **options)
+    assert theirs == (pytest.approx(streamed("accuracy", logits, labels), abs=0.1) if name == "Accuracy" else expected)
+
+
+def test_torchmetrics_of_errors_of_tokens_and_ready_made_ones() -> None:
+    assert streamed("torchmetrics/MeanSquaredError", torch.ones(5, 1), torch.zeros(5)) == 1.0
+    logits, labels = drawn(length=3)
+    assert streamed("torchmetrics/Perplexity", logits, labels) == pytest.approx(
+        streamed("perplexity", logits, labels), rel=1e-4
+    )
+    own = make_metric(lambda: torchmetrics.classification.MulticlassRecall(3, average="none", ignore_index=-100))
+    own.update(*drawn(classes=3))
+    assert list(own.compute()) == ["multiclass_recall_0", "multiclass_recall_1", "multiclass_recall_2"]
+    several = make_metric("torchmetrics/Accuracy")
+    several.update(torch.tensor([[1.0, -1.0]]), torch.tensor([[1.0, 1.0]]))
+    assert several.compute() == {"accuracy": 0.5}
+    assert math.isnan(make_metric("torchmetrics/F1Score").compute()["f1_score"])
+
+
+def test_a_torchmetric_that_is_not_there_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownComponent) as told:
+        make_metric("torchmetrics/F1score")
+    assert told.value.hint == "did you mean 'F1Score'?"
+
+
+def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchmetrics", None)
+    with pytest.raises(
+        ImportError, match=r"torchmetrics/F1Score needs the extra metrics: pip install 'footplate\[metrics\]'"
+    ):
+        make_metric("torchmetrics/F1Score")
+
+
+def test_what_adds_batches_is_handed_classes_and_what_counts() -> None:
+    class Exact:
+        def __init__(self) -> None:
+            self.seen: list[tuple[Any, Any]] = []
+
+        def add_batch(self, *, predictions: Any, references: Any) -> None:
+            self.seen += zip(predictions, references, strict=True)
+
+        def compute(self) -> dict[str, float]:
+            return {"exact": sum(one == two for one, two in self.seen) / len(self.seen)}
+
+    logits, labels = drawn()
+    metric = make_metric(Exact)
+    metric.update(logits, labels)
+
+    assert metric.compute()["exact"] == pytest.approx(streamed("accuracy", logits, labels))
+
+
+def test_whole_numbers_are_wanted_where_classes_are_counted() -> None:
+    with pytest.raises(ValueError, match="mcc counts classes"):
+        streamed("mcc", torch.zeros(3, 2), torch.full((3, 2), 0.5))
+    with pytest.raises(UnknownComponent, match="no metric named 'acuracy'"):
+        make_metric("acuracy")

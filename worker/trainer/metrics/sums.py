@@ -1,0 +1,48 @@
+"""The contract of a metric, and what all of ours are made of: named sums on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Metric(Protocol):
+    """Sees every batch once, then says its values."""
+
+    def update(self, logits: Tensor, labels: Tensor) -> None: ...
+
+    def compute(self) -> dict[str, float]: ...
+
+
+class Sums:
+    """Sums that no batch waits for the host to read, and that processes can add up."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, **found: Tensor) -> None:
+        for name, value in found.items():
+            # Double holds every count exactly up to 2^53, and a sum of losses far better than a float does.
+            value = value.double() if value.is_floating_point() else value.long()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def reduce(self, over_processes: Callable[[Tensor], Tensor]) -> None:
+        """Replaces each sum by what `over_processes` makes of it: the sum over all of them."""
+        self.sums = {name: over_processes(value) for name, value in self.sums.items()}
+
+    def compute(self) -> dict[str, float]:
+        """NaN where nothing was counted."""
+        return {self.name: self.value() if self.sums else math.nan}
+
+    def value(self) -> float:
+        raise NotImplementedError
+
+
+def ratio(above: Tensor, below: Tensor) -> Tensor:
+    """0 where both are: who never named a class was never right about it."""
+    return torch.where(below > 0, above / below.clamp(min=torch.finfo(torch.double).tiny), 0.0)
