@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from contract import keys, layout
 from contract.errors import Unavailable
@@ -377,7 +377,13 @@ class Turns:
 
     async def watch_epoch(self) -> None:
         """A Redis without our sentinel has forgotten everything: bells ring again. Journals see it by themselves."""
-        if await self._redis.set(keys.EPOCH, uuid7(), nx=True):
+        try:
+            is_new = await self._redis.set(keys.EPOCH, uuid7(), nx=True)
+        except ResponseError:
+            # It answers and takes nothing: full, or somebody's replica. Beats do not come through; nobody is silent.
+            self._timers.restart_all(time.monotonic())
+            raise
+        if is_new:
             self._ring_everything = True
             self.poked.set()
 

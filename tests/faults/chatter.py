@@ -1,0 +1,101 @@
+"""A callback that says a thousand events a second and more, and keeps books of its own about what it has said.
+
+    books = Books(system)
+    system.submit(books.job())
+    books.said, books.close()
+
+Registered as any package registers its components.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contract.events import Kind
+from worker.trainer.callbacks import TrainerCallback
+
+if TYPE_CHECKING:
+    from tests.support.system import JSON, System
+
+ENTRY_POINTS = "[footplate.callbacks]\ntest/chatter = tests.faults.chatter:Chatter\n"
+RATE = 1250
+"""Events a second, by the clock: a step that comes late says more."""
+
+
+class Books:
+    """What a chatter has said, in a file that has nothing to do with Footplate: a line a step."""
+
+    def __init__(self, system: System) -> None:
+        from tests.support.processes import REPOSITORY
+
+        self.folder = system.processes.folder / "books"
+        info = system.processes.folder / "chatter" / "footplate_test_chatter-1.dist-info"
+        info.mkdir(parents=True)
+        self.folder.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-chatter\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(ENTRY_POINTS)
+        path = system.environment.get("PYTHONPATH", str(REPOSITORY))
+        system.environment["PYTHONPATH"] = f"{info.parent}{os.pathsep}{path}"
+
+    def job(self, **changes: Any) -> JSON:
+        """Trains and talks until `close`."""
+        return {
+            "model": "toy/mlp",
+            "data": {"use": "toy/regression", "args": {"seconds_per_item": 0.002}},
+            "callbacks": [{"use": "test/chatter", "args": {"books": str(self.folder)}}],
+            "training": {"max_steps": 10**6, "per_device_train_batch_size": 4, "save_strategy": "no"},
+            **changes,
+        }
+
+    @property
+    def lines(self) -> list[tuple[float, int]]:
+        """Of each step when it ended, and how many events had been said by then."""
+        path = self.folder / "said"
+        whole = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [(float(at), int(said)) for at, said in map(str.split, whole)]
+
+    @property
+    def said(self) -> int:
+        return self.lines[-1][1] if self.lines else 0
+
+    @property
+    def rate(self) -> float:
+        (began, _), (ended, said) = self.lines[0], self.lines[-1]
+        return said / (ended - began)
+
+    @property
+    def longest_step(self) -> float:
+        return max(later - earlier for (earlier, _), (later, _) in pairwise(self.lines))
+
+    def close(self) -> None:
+        """Training ends after its next step."""
+        (self.folder / "enough").touch()
+
+
+class Chatter(TrainerCallback):
+    """Numbers what it says from 1 on."""
+
+    def __init__(self, books: str) -> None:
+        self.folder = Path(books)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        from worker.emit import Emit
+
+        # There is one in every training process, and nothing hands it to user code.
+        self.wire = next(one for one in gc.get_objects() if isinstance(one, Emit)).wire
+        self.file = (self.folder / "said").open("a", buffering=1)
+        self.began, self.said = time.monotonic(), 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        now = time.monotonic()
+        for n in range(self.said + 1, int((now - self.began) * RATE) + 1):
+            self.wire.send(Kind.LOG, {"n": n}, state.global_step)
+            self.said = n
+        self.file.write(f"{now} {self.said}\n")
+        if (self.folder / "enough").exists():
+            control.should_training_stop = True

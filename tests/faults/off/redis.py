@@ -1,0 +1,53 @@
+"""Switches of the protections around a Redis that forgets, dies, freezes or is full."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+from tests.faults.off import switch
+
+
+@switch("a lost bell rings again", module="service.turns")
+def ring_once(turns: ModuleType) -> None:
+    """Not for a new epoch, and not for an attempt that nobody claims."""
+
+    async def look_away(self: Any) -> None: ...
+
+    turns.Turns.watch_epoch = look_away
+    turns.dispatch.due = lambda rows, *_: [row for row in rows if row.rung_at is None]
+
+
+@switch("what is not acknowledged is sent again", module="worker.control")
+def send_once(control: ModuleType) -> None:
+    control.Sender.rewind = lambda self: None
+
+
+@switch("what jumps ahead is left to its journal", module="service.events.ingest")
+def store_whatever_comes(ingest: ModuleType) -> None:
+    contiguous = ingest._Ledger.take
+
+    def eager(self: Any, batch: Any, part: Any, done: Any) -> None:
+        for event in batch.events:
+            contiguous(self, ingest.replace(batch, events=[]), part, done)
+            page = self.pages[part.attempt, part.source]
+            page.watermark = max(page.watermark, event.seq - 1)
+            contiguous(self, ingest.replace(batch, events=[event]), part, done)
+
+    from dataclasses import replace
+
+    ingest.replace = replace
+    ingest._Ledger.take = eager
+
+
+@switch("nobody is silent while Redis carries nothing", module="service.turns")
+def blame_the_workers(turns: ModuleType) -> None:
+    """Leases run on, whatever Redis does."""
+
+    def always_fine(self: Any, **_: Any) -> None:
+        self.redis_ok, self._redis_heard_at = True, math.inf
+
+    turns.Turns._redis_answered = always_fine
+    turns.Turns.redis_is_away = lambda self: None
+    turns.ResponseError = ZeroDivisionError

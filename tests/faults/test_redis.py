@@ -1,0 +1,176 @@
+"""Redis forgets, dies, freezes, fills up: training goes on, users are answered, and every event arrives.
+
+There is no consumer group to lose (docs/decisions/0002): what is deleted instead is the stream, the inbox and the lists
+that workers are answered in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import redis
+
+from contract import keys
+from tests.faults.chatter import Books
+from tests.support.system import LONG_TOY, System, assert_whole
+
+LEASE_SECONDS = 4
+LONGER_THAN_A_LEASE = LEASE_SECONDS + 1.0
+LONGER_THAN_A_SOCKET = 6.0
+"""Every command that was under way fails."""
+ANSWER_SECONDS = 3.0
+
+
+@pytest.fixture
+def books(system: System) -> Books:
+    return Books(system)
+
+
+@pytest.fixture
+def client(system: System) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(system.redis.url) as client:
+        yield client
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.fault(6, without="a lost bell rings again", red="its bell has rung again")
+@pytest.mark.fault(6, without="what is not acknowledged is sent again", red="everything said has arrived")
+@pytest.mark.fault(6, without="what jumps ahead is left to its journal", red="lost without a word")
+@pytest.mark.fault(6, without="nobody is silent while Redis carries nothing", red="rescued, although nobody was lost")
+def test_whatever_redis_does_training_goes_on_and_no_event_is_lost(
+    system: System, books: Books, client: redis.Redis
+) -> None:
+    system.environment |= {"FOOTPLATE_LEASE_SECONDS": str(LEASE_SECONDS), "FOOTPLATE_CLAIM_SECONDS": "600"}
+    system.start_service("api")
+    system.start_service("control")
+    system.start_node()
+    job = forgotten_with_a_bell_in_it(system, books, client)
+
+    for fault in (trimmed_and_deleted, full, down, frozen, flushed, killed):
+        fault(system)
+        everything_arrives(system, job, books, after=fault.__name__)
+    finish(system, job, books)
+
+
+def forgotten_with_a_bell_in_it(system: System, books: Books, client: redis.Redis) -> str:
+    queue = keys.queue(system.get("/nodes")["data"][0]["id"])
+    system.nodes[1].freeze()
+    job = system.submit(books.job())
+    rung = "its bell has rung"
+    system.until(lambda: any(job.encode() in raw for raw in client.lrange(queue, 0, -1)), within=20, what=rung, job=job)
+    system.redis.flush()
+    system.nodes[1].thaw()
+    again = "its bell has rung again"
+    system.until(lambda: system.job(job)["reason"] != "placed", within=15, what=again, job=job)
+    it_trains(system, job, books)
+    return job
+
+
+def it_trains(system: System, job: str, books: Books) -> None:
+    system.until(lambda: books.said > 1000, within=60, what="it trains, and talks", job=job)
+
+
+def trimmed_and_deleted(system: System) -> None:
+    with redis.Redis.from_url(system.redis.url) as client, while_control_does_not_read(system):
+        system.processes.until(lambda: client.xlen(keys.EVENTS) > 8, within=20, what="entries wait")
+        client.xtrim(keys.EVENTS, maxlen=4, approximate=False)
+        waiting = client.xlen(keys.EVENTS)
+        system.processes.until(lambda: client.xlen(keys.EVENTS) > waiting, within=20, what="more entries wait")
+        client.delete(keys.EVENTS, keys.INBOX, *client.keys("fp:reply:*"))
+
+
+@contextmanager
+def while_control_does_not_read(system: System) -> Iterator[None]:
+    system.services["control"].freeze()
+    try:
+        yield
+    finally:
+        system.services["control"].thaw()
+
+
+def full(system: System) -> None:
+    system.redis.say("CONFIG", "SET", "maxmemory", "1")
+    users_are_answered(system, LONGER_THAN_A_LEASE)
+    system.redis.say("CONFIG", "SET", "maxmemory", "0")
+
+
+def down(system: System, seconds: float = LONGER_THAN_A_LEASE) -> None:
+    system.redis.kill()
+    users_are_answered(system, seconds)
+    system.redis.start()
+
+
+def frozen(system: System) -> None:
+    system.redis.freeze()
+    users_are_answered(system, LONGER_THAN_A_SOCKET)
+    system.redis.thaw()
+
+
+def flushed(system: System) -> None:
+    system.redis.flush()
+
+
+def killed(system: System) -> None:
+    system.redis.restart_empty()
+
+
+def users_are_answered(system: System, seconds: float) -> None:
+    """For so long: read, submit, cancel."""
+    ends = time.monotonic() + seconds
+    while (asked := time.monotonic()) < ends:
+        job = system.submit(LONG_TOY)
+        system.events(job)
+        assert system.do(job, "cancel").status_code == 202
+        assert system.state(job) == "cancelled"
+        took = time.monotonic() - asked
+        assert took < ANSWER_SECONDS, f"four answers took {took:.1f} s"
+        system.processes.until(partial(_is_past, asked + 0.5), what="a moment has passed")
+
+
+def _is_past(moment: float) -> bool:
+    return time.monotonic() > moment
+
+
+def everything_arrives(system: System, job: str, books: Books, *, after: str, within: float = 30) -> None:
+    said = books.said
+
+    def arrived() -> bool:
+        now = system.job(job)
+        assert now["attempt"] == 1, f"rescued, although nobody was lost: {now['message']} ({after})"
+        return int(now["metrics"].get("n", 0)) >= said
+
+    what = f"everything said has arrived after Redis was {after}"
+    system.until(arrived, within=within, what=what, job=job)
+    numbers = [event["data"]["n"] for event in system.events(job) if "n" in event["data"]]
+    lost = set(range(1, said + 1)) - set(numbers)
+    assert not lost, f"{len(lost)} events are lost without a word after Redis was {after}"
+
+
+def finish(system: System, job: str, books: Books, within: float = 90) -> None:
+    books.close()
+    done = system.until_settled(job, within=within)
+    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    events = system.events(job)
+    assert_whole(events)
+    said = [event["data"]["n"] for event in events if "n" in event["data"]]
+    assert said == list(range(1, books.said + 1))
+    assert books.rate > 1000, f"it said {books.rate:.0f} events a second only"
+    assert books.longest_step < LONGER_THAN_A_LEASE / 2, f"training stood still for {books.longest_step:.1f} s"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.fault(6, without=None, because="its short form has four")
+def test_redis_may_be_down_for_ten_minutes(system: System, books: Books) -> None:
+    system.start()
+    job = system.submit(books.job())
+    it_trains(system, job, books)
+
+    down(system, seconds=600)
+
+    everything_arrives(system, job, books, after="down for ten minutes", within=900)
+    finish(system, job, books)
