@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict
@@ -22,11 +23,14 @@ from contract.ids import JobId
 from service.settings import ServiceSettings
 from service.store.database import Database
 from service.store.single import single
-from service.turns import AWAY, RESCUE_SECONDS, Counts, Turns
+from service.turns import AWAY, RESCUE_SECONDS, Counts, NotSure, Turns
 
 log = logging.getLogger("footplate.control")
 
 LOCK_SECONDS = 1.0
+"""Between two looks at the lock."""
+SURE_SECONDS = 3.0
+"""Who has not looked for this long was frozen, or starved: another control may work by now."""
 PRUNE_SECONDS = 3600.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 1.0
 
@@ -45,7 +49,8 @@ class Control:
         self.is_active = False
         """Holds the lock and works."""
         self._settings = settings
-        self._turns = Turns(db, settings, on_events)
+        self._looked_at = float("-inf")
+        self._turns = Turns(db, settings, on_events, self._is_alone)
         self._lock = single(settings.database_url)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
@@ -67,7 +72,7 @@ class Control:
         self._loop = asyncio.get_running_loop()
         try:
             while not self._closing.is_set():
-                if await asyncio.to_thread(self._lock.try_take):
+                if await self._holds(self._lock.try_take):
                     await self._work()
                 else:
                     await self._sleep(LOCK_SECONDS)
@@ -103,7 +108,10 @@ class Control:
             )
         ]
         try:
-            while not self._closing.is_set() and await asyncio.to_thread(self._lock.is_held):
+            while not self._closing.is_set():
+                if not await self._holds(self._lock.is_held):
+                    log.warning("control has lost its lock, and waits for it again")
+                    break
                 await self._sleep(LOCK_SECONDS)
         finally:
             self.is_active = False
@@ -111,6 +119,16 @@ class Control:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._lock.release()
+
+    async def _holds(self, ask: Callable[[], bool]) -> bool:
+        asked_at = time.monotonic()
+        held = await asyncio.to_thread(ask)
+        # Of an answer that took long nobody knows how old it is: it was true at some time since we asked.
+        self._looked_at = asked_at if held else float("-inf")
+        return held
+
+    def _is_alone(self) -> bool:
+        return time.monotonic() - self._looked_at < SURE_SECONDS
 
     async def _again_and_again(self, turn: Turn, pause: float) -> None:
         """The only retry there is. What a turn could not do now, the next one will."""
@@ -121,6 +139,8 @@ class Control:
             except Unavailable as error:
                 self._turns.sql_is_away()
                 log.warning("%s waits for the database: %s", name, error)
+            except NotSure as error:
+                log.warning("%s waits for the lock: %s", name, error)
             except AWAY as error:
                 if name == "prune":
                     # It touches files and SQL only.

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
+from sqlalchemy import Connection
 
 from contract import keys, layout
 from contract.errors import Unavailable
@@ -83,15 +84,26 @@ class Counts:
     database_outages: int = 0
 
 
+class NotSure(Exception):
+    """Whether this is still the one control: another may have taken over while this one was frozen."""
+
+
 class Turns:
     """What control knows between two turns: nothing but for how long things have been as they are."""
 
-    def __init__(self, db: Database, settings: ServiceSettings, on_events: Callable[[Collection[JobId]], None]) -> None:
+    def __init__(
+        self,
+        db: Database,
+        settings: ServiceSettings,
+        on_events: Callable[[Collection[JobId]], None],
+        is_alone: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_alone` says, without asking anybody, whether no other control can work: asked before each write."""
         self.counts = Counts()
         self.redis_ok = False
         self.poked = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._db, self._settings, self._on_events = db, settings, on_events
+        self._db, self._settings, self._on_events, self._is_alone = db, settings, on_events, is_alone
         self._redis: Redis = Redis.from_url(
             settings.redis,
             socket_timeout=SOCKET_SECONDS,
@@ -135,8 +147,14 @@ class Turns:
 
     async def _write(self, fn: Write[T]) -> T:
         """One at a time: each locks many jobs, in an order of its own, and two of them would wait for each other."""
+
+        def write(conn: Connection) -> T:
+            if not self._is_alone():
+                raise NotSure("it has not looked at its lock for a while")
+            return fn(conn)
+
         async with self._writing:
-            return await self._db.write(fn)
+            return await self._db.write(write)
 
     def _tell(self, job_ids: Iterable[JobId]) -> None:
         if changed := set(job_ids):
@@ -235,7 +253,7 @@ class Turns:
         """Together; one by one where that fails for what one of them says, so that nobody loses a lease over it."""
         try:
             return [await self._write(lambda conn: answer(conn, messages, now, self._settings))]
-        except (Unavailable, *AWAY):
+        except (Unavailable, NotSure, *AWAY):
             raise
         except Exception:
             log.exception("a message cannot be answered")
@@ -298,7 +316,7 @@ class Turns:
         """All in one transaction; one event at a time where that fails for what is in it: only the bad one is lost."""
         try:
             return [await self._ingest(read, now)]
-        except (Unavailable, *AWAY):
+        except (Unavailable, NotSure, *AWAY):
             raise
         except Exception:
             log.exception("events that cannot be stored together are stored one by one")
@@ -307,7 +325,7 @@ class Turns:
     async def _store_alone(self, one: Read, now: int) -> list[Ingested]:
         try:
             return [await self._ingest(one, now)]
-        except (Unavailable, *AWAY):
+        except (Unavailable, NotSure, *AWAY):
             raise
         except Exception as error:
             if not one.batches:
@@ -316,7 +334,7 @@ class Turns:
             why = f"it cannot be stored: {error}"
         try:
             return [await self._ingest(as_gap(one, why, text_of(now)), now)]
-        except (Unavailable, *AWAY):
+        except (Unavailable, NotSure, *AWAY):
             raise
         except Exception:
             log.exception("an event of %s holds its own job up, and nobody else", one.batches[0].job)
