@@ -1,0 +1,328 @@
+"""Numbers of half precision, activations that are made twice, noise on embeddings, compiled models."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.integrations import neftune as theirs
+
+from worker.trainer import neftune
+from worker.trainer.activations import checkpoint_activations, keep_activations
+from worker.trainer.precision import LossScale, autocast, compile_model, evaluating_in, precision_of, use_tf32
+
+
+def test_the_arguments_say_one_precision() -> None:
+    assert [
+        precision_of(SimpleNamespace(bf16=b, fp16=f)) for b, f in ((False, False), (True, False), (False, True))
+    ] == [
+        "no",
+        "bf16",
+        "fp16",
+    ]
+    with pytest.raises(ValueError, match="exclude each other"):
+        precision_of(SimpleNamespace(bf16=True, fp16=True))
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("no", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_products_under_autocast_are_as_precise_as_asked(precision: Any, dtype: torch.dtype) -> None:
+    layer = nn.Linear(4, 4)
+    with autocast(precision, torch.device("cpu")):
+        assert layer(torch.ones(2, 4)).dtype is dtype
+    assert layer.weight.dtype is torch.float32
+
+
+def test_tf32_without_a_gpu_that_has_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    before = torch.backends.fp32_precision  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="--tf32 requires Ampere"):
+        use_tf32(True)
+    use_tf32(False)
+    use_tf32(None)
+    assert torch.backends.fp32_precision == before  # type: ignore[attr-defined]
+
+
+# The loss scale
+
+
+def scaled(clip: bool, factor: float = 1.0) -> tuple[nn.Linear, LossScale]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    scale = LossScale(torch.optim.SGD(model.parameters(), lr=0.1), "cpu", init_scale=2.0**10, growth_interval=3)
+    for _ in range(2):
+        scale.backward(model(torch.ones(2, 3)).square().mean() * factor)
+        if clip:
+            scale.clip(model.parameters(), 0.5)
+        scale.step()
+        model.zero_grad()
+    return model, scale
+
+
+@pytest.mark.parametrize("clip", [True, False])
+def test_scaled_steps_are_the_steps_without_a_scale(clip: bool) -> None:
+    model, scale = scaled(clip)
+    torch.manual_seed(0)
+    plain = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for _ in range(2):
+        plain(torch.ones(2, 3)).square().mean().backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        optimizer.step()
+        plain.zero_grad()
+
+    assert torch.allclose(model.weight, plain.weight)
+    assert (scale.skipped, scale.steps_skipped) == (False, 0)
+
+
+def test_a_step_that_overflowed_is_left_out_and_the_scale_halved() -> None:
+    model, scale = scaled(clip=True)
+    before, size = model.weight.detach().clone(), scale.state_dict()["scale"]
+
+    scale.backward(model(torch.ones(2, 3)).sum() * float("inf"))
+    norm = scale.clip(model.parameters(), 1.0)
+    scale.step()
+
+    assert not torch.isfinite(norm)
+    assert torch.equal(model.weight, before)
+    assert (scale.skipped, scale.steps_skipped, scale.state_dict()["scale"]) == (True, 1, size / 2)
+
+
+def test_the_scale_goes_on_where_it_stood() -> None:
+    _, scale = scaled(clip=False)
+    other = LossScale(scale.optimizer, "cpu")
+    other.load_state_dict(scale.state_dict())
+
+    assert other.state_dict() == scale.state_dict()
+    assert other.state_dict()["_growth_tracker"] == 2
+
+
+def test_weights_come_back_to_the_last_bit_from_a_half_precise_evaluation() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    weight = model[0].weight
+    with evaluating_in(model, "bf16") as half:
+        assert half[0](torch.ones(2, 3, dtype=torch.bfloat16)).dtype is torch.bfloat16  # type: ignore[index]
+
+    assert model[0].weight is weight
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with evaluating_in(model, "no") as same:
+        assert same[0].weight.dtype is torch.float32  # type: ignore[index,union-attr]
+
+
+# Activations
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
+        self.calls = 0
+
+    def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
+        self.calls += 1
+        return x + scale * torch.tanh(self.inner(x))
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.blocks = nn.Embedding(5, 8), nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x, scale=0.5)
+        return x.sum()
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    torch.manual_seed(3)
+    model(torch.tensor([[0, 1, 2]])).backward()
+    return [each.grad for each in model.parameters() if each.grad is not None]
+
+
+@pytest.mark.parametrize(("every", "twice"), [(1, 4), (2, 2)])
+def test_layers_run_again_in_backward_and_gradients_are_the_same(every: int, twice: int) -> None:
+    torch.manual_seed(1)
+    plain = Stack()
+    saving = Stack()
+    saving.load_state_dict(plain.state_dict())
+
+    assert checkpoint_activations(saving, {"every_n_layers": every}) == twice
+    expected, found = gradients(plain), gradients(saving)
+
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+    assert sum(block.calls for block in saving.blocks) == 4 + twice  # type: ignore[union-attr,misc]
+    assert saving.state_dict().keys() == plain.state_dict().keys()
+    assert all(type(block) is Block for block in saving.blocks)
+
+
+def test_in_evaluation_and_after_switching_off_nothing_runs_twice() -> None:
+    model = Stack()
+    checkpoint_activations(model)
+    checkpoint_activations(model)
+    model.eval()
+    gradients(model)
+    assert [block.calls for block in model.blocks] == [1] * 4
+    model.train()
+    keep_activations(model)
+    gradients(model)
+    assert [block.calls for block in model.blocks] == [2] * 4
+
+
+def test_a_model_that_knows_how_is_told_to_with_what_it_is_given() -> None:
+    told: list[Any] = []
+
+    class Newer(nn.Module):
+        def activation_checkpointing_enable(self, activation_checkpointing_kwargs: Any = None) -> None:
+            told.append(activation_checkpointing_kwargs)
+
+    class Older(nn.Module):
+        def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
+            told.append(gradient_checkpointing_kwargs)
+
+    class Oldest(nn.Module):
+        def gradient_checkpointing_enable(self) -> None:
+            told.append("nothing")
+
+    for kind in (Newer, Older, Oldest):
+        assert checkpoint_activations(kind(), {"use_reentrant": True}) == 0
+    assert told == [{"use_reentrant": True}, {"use_reentrant": True}, "nothing"]
+
+
+def test_of_a_plain_sequence_the_layers_with_weights_are_taken() -> None:
+    assert checkpoint_activations(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))) == 2
+    with pytest.raises(ValueError, match="found no layers in Linear"):
+        checkpoint_activations(nn.Linear(2, 2))
+
+
+# Noise
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 8)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.embed(x)  # type: ignore[no-any-return]
+
+
+def test_the_noise_is_the_references_draw_by_draw() -> None:
+    torch.manual_seed(0)
+    model, tokens = Words(), torch.tensor([[0, 1, 2], [3, 4, 0]])
+    found = []
+    for module in (neftune, theirs):
+        handle = module.activate_neftune(model, 5.0)  # type: ignore[attr-defined]
+        torch.manual_seed(7)
+        found.append(model(tokens))
+        module.deactivate_neftune(model, handle)  # type: ignore[attr-defined]
+
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], model(tokens))
+    assert not hasattr(model.embed, "neftune_noise_alpha")
+
+
+def test_no_noise_in_evaluation_and_none_without_an_embedding() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Embedding(5, 8))
+    neftune.activate_neftune(model, 5.0)
+    model.eval()
+    assert torch.equal(model[1](torch.tensor([[1]])), model[1].weight[1][None, None])
+    model.train()
+    assert not torch.equal(model[1](torch.tensor([[1]])), model[1].weight[1][None, None])
+    with pytest.raises(ValueError, match="Linear has none"):
+        neftune.activate_neftune(nn.Linear(2, 2), 1.0)
+
+
+# Compilation
+
+
+def test_a_compiled_model_is_the_same_object_with_the_same_names() -> None:
+    model = Stack()
+    names, expected = list(model.state_dict()), gradients(model)
+    model.zero_grad()
+
+    assert compile_model(model, backend="eager") is model
+    found = gradients(model)
+
+    assert list(model.state_dict()) == names
+    assert all(torch.allclose(one, two) for one, two in zip(found, expected, strict=True))
+
+
+def test_a_backend_that_does_not_exist_is_answered_with_the_known() -> None:
+    with pytest.raises(ValueError, match=r"no backend of torch.compile named 'inducter'. Known: .*inductor"):
+        compile_model(Stack(), backend="inducter")
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+def test_fp16_on_a_gpu_trains_and_its_scale_moves() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(16, 1).cuda()
+    scale = LossScale(torch.optim.AdamW(model.parameters(), lr=0.1, fused=True), "cuda", growth_interval=2)
+    losses = []
+    for _ in range(6):
+        with autocast("fp16", torch.device("cuda")):
+            loss = model(torch.ones(4, 16, device="cuda")).float().square().mean()
+        scale.backward(loss)
+        scale.clip(model.parameters(), 1.0)
+        scale.step()
+        model.zero_grad()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+    assert scale.steps_skipped == 0
+    assert scale.state_dict()["scale"] == 2.0**16 * 2**3
+
+
+@pytest.mark.gpu
+def test_tf32_on_a_gpu_changes_products_and_back() -> None:
+    torch.manual_seed(0)
+    a = torch.randn(256, 256, device="cuda")
+    exact = (a.double() @ a.double()).float()
+    use_tf32(True)
+    coarse = float((a @ a - exact).abs().max())
+    use_tf32(False)
+    fine = float((a @ a - exact).abs().max())
+    assert fine * 10 < coarse
+
+
+@pytest.mark.gpu
+def test_checkpointing_on_a_gpu_saves_memory_at_the_same_gradients() -> None:
+    def peak(saves: bool) -> tuple[int, Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512)) for _ in range(12)))
+        model.cuda()
+        if saves:
+            checkpoint_activations(model)
+        torch.cuda.reset_peak_memory_stats()
+        model(torch.ones(4096, 512, device="cuda")).sum().backward()
+        return torch.cuda.max_memory_allocated(), model[0][0].weight.grad
+
+    plain, expected = peak(saves=False)
+    saving, found = peak(saves=True)
+    assert saving < 0.6 * plain
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.gpu
+def test_a_compiled_model_on_a_gpu_gives_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda()
+    x = torch.randn(32, 64, device="cuda")
+    model(x).square().mean().backward()
+    expected = [each.grad.clone() for each in model.parameters()]
+    model.zero_grad()
+    compile_model(model)
+    model(x).square().mean().backward()
+    assert all(torch.allclose(p.grad, g, atol=1e-5) for p, g in zip(model.parameters(), expected, strict=True))

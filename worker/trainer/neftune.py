@@ -1,0 +1,50 @@
+"""NEFTune (arXiv:2310.05914): noise on embeddings in training, so that fine-tuning learns less of its data by heart."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Handle(Protocol):
+    def remove(self) -> None: ...
+
+
+def activate_neftune(model: nn.Module, neftune_noise_alpha: float, accelerator: Any = None) -> Handle:
+    """The embedding's output gets uniform noise of ± alpha / √(length · width). The handle takes it off."""
+    embeddings = _embeddings(accelerator.unwrap_model(model) if accelerator is not None else model)
+    embeddings.neftune_noise_alpha = neftune_noise_alpha  # type: ignore[assignment]
+    return embeddings.register_forward_hook(neftune_post_forward_hook)
+
+
+def deactivate_neftune(model: nn.Module, hook_handle: Handle, accelerator: Any = None) -> None:
+    hook_handle.remove()
+    embeddings = _embeddings(accelerator.unwrap_model(model) if accelerator is not None else model)
+    if hasattr(embeddings, "neftune_noise_alpha"):
+        del embeddings.neftune_noise_alpha
+
+
+def neftune_post_forward_hook(module: nn.Module, input: Any, output: Tensor) -> Tensor:
+    if not module.training:
+        return output
+    size = torch.tensor(output.size(1) * output.size(2))
+    alpha: Any = module.neftune_noise_alpha
+    reach = alpha / torch.sqrt(size)
+    return output + torch.zeros_like(output).uniform_(-reach, reach)
+
+
+def _embeddings(model: nn.Module) -> nn.Module:
+    """The model's own word for it, under peft's adapters too; of a plain module its first embedding."""
+    base = getattr(getattr(model, "base_model", None), "model", None)
+    whole = base if base is not None and hasattr(model, "peft_config") else model
+    get_input_embeddings: Any = getattr(whole, "get_input_embeddings", None)
+    if get_input_embeddings is not None:
+        return get_input_embeddings()  # type: ignore[no-any-return]
+    found = next((module for module in whole.modules() if isinstance(module, nn.Embedding)), None)
+    if found is None:
+        raise ValueError(
+            f"neftune_noise_alpha puts noise on embeddings, and {type(model).__name__} has none: leave it out"
+        )
+    return found
