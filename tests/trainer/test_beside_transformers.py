@@ -294,8 +294,8 @@ def test_callbacks_that_stop_save_evaluate_and_change_the_rate(tmp_path: Path) -
                     control.should_training_stop = True
                 return control
 
-            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kw: Any) -> None:
-                for group in optimizer.param_groups:
+            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                for group in kwargs["optimizer"].param_groups:
                     group["weight_decay"] = 0.01 * state.global_step
 
         words = tokenizer()
@@ -316,13 +316,12 @@ def test_callbacks_that_stop_save_evaluate_and_change_the_rate(tmp_path: Path) -
 def test_early_stopping(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
         early = side.EarlyStoppingCallback(early_stopping_patience=2)
+        best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "save_total_limit": 1}
+        best |= {"eval_strategy": "epoch", "save_strategy": "epoch"}
         rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
         trainer = side.Trainer(
             bert("BertForSequenceClassification", num_labels=3),
-            arguments(
-                side, folder, num_train_epochs=9, learning_rate=0.05, eval_strategy="epoch", save_strategy="epoch",
-                load_best_model_at_end=True, metric_for_best_model="eval_loss", save_total_limit=1,
-            ),  # fmt: skip
+            arguments(side, folder, num_train_epochs=9, learning_rate=0.05, **best),
             train_dataset=rows,
             eval_dataset=rows[:7],
             processing_class=tokenizer(),

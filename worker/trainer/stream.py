@@ -83,7 +83,7 @@ def _go_to(
     """In a loading process. Batches are asked of process 0 first: so it becomes the one whose turn it is."""
     info: Any = get_worker_info()
     own = (process + last + 1) % processes
-    vars(info)["id"] = own
+    object.__setattr__(info, "id", own)  # it is frozen, and nothing else can tell the dataset whose share it reads
     if own in states:
         info.dataset.load_state_dict(states[own])
     if prepare is not None:

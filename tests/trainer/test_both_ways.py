@@ -1,0 +1,110 @@
+"""A checkpoint of theirs is continued by ours, and one of ours by theirs: weights, optimizer, generators, state.
+
+The two continuations of one checkpoint are compared with the run that nobody interrupted, to the last bit.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import footplate
+from tests.trainer.sides import TIMINGS, arguments, bert, common, sentences, timeless, tokenizer
+from worker.trainer import checkpoint as files
+
+SIDES = {"ours": footplate, "theirs": transformers}
+
+
+def trainer(side: Any, folder: Path, model: nn.Module | None = None, **more: Any) -> Any:
+    rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+    values = {"save_strategy": "epoch", "eval_strategy": "epoch", "num_train_epochs": 3, "logging_steps": 1, **more}
+    return side.Trainer(
+        model or bert("BertForSequenceClassification", num_labels=3),
+        arguments(side, folder, **values),
+        train_dataset=rows,
+        eval_dataset=rows[:7],
+        processing_class=tokenizer(),
+    )
+
+
+def outcome(made: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], torch.Tensor]:
+    history = [common(timeless(each)) for each in made.state.log_history]
+    return history, {name: value.clone() for name, value in made.model.state_dict().items()}, torch.get_rng_state()
+
+
+@pytest.mark.parametrize(("first", "second"), [("theirs", "ours"), ("ours", "theirs")])
+def test_one_side_continues_the_other_s_run(tmp_path: Path, first: str, second: str) -> None:
+    transformers.set_seed(7)
+    whole = trainer(SIDES[first], tmp_path)
+    whole.train()
+    undisturbed = outcome(whole)
+
+    transformers.set_seed(99)
+    after = trainer(SIDES[second], tmp_path / "after")
+    after.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+
+    history, weights, random = outcome(after)
+    # The run's own figures, logged last, are about the part that each of them ran.
+    assert history[:-1] == undisturbed[0][:-1]
+    assert [name for name in weights if not weights[name].equal(undisturbed[1][name])] == []
+    assert random.equal(undisturbed[2])
+
+
+def test_a_folder_of_theirs_that_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:
+    """Theirs loads what is there, and trains on with fresh moments without a word."""
+    trainer(transformers, tmp_path).train()
+    (tmp_path / "checkpoint-6" / "rng_state.pth").unlink()
+
+    with pytest.raises(files.CheckpointCorrupt, match=r"checkpoint-6: rng_state\.pth is missing"):
+        trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+
+
+def test_what_is_saved_loads_with_from_pretrained_on_either_side(tmp_path: Path) -> None:
+    made = trainer(footplate, tmp_path, num_train_epochs=1)
+    made.train()
+    made.save_model(str(tmp_path / "model"))
+
+    for folder in ("model", "checkpoint-6"):
+        again = transformers.BertForSequenceClassification.from_pretrained(tmp_path / folder)
+        own, read = made.model.state_dict(), again.state_dict()
+        assert [name for name in own if not own[name].equal(read[name])] == []
+        assert transformers.AutoTokenizer.from_pretrained(tmp_path / folder).pad_token == "[PAD]"
+
+
+class Tied(nn.Module):
+    """A plain module with a tied head: theirs crashes at its first save, hours in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Embedding(40, 8)
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(8, 40, bias=False)
+        self.head.weight = self.body.weight
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.head(self.drop(self.body(input_ids)))
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), input_ids.flatten()), "logits": logits}
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_tied_weights_of_a_plain_module_are_saved_once_and_stay_tied(tmp_path: Path, in_background: bool) -> None:
+    rows = [{"input_ids": each[:4], "labels": 0} for each in sentences()]
+    args = partial(arguments, footplate, tmp_path, save_strategy="epoch", save_in_background=in_background)
+    footplate.Trainer(Tied(), args(num_train_epochs=1), train_dataset=rows).train()
+    assert len(files.load_file(tmp_path / "checkpoint-6" / files.MODEL)) == 1
+
+    model = Tied()
+    footplate.Trainer(model, args(num_train_epochs=2), train_dataset=rows).train(resume_from_checkpoint=True)
+
+    assert model.head.weight is model.body.weight
+
+
+def test_timings_are_all_that_the_comparison_leaves_out() -> None:
+    assert timeless({"loss": 1.0, "train_runtime": 2.0, "eval_samples_per_second": 3.0}) == {"loss": 1.0}
+    assert len(TIMINGS) == 3

@@ -1,0 +1,143 @@
+"""Data comes back to its place in mid-epoch, exactly and without being read twice, whatever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, WeightedRandomSampler, get_worker_info
+
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.collators import default_data_collator
+from worker.trainer.testing import Events, Print, StopAt, fingerprint
+from worker.trainer.trainer import Trainer, set_seed
+
+ROWS = [dict(row) for row in toy.regression(n=90)]
+
+
+class Stream(IterableDataset[Any]):
+    """Says where it is. Each loading process reads its own share; every sample it reads is written down."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.at, self.start = log, 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        share = ROWS[info.id :: info.num_workers] if info else ROWS
+        self.at, self.start = self.start, 0
+        for row in share[self.at :]:
+            self.at += 1
+            with self.log.open("a") as file:
+                file.write(".")
+            yield row
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["at"]
+
+
+def noisy(features: Any) -> dict[str, Any]:
+    """A collator that draws at random, as one that masks does."""
+    batch = default_data_collator(features)
+    return {**batch, "x": batch["x"] + 0.1 * torch.randn_like(batch["x"])}
+
+
+class OwnOrder(Trainer):
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return WeightedRandomSampler([1.0 + n for n in range(90)], 90)
+
+
+def run(
+    folder: Path, data: Any, *, stop_at: int | None = None, kind: Any = Trainer, collator: Any = None, **more: Any
+) -> Print:
+    values = {
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 3,
+        "max_steps": 22,
+        "logging_steps": 1,
+        "learning_rate": 1e-2,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    resume = more.pop("resume", False)
+    args = TrainingArguments(str(folder), **{**values, **more})
+    set_seed(7)
+    events = Events()
+    trainer = kind(
+        toy.mlp(hidden=16, dropout=0.2),
+        args,
+        data_collator=collator,
+        train_dataset=data,
+        callbacks=[events, *([StopAt(stop_at)] if stop_at else [])],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return fingerprint(trainer, events.losses)
+
+
+@pytest.mark.parametrize("stop", [3, 8, 13])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_goes_on_where_it_was_and_reads_nothing_twice(tmp_path: Path, stop: int, workers: int) -> None:
+    """90 samples are 8 windows a pass, so 13 is in the second pass over the data."""
+    options = {"dataloader_num_workers": workers}
+    whole = run(tmp_path / "whole", Stream(tmp_path / "whole.log"), **options)
+    run(tmp_path / "cut", Stream(tmp_path / "before.log"), stop_at=stop, **options)
+
+    after = run(tmp_path / "cut", Stream(tmp_path / "after.log"), resume=True, **options)
+
+    assert after.losses == whole.losses[stop:]
+    assert (after.weights, after.rng) == (whole.weights, whole.rng)
+    if not workers:
+        read = [len((tmp_path / f"{name}.log").read_text()) for name in ("whole", "before", "after")]
+        assert read[1] + read[2] == read[0]
+
+
+def test_a_stream_is_not_continued_by_another_number_of_processes(tmp_path: Path) -> None:
+    run(tmp_path, Stream(tmp_path / "log"), stop_at=3, dataloader_num_workers=2)
+
+    with pytest.raises(ValueError, match="2 loading processes, and dataloader_num_workers is 1"):
+        run(tmp_path, Stream(tmp_path / "log"), resume=True, dataloader_num_workers=1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [3, 8, 11])
+def test_a_collator_that_draws_at_random_draws_the_same_after_a_resume(tmp_path: Path, stop: int, workers: int) -> None:
+    options = {"collator": noisy, "dataloader_num_workers": workers}
+    whole = run(tmp_path / "whole", ROWS, **options)
+    run(tmp_path / "cut", ROWS, stop_at=stop, **options)
+
+    after = run(tmp_path / "cut", ROWS, resume=True, **options)
+
+    assert after.losses == whole.losses[stop:]
+    assert (after.weights, after.rng) == (whole.weights, whole.rng)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_order_that_was_drawn_at_random_is_drawn_again(tmp_path: Path, workers: int) -> None:
+    options = {"kind": OwnOrder, "dataloader_num_workers": workers}
+    whole = run(tmp_path / "whole", ROWS, **options)
+    run(tmp_path / "cut", ROWS, stop_at=11, **options)
+
+    after = run(tmp_path / "cut", ROWS, resume=True, **options)
+
+    assert after.losses == whole.losses[11:]
+    assert (after.weights, after.rng) == (whole.weights, whole.rng)
+
+
+def test_a_run_whose_checkpoints_are_written_in_the_background_resumes_as_the_same_run(tmp_path: Path) -> None:
+    options = {"save_strategy": "steps", "save_steps": 4}
+    whole = run(tmp_path / "whole", ROWS, **options)
+
+    beside = run(tmp_path / "beside", ROWS, save_in_background=True, stop_at=12, **options)
+    after = run(tmp_path / "beside", ROWS, resume=True, save_in_background=True, **options)
+
+    assert beside.losses + after.losses == whole.losses
+    assert (after.weights, after.optimizer, after.rng) == (whole.weights, whole.optimizer, whole.rng)
+    assert sorted(path.name for path in (tmp_path / "beside").iterdir()) == sorted(
+        path.name for path in (tmp_path / "whole").iterdir()
+    )
