@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,7 @@ def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran
         return ran
 
 
-def _asked_rarely(railway: Railway):  # type: ignore[no-untyped-def]
+def _asked_rarely(railway: Railway) -> Callable[[], bool]:
     """Whether all is quiet, looked at once a second: it reads folders."""
     asked_at = 0.0
 

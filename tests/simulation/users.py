@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from contract.errors import Conflict, NotFound, Unavailable
@@ -40,6 +39,7 @@ class Users:
     def __init__(self, railway: Railway) -> None:
         self.railway, self.world = railway, railway.world
         self.jobs: list[JobId] = []
+        self.made: dict[str, JobId] = {}
 
     def begin(self) -> None:
         for number in range(self.world.dice.randint(1, 4)):
@@ -49,44 +49,34 @@ class Users:
                 self.world.after(self.world.between(1, 30), self.change_a_mind)
 
     def submit(self, number: int) -> None:
+        """Until it is answered: every request makes an id of its own, and the key makes them one job."""
         world, dice = self.world, self.world.dice
-        job_id = world.new_job()
-        key = f"key-{number}"
-        world.call(job_id, f"job{number + 1}")
-        plan = a_plan(self.railway)
         spec, text = a_spec(1 if dice.random() < 0.85 else 2, dice.choice([None, None, None, 5]))
-        use = IdempotencyUse(key, "body", respond=lambda job: job.id)
-        self.railway.plans[job_id] = plan
+        use = IdempotencyUse(f"key-{number}", "body", respond=lambda job: job.id)
+        plan = a_plan(self.railway)
 
-        def write() -> None:
+        def request(job_id: JobId) -> None:
+            made = partial(submit, project=PROJECT, spec=spec, spec_json=text, now=world.now_ms(), idempotency=use)
             try:
-                submitted = self.railway.sql.write_now(
-                    lambda conn: submit(
-                        conn, project=PROJECT, spec=spec, spec_json=text, now=world.now_ms(), job_id=world_id(),
-                        idempotency=use,
-                    )
-                )  # fmt: skip
+                job = self.railway.sql.write_now(lambda conn: made(conn, job_id=job_id)).job
             except Unavailable:
-                world.after(1.0, write)
+                world.after(1.0, request, job_id)
                 return
-            if world.chance(world.weather.half):
-                # The API died after its commit; the same key is the same job.
-                world.after(0.5, write)
+            self.railway.plans.setdefault(job.id, plan)
+            if job.id == job_id:
+                world.call(job_id, f"job{number + 1}")
+                world.must(use.key not in self.made, "the same key made another job")
+                self.made[use.key] = job_id
+            if world.chance(3 * world.weather.half):
+                # The API died after its commit; nobody heard.
+                world.after(0.5, request, world.new_job())
                 return
-            assert submitted.job.id == job_id, "the same key made another job"
-            world.say("user", "has submitted {}: {} nodes, {}", job_id, spec.resources.nodes, plan)
-            self.railway.books.acknowledged.add(job_id)
-            self.jobs.append(job_id)
+            world.say("user", "has submitted {}: {} nodes, {}", job.id, spec.resources.nodes, plan)
+            self.railway.books.acknowledged.add(job.id)
+            self.jobs.append(job.id)
             self._poke()
 
-        made: list[JobId] = []
-
-        def world_id() -> JobId:
-            """Each request makes an id of its own; only the first is kept."""
-            made.append(job_id if not made else world.new_job())
-            return made[-1]
-
-        write()
+        request(world.new_job())
 
     def change_a_mind(self) -> None:
         if not self.jobs:
@@ -128,14 +118,12 @@ class Users:
         if verb == "cancel":
             assert row.state in (JobState.CANCELLED, JobState.STOPPING)
             books.cancelled.add(job)
-        if verb == "resume" and cancelled and row.state in (JobState.STOPPING,):
-            books.cancelled.add(job)
         self._poke()
 
     def _poke(self) -> None:
-        with suppress(AttributeError):
-            if self.railway.control is not None and not self.railway.redis.is_away:
-                self.railway.control.poke()
+        """Goes through Redis, to whoever works."""
+        if self.railway.control is not None and not self.railway.redis.is_away:
+            self.railway.control.poke()
 
 
 def a_plan(railway: Railway) -> Plan:
