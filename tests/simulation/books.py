@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from contract import keys
+from contract.ids import ClaimId
 from contract.lifecycle import JobState, may_move
 from tests.simulation.history import History, Said
 from tests.simulation.world import World
@@ -55,12 +56,23 @@ class Ear:
     """What one control has heard: nobody was silent before it listened."""
 
     since: float
-    """When it began, or last found Redis or SQL away."""
-    heard: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """The highest number of each claim's beats that it has read, and when."""
+    """When it began, or last found Redis or SQL away; as it stood when the rescue under way began."""
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _read: dict[str, float] = field(default_factory=dict)
+    _heard: dict[str, float] = field(default_factory=dict)
+
+    def reads(self, claim: str, number: int, clock: float) -> None:
+        """Only a new number counts."""
+        if number > self._numbers.get(claim, -1):
+            self._numbers[claim], self._read[claim] = number, clock
+
+    def answers(self, claim: str) -> None:
+        if claim in self._read:
+            self._heard[claim] = self._read.pop(claim)
 
     def last(self, claim: str) -> float:
-        return max(self.since, self.heard.get(claim, (0, 0.0))[1])
+        """When it last read what it has answered since."""
+        return max(self.since, self._heard.get(claim, 0.0))
 
 
 class Books:
@@ -91,12 +103,13 @@ class Books:
     def reads(self, raw: bytes) -> None:
         if b'"type":"node_beat"' not in raw:
             message = json.loads(raw)
-            claim, number = message["claim"], message.get("number", 0)
-            if number > self.ear.heard.get(claim, (-1, 0.0))[0]:
-                self.ear.heard[claim] = number, self.world.clock
+            self.ear.reads(message["claim"], message.get("number", 0), self.world.clock)
 
     def says(self, key: str, message: bytes) -> None:
-        if key != keys.INBOX and b'"type":"grant"' in message:
+        if key == keys.INBOX:
+            return
+        self.ear.answers(key.removeprefix(keys.reply(ClaimId(""))))
+        if b'"type":"grant"' in message:
             grant = json.loads(message)
             part, claim = (grant["job"], grant["attempt"], grant["source"]), grant["claim"]
             first = self._granted.setdefault(part, claim)

@@ -77,6 +77,8 @@ class Control:
         self.turns = Turns(railway.sql, SETTINGS, lambda _: None)  # type: ignore[arg-type]
         self.is_dead = self.is_frozen = False
         self.ear = Ear(self.world.clock)
+        self._was_deaf_at = self.world.clock
+        """When it began, or last found Redis or SQL away."""
         self._running: dict[str, Coroutine[Any, Any, None]] = {}
         for turn in EVERY:
             self.world.after(self.world.between(0, 0.5), self._step, turn)
@@ -98,6 +100,8 @@ class Control:
             self.world.after(pause, self._step, turn)
             return
         self.railway.books.ear = self.ear
+        if turn == "rescue" and turn not in self._running:
+            self.ear.since = self._was_deaf_at
         coroutine = self._running.pop(turn, None) or getattr(self.turns, turn)()
         try:
             coroutine.send(None)
@@ -106,12 +110,12 @@ class Control:
                 self.world.after(0.02, self._step, "decide", True)
         except Unavailable:
             self.turns.sql_is_away()
-            self.ear.since = self.world.clock
+            self._was_deaf_at = self.world.clock
         except AWAY:
             # As service.control has it.
             if turn == "read_inbox":
                 self.turns.redis_is_away()
-                self.ear.since = self.world.clock
+                self._was_deaf_at = self.world.clock
         else:
             self._running[turn] = coroutine
             pause = 0.01 if self.world.chance(0.7) else self.world.between(0.05, 3.0)

@@ -96,7 +96,7 @@ class Users:
             "cancel": lambda conn: cancel(conn, PROJECT, job, mode, now, stop_seconds=stop),
             "pause": lambda conn: pause(conn, PROJECT, job, now, stop_seconds=stop),
             "resume": lambda conn: resume(conn, PROJECT, job, NO_CHANGES, now),
-            "delete": lambda conn: delete(conn, PROJECT, job),
+            "delete": lambda conn: delete(conn, PROJECT, job, now),
             "amend": lambda conn: amend(conn, PROJECT, job, {"priority": world.dice.randint(0, 9)}, now),
         }
         if verb == "delete":
