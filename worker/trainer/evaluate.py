@@ -50,7 +50,7 @@ def run(
     with _evaluating(trainer, model):
         for batch, is_last in _marked(_opened(trainer, loader), by_batch):
             loss, logits, labels = trainer.prediction_step(model, batch, loss_only_steps, ignore_keys)
-            losses.add(loss, batch_length(batch))
+            losses.add(loss, batch_length(batch), trainer._loss_weight(batch))
             exact.add(loss, batch, trainer)
             if logits is not None and trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
@@ -137,13 +137,13 @@ class MeanLoss:
         self._values: list[float] = []
         self._counts: list[int] = []
 
-    def add(self, loss: Tensor | None, samples: int) -> None:
+    def add(self, loss: Tensor | None, samples: int, weight: int) -> None:
         self.seen += samples
         if loss is None:
             return
         self.samples += samples
         self._on_device.append(loss)
-        self._counts.append(samples)
+        self._counts.append(weight)
         if len(self._on_device) >= _FOLD_AT:
             self._read()
 

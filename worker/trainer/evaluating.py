@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from worker.trainer import evaluate, losses
+from worker.trainer.data import batch_length
 from worker.trainer.parts import Parts
 from worker.trainer.schedules import follows_a_metric
 from worker.trainer.state import EvalLoopOutput, PredictionOutput
@@ -120,6 +121,10 @@ class Evaluating(Parts):
             config = getattr(self.model, "config", None)
             ignore_keys = [] if config is None else getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
         return loss, losses.predictions(outputs, ignore_keys, has_loss), labels
+
+    def _loss_weight(self, batch: Any) -> int:
+        """As how many samples a batch counts in the mean of losses."""
+        return batch_length(batch)
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
