@@ -1,0 +1,172 @@
+"""Evaluation by generating is the reference's: the same script on either side gives the same texts and numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
+
+from tests.trainer.leaves.tokenizers import TEXTS, t5
+from tests.trainer.sides import assert_same, on_both
+from worker.trainer.samplers import LengthGroupedSampler
+from worker.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+
+def a_model() -> T5ForConditionalGeneration:
+    config = T5Config(
+        vocab_size=len(t5()), d_model=16, d_kv=4, d_ff=32, num_layers=1, num_heads=2, pad_token_id=0, eos_token_id=1,
+        decoder_start_token_id=0, dropout_rate=0.1,
+    )  # fmt: skip
+    return T5ForConditionalGeneration(config)
+
+
+def rows() -> list[dict[str, Any]]:
+    """To repeat what was said, backwards."""
+    encoded = [dict(t5()(text)) for text in TEXTS * 4]
+    return [{**each, "labels": [*each["input_ids"][-2::-1], 1]} for each in encoded]
+
+
+def words(prediction: Any) -> dict[str, float]:
+    tokens, labels = prediction.predictions, prediction.label_ids
+    return {
+        "length": float((tokens != 0).sum()),
+        "first": float((tokens[:, 1] == labels[:, 0]).mean()),
+        "width": float(tokens.shape[1] * 100 + labels.shape[1]),
+    }
+
+
+def script(side: Any, folder: Path, calls: dict[str, Any] | None = None, **values: Any) -> Any:
+    if side.__name__ == "footplate":
+        kind, arguments, collator = Seq2SeqTrainer, Seq2SeqTrainingArguments, side.DataCollatorForSeq2Seq
+    else:
+        kind, arguments, collator = side.Seq2SeqTrainer, side.Seq2SeqTrainingArguments, side.DataCollatorForSeq2Seq
+    defaults: dict[str, Any] = {
+        "predict_with_generate": True, "max_steps": 6, "eval_strategy": "steps", "eval_steps": 3, "logging_steps": 2,
+        "per_device_train_batch_size": 4, "per_device_eval_batch_size": 3, "learning_rate": 3e-3, "report_to": "none",
+        "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "seed": 3, "dataloader_pin_memory": False,
+    }  # fmt: skip
+    model = a_model()
+    trainer = kind(
+        model,
+        arguments(str(folder), **{**defaults, **values}),
+        data_collator=collator(t5(), model=model),
+        train_dataset=rows(),
+        eval_dataset=rows()[:7],
+        processing_class=t5(),
+        compute_metrics=words,
+    )
+    trainer.train()
+    output = trainer.predict(rows()[3:8], **(calls or {}))
+    return trainer, {**output.metrics, "texts": output.predictions.tolist(), "labels": output.label_ids.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("values", "calls"),
+    [
+        ({}, {}),
+        ({"generation_max_length": 9, "generation_num_beams": 2}, {}),
+        ({"generation_max_length": 9}, {"max_length": 5, "num_beams": 3}),
+        ({"generation_num_beams": 2}, {"max_new_tokens": 4}),
+        ({"generation_config": GenerationConfig(max_new_tokens=6, decoder_start_token_id=0, pad_token_id=0)}, {}),
+        ({"predict_with_generate": False, "prediction_loss_only": True}, None),
+    ],
+)
+def test_the_same_script_generates_the_same_texts(tmp_path: Path, values: dict[str, Any], calls: Any) -> None:
+    if calls is None:
+        return_loss_only(tmp_path, values)
+        return
+    ours, theirs = on_both(tmp_path, lambda side, folder: script(side, folder, calls, **values))
+
+    assert ours.returned["texts"] == theirs.returned["texts"]
+    assert_same(ours, theirs)
+    assert {"eval_first", "eval_loss"} <= ours.history[2].keys() | ours.history[1].keys()
+
+
+def return_loss_only(folder: Path, values: dict[str, Any]) -> None:
+    def only(side: Any, where: Path) -> Any:
+        kind, arguments = (
+            (Seq2SeqTrainer, Seq2SeqTrainingArguments)
+            if side.__name__ == "footplate"
+            else (side.Seq2SeqTrainer, side.Seq2SeqTrainingArguments)
+        )
+        model = a_model()
+        args = arguments(str(where), report_to="none", disable_tqdm=True, use_cpu=True, **values)
+        collator = side.DataCollatorForSeq2Seq(t5(), model=model)
+        trainer = kind(model, args, data_collator=collator, eval_dataset=rows()[:7], processing_class=t5())
+        return trainer, trainer.evaluate()
+
+    ours, theirs = on_both(folder, only)
+    assert_same(ours, theirs)
+
+
+def test_a_generation_config_may_be_a_folder_or_a_file(tmp_path: Path) -> None:
+    GenerationConfig(max_length=7, num_beams=2).save_pretrained(tmp_path)
+
+    for where in (str(tmp_path), tmp_path, str(tmp_path / "generation_config.json")):
+        assert Seq2SeqTrainer.load_generation_config(where, GenerationConfig).max_length == 7
+    made = Seq2SeqTrainingArguments(str(tmp_path), generation_config=str(tmp_path), report_to="none", use_cpu=True)
+    assert Seq2SeqTrainer(a_model(), made).model.generation_config.max_length == 7
+    assert Seq2SeqTrainer.load_generation_config(str(tmp_path)).num_beams == 2
+
+
+def test_a_generation_config_that_cannot_be_is_refused_before_training(tmp_path: Path) -> None:
+    wrong = GenerationConfig(do_sample=False, temperature=0.5)
+    with pytest.raises(ValueError, match="Fix these issues to train your model"):
+        Seq2SeqTrainer(a_model(), Seq2SeqTrainingArguments(str(tmp_path), generation_config=wrong, use_cpu=True))
+
+
+def test_arguments_with_a_config_become_json(tmp_path: Path) -> None:
+    made = Seq2SeqTrainingArguments(str(tmp_path), generation_config=GenerationConfig(max_length=7))
+
+    assert made.to_dict()["generation_config"]["max_length"] == 7
+    assert '"max_length": 7' in made.to_json_string()
+
+
+def test_sortish_samples_are_grouped_by_length(tmp_path: Path) -> None:
+    args = Seq2SeqTrainingArguments(str(tmp_path), sortish_sampler=True, use_cpu=True, report_to="none")
+    trainer = Seq2SeqTrainer(a_model(), args, train_dataset=rows())
+
+    assert isinstance(trainer._get_train_sampler(rows()), LengthGroupedSampler)
+    with pytest.raises(ValueError, match="sortish_sampler groups by length, and train_sampling_strategy is sequential"):
+        Seq2SeqTrainingArguments(str(tmp_path), sortish_sampler=True, train_sampling_strategy="sequential")
+
+
+class Echo(nn.Module):
+    """A plain module of one's own that generates: no config, no transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.weight.sum() * labels.float().mean(), "logits": input_ids}
+
+    def generate(self, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
+        return input_ids + 1
+
+
+def plain_rows(n: int = 5) -> list[dict[str, list[int]]]:
+    return [{"input_ids": [at, at], "labels": [at, at]} for at in range(n)]
+
+
+def test_a_plain_module_that_generates_is_evaluated_by_what_it_generates(tmp_path: Path) -> None:
+    args = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True, report_to="none")
+    trainer = Seq2SeqTrainer(Echo(), args, eval_dataset=plain_rows(), compute_metrics=lambda seen: {
+        "off": float(numpy.abs(seen.predictions - seen.label_ids).mean())
+    })  # fmt: skip
+
+    assert trainer.evaluate()["eval_off"] == 1.0
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(2.0)
+
+
+def test_who_cannot_generate_or_streams_over_logits_is_told_at_once(tmp_path: Path) -> None:
+    args = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True, report_to="none")
+    with pytest.raises(ValueError, match=r"calls model.generate, and Linear has none"):
+        Seq2SeqTrainer(nn.Linear(2, 2), args)
+    with pytest.raises(ValueError, match="metrics stream over logits"):
+        Seq2SeqTrainer(Echo(), args, metrics=["accuracy"])
