@@ -21,7 +21,7 @@ class Moment(StrEnum):
     """The job is stored; its client has not heard of it."""
     BEFORE_VERB_COMMITS = "verb.before"
     AFTER_VERB_COMMITS = "verb.after"
-    """A cancel, pause or resume is stored; its client has not heard of it, and neither has control."""
+    """A cancel, pause, resume or delete is stored; its client has not heard of it, and neither has control."""
 
     # Control
     BEFORE_PLACE_COMMITS = "place.before"

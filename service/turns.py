@@ -33,10 +33,10 @@ from service.jobs import dispatch
 from service.jobs.dispatch import Bell
 from service.jobs.inbox import Heard, answer, stops
 from service.jobs.placing import place_waiting
-from service.jobs.prune import prune, prune_folders
+from service.jobs.prune import prune, prune_deleted, prune_folders
 from service.jobs.rescue import Timers, rescue
 from service.settings import ServiceSettings
-from service.store import queue
+from service.store import jobs, queue
 from service.store.database import Database, Write
 from service.store.queue import BellRow
 from service.store.times import now_ms, text_of
@@ -410,6 +410,7 @@ class Turns:
         now = now_ms()
         await asyncio.to_thread(_write_probe, artifacts)
         await self._write(lambda conn: prune(conn, now))
+        await asyncio.to_thread(prune_deleted, artifacts, await self._db.read(jobs.deleted))
         await asyncio.to_thread(prune_folders, artifacts)
 
 

@@ -202,12 +202,10 @@ async def delete_job(request: Request, job: JobPath) -> Response:
     version = _if_match(request)
 
     def write(conn: Connection) -> list[str]:
-        row = jobs.get(conn, services.project, job_id(job))
-        if version not in (None, row.version):
-            raise PreconditionFailed(f"the job is at version {row.version} now", hint="read it again, then decide")
-        return delete(conn, services.project, job_id(job))
+        return delete(conn, services.project, job_id(job), now_ms(), if_version=version)
 
     folders = await services.db.write(write)
+    reached(Moment.AFTER_VERB_COMMITS)
     services.changed(job_id(job))
     await asyncio.to_thread(_remove, services.settings.artifacts_path, folders)
     return Response(status_code=204)

@@ -27,16 +27,21 @@ def amend(
 ) -> JobRow:
     """The job as it is then. Raises NotFound; PreconditionFailed when it is no longer at `if_version`."""
     job = jobs.lock_for_user(conn, project, job_id)
-    if if_version is not None and job.version != if_version:
-        raise PreconditionFailed(
-            f"job {job_id} is at version {job.version}, not {if_version}", hint="read it again, then send your change"
-        )
+    require_version(job, if_version)
     columns = _columns(changes)
     if columns:
         jobs.change(conn, job_id, now=now, **columns)
     if "tags" in columns:
         jobs.replace_tags(conn, project, job_id, columns["tags"])
     return jobs.get(conn, project, job_id)
+
+
+def require_version(job: JobRow, version: int | None) -> None:
+    """For who holds the job's lock: nobody changes it between this look and the change."""
+    if version is not None and job.version != version:
+        raise PreconditionFailed(
+            f"job {job.id} is at version {job.version}, not {version}", hint="read it again, then send your change"
+        )
 
 
 def _columns(changes: Amendments) -> dict[str, Any]:

@@ -7,14 +7,22 @@ from sqlalchemy import Connection
 from contract.ids import JobId
 from contract.layout import job_folder
 from contract.lifecycle import Action
+from service.jobs.amend import require_version
 from service.jobs.stopping import refuse
 from service.store import jobs
 
 
-def delete(conn: Connection, project: str, job_id: JobId) -> list[str]:
-    """The artifact folders to remove once this is committed, relative to the store. Raises NotFound; Conflict."""
+def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_version: int | None = None) -> list[str]:
+    """The artifact folders to remove once this is committed, relative to the store.
+
+    Raises NotFound; Conflict; PreconditionFailed when the job is no longer at `if_version`.
+
+    Whoever asked may die before they are gone: prune looks for them again.
+    """
     job = jobs.lock_for_user(conn, project, job_id)
+    require_version(job, if_version)
     if not job.state.is_terminal:
         refuse(job, Action.DELETE, hint="cancel it first")
     jobs.erase(conn, job_id)
+    jobs.remember_deleted(conn, job_id, now)
     return [str(job_folder(job_id))]

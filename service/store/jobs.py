@@ -21,6 +21,7 @@ from service.store.tables import (
     IS_ACTIVE,
     attempts,
     checkpoints,
+    deleted_jobs,
     idempotency,
     job_tags,
     jobs,
@@ -167,6 +168,19 @@ def erase(conn: Connection, job_id: JobId) -> None:
     for table in (event_table, checkpoints, sources, attempts, job_tags, idempotency):
         conn.execute(delete(table).where(table.c.job_id == job_id))
     conn.execute(delete(jobs).where(jobs.c.id == job_id))
+
+
+def remember_deleted(conn: Connection, job_id: JobId, now: int) -> None:
+    conn.execute(insert(deleted_jobs), {"job_id": job_id, "deleted_at": now})
+
+
+def deleted(conn: Connection) -> list[JobId]:
+    """Jobs whose files may still be there."""
+    return [JobId(row.job_id) for row in conn.execute(select(deleted_jobs.c.job_id))]
+
+
+def prune_deleted(conn: Connection, before: int) -> int:
+    return conn.execute(delete(deleted_jobs).where(deleted_jobs.c.deleted_at < before)).rowcount
 
 
 def active(conn: Connection) -> list[JobRow]:

@@ -155,6 +155,14 @@ checkpoints = Table(
 )
 Index("ix_checkpoints_job", checkpoints.c.job_id, checkpoints.c.no)
 
+# A job's rows go in one transaction and its files after it: whose are still to go, or may come back from a zombie.
+deleted_jobs = Table(
+    "deleted_jobs",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("deleted_at", BigInteger, nullable=False),
+)
+
 nodes = Table(
     "nodes",
     metadata,

@@ -195,7 +195,7 @@ def test_outputs_outside_the_attempts_own_folder_are_none(stage: Stage, outputs:
 def test_events_of_a_job_that_was_deleted_are_acknowledged(stage: Stage) -> None:
     job, worker = stage.running()
     worker.ends("finished")
-    stage.write(lambda conn: delete(conn, "default", job))
+    stage.write(lambda conn: delete(conn, "default", job, stage.now))
 
     assert worker.send().watermarks == {(job, 1, 0): 2}
 

@@ -195,7 +195,7 @@ def test_a_deleted_job_leaves_nothing(stage: Stage) -> None:
     worker.checkpoints(1)
     worker.finishes()
 
-    assert stage.write(lambda conn: delete(conn, "default", job)) == [f"jobs/{job}"]
+    assert stage.write(lambda conn: delete(conn, "default", job, stage.now)) == [f"jobs/{job}"]
 
     with pytest.raises(NotFound):
         stage.job(job)
