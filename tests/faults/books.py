@@ -1,0 +1,168 @@
+"""The books after a soak: what was lost, run twice, stuck, torn or different. Every line must be zero."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.chaos import Chaos
+from tests.faults.soak import Findings, Job, Load, seen_up_to
+from tests.support.processes import until
+from tests.support.system import JSON, System, assert_whole
+
+TIMINGS = ("runtime", "per_second")
+"""What ends so in a metric's name is not the same twice."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job of one kind must come to."""
+
+    weights: dict[str, tuple[JSON, bytes]]
+    curves: dict[tuple[str, int], JSON]
+
+    @classmethod
+    def of(cls, system: System, job: str, events: list[JSON]) -> Result:
+        curves = {}
+        for event in events:
+            if event["kind"] in ("log", "eval") and "train_loss" not in event["data"]:
+                # Where a step ran twice, the run that counted is the last.
+                told = {name: value for name, value in event["data"].items() if not name.endswith(TIMINGS)}
+                curves[event["kind"], event["step"]] = told
+        return cls(_tensors(system.final_weights(job)), curves)
+
+
+def _tensors(file: bytes) -> dict[str, tuple[JSON, bytes]]:
+    """By name. What a safetensors file says besides of itself has no fixed order."""
+    start = 8 + int.from_bytes(file[:8], "little")
+    header: JSON = json.loads(file[8:start])
+    header.pop("__metadata__", None)
+    places = {name: one.pop("data_offsets") for name, one in header.items()}
+    return {name: (header[name], file[start + begin : start + end]) for name, (begin, end) in places.items()}
+
+
+Books = dict[str, list[str]]
+
+
+def open_books(found: Findings) -> Books:
+    return {
+        "jobs lost": [],
+        "jobs made twice, attempts run twice": [],
+        f"stuck for over {60} s": found.stuck,
+        "torn histories": [],
+        "torn readers": found.torn_readers,
+        "seen by a reader and not stored so": [],
+        "results unlike a quiet run's": [],
+        "cancelled, and it went on": [],
+        "wrong answers": found.wrong,
+        "5xx other than 503": found.errors,
+        "unanswered while the service stood": found.unanswered,
+        "processes left": [],
+        "files left": [],
+    }
+
+
+def audit(system: System, load: Load, expected: dict[str, Result], scratch: Path) -> Books:
+    books = open_books(load.found)
+    for job in load.jobs:
+        _audit_job(system, job, expected[job.kind], load.found.seen.get(job.id, {}), books)
+    _audit_leftovers(system, scratch, books)
+    return books
+
+
+def _audit_job(system: System, job: Job, expected: Result, seen: dict[int, int], books: Books) -> None:
+    named = f"{job.id} ({job.kind}, {job.mood})"
+    same = [row["id"] for row in system.get("/jobs", name=job.key)["data"]]
+    if job.id not in same:
+        books["jobs lost"].append(f"{named}: {same}")
+        return
+    if len(same) > 1:
+        books["jobs made twice, attempts run twice"].append(f"{named}: {same}")
+    events = system.events(job.id)
+    try:
+        assert_whole(events)
+    except AssertionError as error:
+        books["torn histories"].append(f"{named}: {error}")
+    ran = Counter(one["attempt"] for one in events if one["kind"] == "state" and one["data"]["state"] == "running")
+    books["jobs made twice, attempts run twice"] += [f"{named}: {number}" for number, times in ran.items() if times > 1]
+    _audit_seen(named, events, seen, books)
+    ended = system.job(job.id)
+    if job.cancelled:
+        if ended["state"] != "cancelled":
+            books["cancelled, and it went on"].append(f"{named}: {ended['state']} {ended['reason']}")
+    elif ended["state"] != "succeeded":
+        books["results unlike a quiet run's"].append(f"{named}: {ended['state']} {ended['message']} {ended['error']}")
+    elif Result.of(system, job.id, events) != expected:
+        books["results unlike a quiet run's"].append(_difference(named, Result.of(system, job.id, events), expected))
+
+
+def _audit_seen(named: str, events: list[JSON], seen: dict[int, int], books: Books) -> None:
+    checksum = 0
+    for event in events:
+        checksum = seen_up_to(checksum, event)
+        if seen.get(event["no"], checksum) != checksum:
+            books["seen by a reader and not stored so"].append(f"{named} up to {event['no']}")
+
+
+def _difference(named: str, found: Result, expected: Result) -> str:
+    steps = [key for key, value in expected.curves.items() if found.curves.get(key) != value]
+    more = sorted(found.curves.keys() - expected.curves.keys())
+    same = "the same" if found.weights == expected.weights else "other"
+    return f"{named}: {same} weights; differs at {steps[:5]}; has besides {more[:5]}"
+
+
+def _audit_leftovers(system: System, scratch: Path, books: Books) -> None:
+    """Once all is quiet, nothing of any attempt is left but what its user asked for."""
+    artifacts, nodes = system.folder / "artifacts", sorted(system.folder.glob("node-*"))
+
+    def journals() -> list[Path]:
+        return [path for node in nodes for path in (node / "journals").iterdir()]
+
+    def training() -> list[int]:
+        inside = f"{artifacts}/jobs"
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _stands_in(pid, inside)]
+
+    for look, page in (
+        (training, "processes left"),
+        (journals, "files left"),
+        (lambda: _temporary(scratch), "files left"),
+    ):
+        try:
+            until(lambda look=look: not look(), within=20, what="nothing is left")
+        except AssertionError:
+            books[page] += [str(one) for one in look()]
+    # A save that died leaves its temporary folder for the service to prune: two days later, because it may be slow.
+    stream = system.redis.say("XLEN", "fp:events")
+    if not stream.startswith(b":0"):
+        books["files left"].append(f"events in Redis: {stream!r}")
+
+
+def _temporary(scratch: Path) -> list[Path]:
+    return sorted(scratch.glob("footplate-*"))
+
+
+def _stands_in(pid: int, folder: str) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd").startswith(folder)
+    except OSError:
+        return False
+
+
+def told(books: Books, load: Load, chaos: Chaos, what: str) -> str:
+    """As a table, and what is behind every line that is not zero."""
+    found = load.found
+    head = (
+        f"{what}\n\n{len(load.jobs)} jobs, {sum(chaos.done.values())} faults ({_list(chaos.done)}); "
+        f"{found.answers:,} answers, {found.refusals} of them 503; {found.read:,} events read "
+        f"over {found.reconnects:,} reconnects; {found.resumed_after_poison} resumed after poison"
+    )
+    lines = [f"| {page} | {len(entries)} |" for page, entries in books.items()]
+    detail = [f"{page}: {entry}" for page, entries in books.items() for entry in entries[:5]]
+    return "\n".join([head, "", "| books | |", "|---|---|", *lines, *detail])
+
+
+def _list(counted: Counter[str]) -> str:
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counted.most_common())

@@ -1,0 +1,190 @@
+"""One random fault after another, each of the real thing; what has no keeper of its own is started again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.postgres import PostgresServer
+from tests.support.processes import children
+from tests.support.system import SHORT, System
+
+FROZEN_SECONDS = 5.0
+"""For Redis; longer than the lease of these tests."""
+AWAY_SECONDS = 3.0
+ZOMBIE_SECONDS = float(SHORT["FOOTPLATE_LEASE_SECONDS"]) + 2.0
+
+
+class Chaos:
+    """Strikes from the thread that started the processes: they die with it. `done` says how often each fault came."""
+
+    def __init__(
+        self, system: System, seed: int, between: tuple[float, float], postgres: PostgresServer | None
+    ) -> None:
+        self.system, self.random, self.between, self.postgres = system, random.Random(seed), between, postgres
+        self.done: Counter[str] = Counter()
+        self.service_is_down = False
+        self._thaws: list[threading.Timer] = []
+
+    def rage(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        """For so long, or until nobody is left to care."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not is_over():
+            time.sleep(self.random.uniform(*self.between))
+            self._look_for_the_dead()
+            self.strike()
+        for thaw in self._thaws:
+            thaw.join()
+
+    def strike(self) -> None:
+        """Processes die more often than machines: as often as they are named here."""
+        strikes: list[Callable[[], object]] = [
+            self.training, self.training, self.training, self.data_worker, self.data_worker, self.supervisor,
+            self.supervisor, self.idle_pool_child, self.warm_parent, self.worker, self.supervisor_frozen,
+            self.redis_emptied, self.redis_flushed, self.redis_frozen, self.redis_away, self.service,
+        ]  # fmt: skip
+        if self.postgres is not None:
+            strikes.append(self.database)
+        chosen = self.random.choice(strikes)
+        # Some find nobody to kill: a fault that did not happen is not counted.
+        if chosen() is not False:
+            self.done[chosen.__name__] += 1
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    def training(self) -> bool:
+        return self._kill(pid for pid in self._in_training() if not self._is_data_worker(pid))
+
+    def data_worker(self) -> bool:
+        return self._kill(pid for pid in self._in_training() if self._is_data_worker(pid))
+
+    def supervisor(self) -> bool:
+        return self._kill(self._supervisors())
+
+    def supervisor_frozen(self) -> bool:
+        """Past its lease, then thawed: a zombie that must find out that it is one."""
+        if not (found := self._supervisors()):
+            return False
+        pid = self.random.choice(found)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+        self._thaws.append(threading.Timer(ZOMBIE_SECONDS, _thaw, [pid]))
+        self._thaws[-1].start()
+        return True
+
+    def idle_pool_child(self) -> bool:
+        busy = self._supervisors()
+        return self._kill(pid for pid in self._pool() if pid not in busy)
+
+    def warm_parent(self) -> bool:
+        return self._kill(pid for node in self.system.nodes.values() for pid in children(node.pid) if _is_warm(pid))
+
+    def worker(self) -> None:
+        number = self.random.choice(list(self.system.nodes))
+        self.system.nodes[number].kill()
+        self.system.start_node(number, slots=2, wait=False)
+
+    def service(self) -> None:
+        self.service_is_down = True
+        self.system.services["all"].kill()
+        self.system.start_service()
+        self.service_is_down = False
+
+    # -- machines ----------------------------------------------------------------------------------------------------
+
+    def redis_emptied(self) -> None:
+        self.system.redis.restart_empty()
+
+    def redis_flushed(self) -> None:
+        self.system.redis.flush()
+
+    def redis_frozen(self) -> None:
+        self.system.redis.freeze()
+        time.sleep(FROZEN_SECONDS)
+        self.system.redis.thaw()
+
+    def redis_away(self) -> None:
+        self.system.redis.kill()
+        time.sleep(AWAY_SECONDS)
+        self.system.redis.start()
+
+    def database(self) -> None:
+        """A crash: the next start recovers from the log."""
+        assert self.postgres is not None
+        self.postgres.kill()
+        self.postgres.start()
+
+    # -- whom ---------------------------------------------------------------------------------------------------------
+
+    def _kill(self, pids: Iterable[int]) -> bool:
+        if not (found := sorted(pids)):
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(self.random.choice(found), signal.SIGKILL)
+        return True
+
+    def _pool(self) -> list[int]:
+        found = [pid for node in self.system.nodes.values() for pid in children(node.pid) if _parent(pid) == node.pid]
+        return [pid for pid in found if not _is_warm(pid) and b"catalogue" not in _command(pid)]
+
+    def _supervisors(self) -> list[int]:
+        """Pool processes that hold a journal."""
+        return [pid for pid in self._pool() if any(name.endswith(".journal") for name in _open_files(pid))]
+
+    def _in_training(self) -> list[int]:
+        """Every process that stands in an attempt's folder."""
+        inside = str(self.system.folder / "artifacts" / "jobs")
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and os.readlink(entry / "cwd").startswith(inside):
+                    found.append(int(entry.name))
+        return found
+
+    def _is_data_worker(self, pid: int) -> bool:
+        """Forked by training itself, not by the warm parent."""
+        return not _is_warm(_parent(pid))
+
+    def _look_for_the_dead(self) -> None:
+        """Nobody killed them without starting them again."""
+        for process in [*self.system.nodes.values(), *self.system.services.values()]:
+            ended = f"{process.name} ended by itself with {process.popen.poll()}"
+            assert process.is_running, f"{ended}\n{process.output[-3000:]}"
+
+
+def _thaw(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def _command(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def _is_warm(pid: int) -> bool:
+    """The warm parent itself; what it forks bears its command line too, but another parent."""
+    return b"worker.warm" in _command(pid) and b"worker.warm" not in _command(_parent(pid))
+
+
+def _parent(pid: int) -> int:
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _open_files(pid: int) -> list[str]:
+    found = []
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.append(os.readlink(link))
+    return found

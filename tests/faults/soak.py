@@ -1,0 +1,355 @@
+"""Mixed load, as many people make it at once: they submit, watch, look, pause, cancel and resume, and believe nothing.
+
+Every answer must be right, or an honest 503 with Retry-After; a service that was killed does not answer at all, which
+its clients bear. What they find is kept in `Findings`, for the books.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from tests.support.system import JSON, LONG_TOY, SETTLED, System
+
+STUCK_SECONDS = 60.0
+AT_ONCE = 6
+"""Jobs under way at any time, on two nodes of two slots: some always wait."""
+RECENT = 10
+"""Readers choose among so many of the newest jobs."""
+ANSWER_SECONDS, GONE_SECONDS = 30.0, 120.0
+RETRY = {"max_attempts": 100, "on": ["node_lost", "crashed", "stalled", "oom"]}
+"""Nobody gives up here: what is asked is whether it ends right."""
+
+
+def _mlp(steps: int, seed: int, **more: Any) -> JSON:
+    training = {**LONG_TOY["training"], "max_steps": steps, "seed": seed, "save_steps": 5, **more}
+    return {**LONG_TOY, "training": training, "retry": RETRY}
+
+
+def _gpt(steps: int, seed: int) -> JSON:
+    return {
+        "model": {"use": "toy/gpt", "args": {"dropout": 0.1, "width": 32, "context": 32}},
+        "data": {
+            "train": {"use": "toy/text", "args": {"n": 128, "length": 32, "seconds_per_item": 0.005}},
+            "eval": {"use": "toy/text", "args": {"n": 16, "length": 32, "seed": 1}},
+        },
+        "training": {
+            "max_steps": steps, "per_device_train_batch_size": 4, "logging_steps": 1, "seed": seed,
+            "eval_strategy": "steps", "eval_steps": 10, "save_strategy": "steps", "save_steps": 10,
+        },
+        "retry": RETRY,
+    }  # fmt: skip
+
+
+BRIEF: dict[str, JSON] = {
+    "blink": _mlp(6, 1, dataloader_num_workers=0, gradient_accumulation_steps=1),
+    "workers": _mlp(40, 2),
+    "gpt": _gpt(60, 3),
+}
+LONG: dict[str, JSON] = {
+    **BRIEF,
+    "minute": {**_mlp(300, 4), "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.012}}},
+    "two minutes": {**_mlp(300, 5), "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.024}}},
+}
+"""Kinds of job, seconds to minutes long: each ends in the same weights however often it was killed."""
+
+MOODS = ("run", "run", "run", "run", "pause", "pause", "cancel", "change of mind")
+"""What its user does with a job: `change of mind` is a cancel and then a resume."""
+
+
+@dataclass
+class Job:
+    id: str
+    kind: str
+    mood: str
+    key: str
+    cancelled: bool = False
+    """A cancel was acknowledged, and no resume after it."""
+    is_settled: bool = False
+
+
+@dataclass
+class Findings:
+    """What clients saw that they should not have."""
+
+    wrong: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    """5xx other than an honest 503."""
+    unanswered: list[str] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+    torn_readers: list[str] = field(default_factory=list)
+    seen: dict[str, dict[int, int]] = field(default_factory=dict)
+    """By job: a checksum of all that some reader had seen when it had come so far."""
+    answers: int = 0
+    refusals: int = 0
+    read: int = 0
+    reconnects: int = 0
+    resumed_after_poison: int = 0
+
+
+class Load:
+    """Everybody who uses the service, until the last call, and then until every job has ended."""
+
+    def __init__(
+        self, system: System, kinds: dict[str, JSON], seed: int, readers: int, service_is_down: Callable[[], bool]
+    ) -> None:
+        self.system, self.kinds, self.readers = system, kinds, readers
+        self.random = random.Random(seed)
+        self.jobs: list[Job] = []
+        self.found = Findings()
+        self.last_call = threading.Event()
+        """Set from outside: the faults are over, and nothing more is submitted."""
+        self._service_is_down = service_is_down
+        self._down_at = 0.0
+        self._users: set[asyncio.Task[None]] = set()
+
+    async def run(self, settle_within: float) -> None:
+        async with httpx2.AsyncClient(base_url=self.system.url, timeout=ANSWER_SECONDS) as self.client:
+            readers = [asyncio.create_task(self._read(random.Random(n))) for n in range(self.readers)]
+            others = [asyncio.create_task(one) for one in (self._look_around(), self._watch_for_the_stuck())]
+            while not self.last_call.is_set():
+                if sum(not job.is_settled for job in self.jobs) < AT_ONCE:
+                    await self._submit()
+                await asyncio.sleep(self.random.uniform(0.1, 0.6))
+                for task in (*others, *readers):
+                    if task.done():
+                        task.result()
+            await self._settle(settle_within)
+            for task in others:
+                task.cancel()
+            self._no_more = True
+            await self._end_of(readers)
+            await asyncio.gather(*others, return_exceptions=True)
+
+    _no_more = False
+
+    # -- who submits ---------------------------------------------------------------------------------------------------
+
+    async def _submit(self) -> None:
+        kind, mood = self.random.choice(list(self.kinds)), self.random.choice(MOODS)
+        key = f"soak-{len(self.jobs)}-{self.random.getrandbits(32)}"
+        body = {**self.kinds[kind], "name": key}
+        answer = await self._insist("POST", "/jobs", json=body, headers={"Idempotency-Key": key})
+        if answer.status_code != 201:
+            self.found.wrong.append(f"POST /jobs: {answer.status_code} {answer.text[:300]}")
+            return
+        job = Job(answer.json()["id"], kind, mood, key)
+        self.jobs.append(job)
+        user = asyncio.create_task(self._live_with(job))
+        self._users.add(user)
+        if self.random.random() < 0.2:
+            # A client that did not hear the answer asks again: it is the same job.
+            again = await self._insist("POST", "/jobs", json=body, headers={"Idempotency-Key": key})
+            if again.status_code != 201 or again.json()["id"] != job.id:
+                self.found.wrong.append(f"{key} sent again: {again.status_code} {again.text[:300]}")
+
+    async def _live_with(self, job: Job) -> None:
+        """Its user, until it has ended for good."""
+        if job.mood != "run":
+            await asyncio.sleep(self.random.uniform(0.1, 8.0))
+        if job.mood == "pause":
+            await self._do(job, "pause")
+        elif job.mood in ("cancel", "change of mind"):
+            mode = self.random.choice(("checkpoint", "graceful", "kill"))
+            job.cancelled = await self._do(job, "cancel", {"mode": mode})
+        while True:
+            state, reason = await self._until_settled(job)
+            if state == "paused":
+                await self._do(job, "resume")
+            elif job.mood == "change of mind" and job.cancelled:
+                job.cancelled = False
+                if not await self._do(job, "resume"):
+                    self.found.wrong.append(f"{job.id} is {state} and cannot be resumed")
+            elif state == "failed" and reason == "poison":
+                # Killed three times before its first checkpoint: an honest end, and a person would say this.
+                self.found.resumed_after_poison += 1
+                await self._do(job, "resume")
+            else:
+                job.is_settled = True
+                return
+
+    async def _do(self, job: Job, verb: str, body: JSON | None = None) -> bool:
+        """Whether it was taken: 202. 409 is right too where the job was quicker."""
+        answer = await self._insist("POST", f"/jobs/{job.id}/{verb}", json=body)
+        if answer.status_code not in (202, 409):
+            self.found.wrong.append(f"{verb} {job.id}: {answer.status_code} {answer.text[:300]}")
+        return answer.status_code == 202
+
+    async def _until_settled(self, job: Job) -> tuple[str, str]:
+        while True:
+            answer = await self._insist("GET", f"/jobs/{job.id}")
+            if answer.status_code != 200:
+                self.found.wrong.append(f"GET {job.id}: {answer.status_code} {answer.text[:300]}")
+            elif (now := answer.json())["state"] in SETTLED:
+                return now["state"], now["reason"]
+            await asyncio.sleep(0.5)
+
+    async def _settle(self, within: float) -> None:
+        users = [user for user in self._users if not user.done()]
+        if users:
+            await asyncio.wait(users, timeout=within)
+        for user in self._users:
+            if user.done():
+                user.result()
+            else:
+                user.cancel()
+        self.found.stuck += [
+            f"{job.id} ({job.kind}, {job.mood}) has not ended" for job in self.jobs if not job.is_settled
+        ]
+
+    # -- who asks ------------------------------------------------------------------------------------------------------
+
+    async def _insist(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        """Until there is an answer other than "not now"."""
+        patience = time.monotonic() + GONE_SECONDS
+        while (answer := await self._ask(method, path, **more)) is None:
+            assert time.monotonic() < patience, f"{method} {path}: no answer for {GONE_SECONDS:g} s"
+            await asyncio.sleep(0.3)
+        return answer
+
+    async def _ask(self, method: str, path: str, **more: Any) -> httpx2.Response | None:
+        asked = time.monotonic()
+        try:
+            answer = await self.client.request(method, path, **more)
+        except httpx2.TimeoutException:
+            self.found.unanswered.append(f"{method} {path}: no answer within {ANSWER_SECONDS:g} s")
+            return None
+        except httpx2.TransportError as error:
+            if not self._was_down(since=asked):
+                self.found.unanswered.append(f"{method} {path}: {error!r}, and nobody had killed the service")
+            return None
+        self.found.answers += 1
+        if answer.status_code == 503 and answer.headers.get("Retry-After") and "json" in answer.headers["Content-Type"]:
+            self.found.refusals += 1
+            return None
+        if answer.status_code >= 500:
+            self.found.errors.append(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
+            return None
+        return answer
+
+    def _was_down(self, since: float) -> bool:
+        """A connection may break a moment after the service stood again: it was made to the old one."""
+        if self._service_is_down():
+            self._down_at = time.monotonic()
+        return self._down_at > since - 2.0
+
+    async def _look_around(self) -> None:
+        """Everything that can be read, again and again."""
+        while True:
+            await asyncio.sleep(0.25)
+            self._was_down(since=0.0)
+            if not self.jobs:
+                continue
+            path, check = self._something_to_read(self.random.choice(self.jobs[-3 * RECENT :]))
+            answer = await self._ask("GET", path)
+            if answer is not None and (answer.status_code != 200 or not check(answer.json())):
+                self.found.wrong.append(f"GET {path}: {answer.status_code} {answer.text[:300]}")
+
+    def _something_to_read(self, job: Job) -> tuple[str, Callable[[JSON], bool]]:
+        """A path, and whether what it answers is right."""
+        after = self.random.choice((0, 3, 20))
+        readable: list[tuple[str, Callable[[JSON], bool]]] = [
+            (f"/jobs/{job.id}", lambda body: body["id"] == job.id and body["name"] == job.key),
+            (f"/jobs/{job.id}/events?after={after}&limit=50", lambda body: _is_dense(body["data"], after)),
+            (f"/jobs/{job.id}/checkpoints", lambda body: isinstance(body["data"], list)),
+            (f"/jobs/{job.id}/attempts", lambda body: _is_counted([one["attempt"] for one in body["data"]])),
+            (f"/jobs/{job.id}/spec", lambda body: body["name"] == job.key),
+            (f"/jobs?name={job.key}", lambda body: [one["id"] for one in body["data"]] == [job.id]),
+            ("/nodes", lambda body: len(body["data"]) == 2),
+            ("/readyz", lambda body: body["status"] in ("ok", "degraded")),
+        ]
+        return self.random.choice(readable)
+
+    async def _watch_for_the_stuck(self) -> None:
+        """A job that holds slots, or may, and of which nothing was heard for a minute."""
+        stood: dict[str, tuple[object, float]] = {}
+        while True:
+            await asyncio.sleep(2.0)
+            under_way = {job.id: job for job in self.jobs if not job.is_settled}
+            answer = await self._ask("GET", "/jobs?state=queued,starting,running,stopping&limit=100")
+            if answer is None:
+                stood = {known: (where, time.monotonic()) for known, (where, _) in stood.items()}
+                continue
+            rows = answer.json()["data"]
+            has_room = sum(row["state"] != "queued" for row in rows) < 4
+            for row in rows:
+                where = (row["state"], row["reason"], row["last_no"])
+                if stood.get(row["id"], (None, 0.0))[0] != where or (row["reason"] == "capacity" and not has_room):
+                    stood[row["id"]] = (where, time.monotonic())
+                elif time.monotonic() - stood[row["id"]][1] > STUCK_SECONDS and row["id"] in under_way:
+                    self.found.stuck.append(f"{row['id']} ({under_way[row['id']].kind}) stands at {where}")
+                    stood[row["id"]] = (where, time.monotonic())
+
+    # -- who watches ---------------------------------------------------------------------------------------------------
+
+    async def _read(self, dice: random.Random) -> None:
+        """One reader: a job at random, from the beginning to its end, over every break of the line; then another."""
+        while not self._no_more:
+            if not self.jobs:
+                await asyncio.sleep(0.2)
+                continue
+            job = dice.choice(self.jobs[-RECENT:])
+            cursor = checksum = 0
+            ended = False
+            while not ended:
+                address = f"{self.system.url.replace('http', 'ws', 1)}/jobs/{job.id}/stream?after={cursor}"
+                with suppress(OSError, TimeoutError, InvalidHandshake):
+                    async with connect(address, max_size=None, compression=None) as socket:
+                        cursor, checksum, ended = await self._follow(socket, job, cursor, checksum)
+                if not ended:
+                    self.found.reconnects += 1
+                    await asyncio.sleep(dice.uniform(0.2, 1.0))
+            self.found.seen.setdefault(job.id, {})[cursor] = checksum
+
+    async def _follow(self, socket: Any, job: Job, cursor: int, checksum: int) -> tuple[int, int, bool]:
+        try:
+            async for text in socket:
+                frame = json.loads(text)
+                for event in frame.get("events", ()):
+                    if event["no"] != cursor + 1:
+                        self.found.torn_readers.append(f"{job.id}: {event['no']} came after {cursor}")
+                    cursor, checksum = event["no"], seen_up_to(checksum, event)
+                    self.found.read += 1
+                if "end" in frame:
+                    if frame["last"] != cursor:
+                        self.found.torn_readers.append(f"{job.id}: it ended at {frame['last']}, seen up to {cursor}")
+                    return cursor, checksum, True
+        except ConnectionClosed as closed:
+            if closed.rcvd is not None and closed.rcvd.code not in (1000, 1001, 1012, 4408):
+                self.found.torn_readers.append(f"{job.id}: closed with {closed.rcvd.code} {closed.rcvd.reason}")
+        return cursor, checksum, False
+
+    async def _end_of(self, readers: list[asyncio.Task[None]]) -> None:
+        """All jobs have ended: so does every reader."""
+        done, late = await asyncio.wait(readers, timeout=STUCK_SECONDS) if readers else (set(), set())
+        for reader in late:
+            self.found.torn_readers.append("a reader hears no end of a job that has ended")
+            reader.cancel()
+        for reader in done:
+            reader.result()
+
+
+def seen_up_to(checksum: int, event: JSON) -> int:
+    """Of all events up to this one, each as a reader sees it."""
+    return zlib.crc32(json.dumps(event, sort_keys=True).encode(), checksum)
+
+
+def _is_dense(events: list[JSON], after: int) -> bool:
+    return [event["no"] for event in events] == list(range(after + 1, after + 1 + len(events)))
+
+
+def _is_counted(numbers: list[int]) -> bool:
+    """Without a hole, in either direction."""
+    return sorted(numbers) == list(range(1, len(numbers) + 1))
