@@ -23,6 +23,9 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
     yield from _intervals(args)
     yield from _best_model(args)
     yield from _keeping(args)
+    for one, other in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
+        if getattr(args, one) and getattr(args, other):
+            yield Disagreement((one, other), f"{one} and {other} exclude each other", f"leave {one} out")
     if args.follows_a_metric and args.eval_strategy == "no":
         yield Disagreement(
             ("lr_scheduler_type", "eval_strategy"),

@@ -140,6 +140,44 @@ class Optimizer:
 class Precision:
     bf16: bool = False
     """Compute in bfloat16 under autocast; the weights stay as they are."""
+    fp16: bool = False
+    """Compute in float16 under autocast, with a loss scale that leaves out steps which overflow."""
+    bf16_full_eval: bool = False
+    """Outside of training, evaluate with the weights themselves in bfloat16: half the memory. They come back."""
+    fp16_full_eval: bool = False
+    """The same in float16."""
+    tf32: bool | None = None
+    """Allow TF32 on GPUs that have it; None leaves torch's own setting."""
+
+
+@dataclass(config=CONFIG)
+class Regularization:
+    label_smoothing_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How much of each label is spread over all classes."""
+    neftune_noise_alpha: Annotated[float, Field(ge=0)] | None = None
+    """Noise on the embeddings in training (NEFTune); 5 to 15 are usual."""
+
+
+@dataclass(config=CONFIG)
+class Activations:
+    activation_checkpointing: bool | None = None
+    """Compute activations again in backward instead of keeping them: less memory, some 20 % slower."""
+    activation_checkpointing_kwargs: dict[str, Any] | str | None = None
+    """`every_n_layers`, and what torch.utils.checkpoint takes."""
+    gradient_checkpointing: bool | None = None
+    """The older name of `activation_checkpointing`."""
+    gradient_checkpointing_kwargs: dict[str, Any] | str | None = None
+    """The older name of `activation_checkpointing_kwargs`."""
+
+
+@dataclass(config=CONFIG)
+class Compilation:
+    torch_compile: bool = False
+    """Compile the model's forward."""
+    torch_compile_backend: str | None = None
+    """With which backend; naming one compiles."""
+    torch_compile_mode: str | None = None
+    """`default`, `reduce-overhead`, `max-autotune`; naming one compiles."""
 
 
 @dataclass(config=CONFIG)

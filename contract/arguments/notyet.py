@@ -22,9 +22,6 @@ class NotYet:
         return type(value) is type(self.neutral) and value == self.neutral
 
 
-_PRECISION = "use bf16, or full precision"
-_CHECKPOINTING = "use a smaller per_device_train_batch_size with more gradient_accumulation_steps"
-_COMPILE = "leave it out: the model runs uncompiled"
 _TRACK = "leave it out: read the job's events and metrics, or add a callback"
 _HUB = "leave it out: take the files from output_dir"
 _ONE_DEVICE = "leave it out: training runs on one device"
@@ -33,21 +30,8 @@ _OPTIM = "use one of ours, or hand in optimizers= or optimizer_cls_and_kwargs="
 NOT_YET: dict[str, NotYet] = {
     "optim_target_modules": NotYet(None, "leave it out: only low-rank optimizers read it, and those are declined"),
     "average_tokens_across_devices": NotYet(True, "leave it out: on one device there is nothing to average"),
-    "label_smoothing_factor": NotYet(0.0, "use compute_loss_func"),
-    "fp16": NotYet(False, _PRECISION),
-    "bf16_full_eval": NotYet(False, _PRECISION),
-    "fp16_full_eval": NotYet(False, _PRECISION),
-    "tf32": NotYet(None, "leave it out: torch's own setting holds"),
-    "activation_checkpointing": NotYet(None, _CHECKPOINTING),
-    "activation_checkpointing_kwargs": NotYet(None, _CHECKPOINTING),
-    "gradient_checkpointing": NotYet(None, _CHECKPOINTING),
-    "gradient_checkpointing_kwargs": NotYet(None, _CHECKPOINTING),
-    "torch_compile": NotYet(False, _COMPILE),
-    "torch_compile_backend": NotYet(None, _COMPILE),
-    "torch_compile_mode": NotYet(None, _COMPILE),
     "use_liger_kernel": NotYet(False, "leave it out: the model's own kernels run"),
     "liger_kernel_config": NotYet(None, "leave it out: the model's own kernels run"),
-    "neftune_noise_alpha": NotYet(None, "add the noise in the model's embedding"),
     "log_on_each_node": NotYet(True, _ONE_DEVICE),
     "trackio_space_id": NotYet(None, _TRACK),
     "trackio_bucket_id": NotYet(None, _TRACK),

@@ -36,7 +36,10 @@ class TrainingArguments(
     groups.LogLevels,
     groups.Logging,
     groups.Further,
+    groups.Compilation,
+    groups.Activations,
     groups.Precision,
+    groups.Regularization,
     groups.Optimizer,
     groups.LearningRate,
     groups.Duration,
@@ -61,6 +64,11 @@ class TrainingArguments(
         self.output_dir = os.path.expanduser(self.output_dir or "trainer_output")
         if isinstance(self.include_num_input_tokens_seen, bool):
             self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
+        self._resolve_activations()
+        if self.torch_compile_mode is not None or self.torch_compile_backend is not None:
+            self.torch_compile = True
+        if self.torch_compile and self.torch_compile_backend is None:
+            self.torch_compile_backend = "inductor"
         self.report_to = _names(self.report_to)
         self.debug = _names(self.debug)
         if self.eval_strategy != "no":
@@ -77,6 +85,19 @@ class TrainingArguments(
     def follows_a_metric(self) -> bool:
         """The rate moves after evaluations, by what they found."""
         return self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+
+    def _resolve_activations(self) -> None:
+        """The older names mirror the newer ones, so that who reads them reads what is so."""
+        for name in ("activation_checkpointing", "activation_checkpointing_kwargs"):
+            older = name.replace("activation", "gradient")
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(self, older))
+            setattr(self, older, getattr(self, name))
+        if self.activation_checkpointing is None:
+            self.activation_checkpointing = self.gradient_checkpointing = False
+        if isinstance(self.activation_checkpointing_kwargs, str):
+            read = json.loads(self.activation_checkpointing_kwargs)
+            self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs = read
 
     @model_validator(mode="after")
     def _must_agree(self) -> TrainingArguments:

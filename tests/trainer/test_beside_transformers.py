@@ -53,6 +53,7 @@ def classification(side: Any, folder: Path, trainer: Any = None, **more: Any) ->
         {"train_sampling_strategy": "batch_rebalance", "gradient_accumulation_steps": 2},
         {"train_sampling_strategy": "sequential", "include_num_input_tokens_seen": "non_padding"},
         {"bf16": True, "eval_strategy": "epoch"},
+        {"label_smoothing_factor": 0.1, "neftune_noise_alpha": 5.0, "activation_checkpointing": True},
         {"eval_strategy": "epoch", "lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 0.1},
         {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "seed": 5},
         {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best", "metric_for_best_model": "accuracy"},
@@ -63,12 +64,13 @@ def test_text_classification(tmp_path: Path, more: dict[str, Any]) -> None:
     assert_same(*on_both(tmp_path, partial(classification, **more)))
 
 
-def test_a_causal_language_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{"lr_scheduler_type": "constant"}, {"label_smoothing_factor": 0.1}])
+def test_a_causal_language_model(tmp_path: Path, more: dict[str, Any]) -> None:
     def script(side: Any, folder: Path) -> Any:
         words = tokenizer()
         trainer = side.Trainer(
             gpt(),
-            arguments(side, folder, gradient_accumulation_steps=3, eval_strategy="epoch", lr_scheduler_type="constant"),
+            arguments(side, folder, gradient_accumulation_steps=3, eval_strategy="epoch", **more),
             transformers.DataCollatorForLanguageModeling(words, mlm=False),
             [{"input_ids": each} for each in sentences()],
             [{"input_ids": each} for each in sentences(8, seed=4)],

@@ -33,7 +33,7 @@ log = logging.getLogger("footplate.trainer")
 
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, SCHEDULER = "model.safetensors", "optimizer.pt", "scheduler.pt"
-RNG, STATE, ARGUMENTS = "rng_state.pth", "trainer_state.json", "training_args.json"
+RNG, STATE, ARGUMENTS, SCALER = "rng_state.pth", "trainer_state.json", "training_args.json", "scaler.pt"
 PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME = "checkpoint", STATE
 _NAME = re.compile(r"^checkpoint-(\d+)$")
 _ASIDE = re.compile(r"^\.old-(checkpoint-\d+)-[0-9a-f]+$")

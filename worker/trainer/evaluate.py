@@ -14,6 +14,7 @@ from torch import Tensor
 from worker.trainer.data import batch_length, draw_and_discard, is_ours
 from worker.trainer.losses import IGNORE, shifted
 from worker.trainer.metrics import Metric, make_metric
+from worker.trainer.precision import Precision, evaluating_in
 from worker.trainer.state import EvalLoopOutput, EvalPrediction
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def run(
     computed: Mapping[str, Any] = {}
     loss_only_steps = not (keep or metrics or by_batch)
     trainer.callback_handler.eval_dataloader = loader
-    with _evaluating(trainer, model):
+    with evaluating_in(model, _full(trainer)), _evaluating(trainer, model):
         for batch, is_last in _marked(_opened(trainer, loader), by_batch):
             loss, logits, labels = trainer.prediction_step(model, batch, loss_only_steps, ignore_keys)
             losses.add(loss, batch_length(batch), trainer._loss_weight(batch))
@@ -80,6 +81,12 @@ def run(
         found[f"{prefix}_loss"] = losses.mean()
         found.update(exact.found(losses.samples))
     return EvalLoopOutput(predictions, label_ids, _prefixed(found, prefix), losses.seen)
+
+
+def _full(trainer: Evaluating) -> Precision:
+    """In what the weights themselves are; in training they stay what they are."""
+    args = trainer.args
+    return "no" if trainer.is_in_train else "bf16" if args.bf16_full_eval else "fp16" if args.fp16_full_eval else "no"
 
 
 _KEPT = ("predictions", "labels", "inputs")

@@ -16,6 +16,7 @@ from worker.trainer.state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     from worker.trainer.data import Epoch
+    from worker.trainer.losses import LabelSmoother
     from worker.trainer.metrics import Metric
     from worker.trainer.saving import SaveFailed
     from worker.trainer.step import Step
@@ -48,6 +49,7 @@ class Parts:
     compute_loss_func: Callable[..., Tensor] | None
     compute_metrics: Callable[..., dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
+    label_smoother: LabelSmoother | None
     metrics: list[str | Callable[[], Metric]]
 
     optimizer: Any

@@ -189,7 +189,9 @@ def _progress(trainer: Saving) -> dict[str, Any]:
     if args.save_only_model:
         return told
     places = {"places": trainer._epoch.places()} if trainer._epoch is not None else {}
+    scale = trainer.strategy.scale
     return {
+        **({} if scale is None else {files.SCALER: scale.state_dict()}),
         files.OPTIMIZER: trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(),
         files.SCHEDULER: trainer.lr_scheduler.state_dict(),
         files.RNG: {**files.rng_state(), **places},
@@ -270,6 +272,8 @@ def load_optimizer(trainer: Saving, folder: Path) -> None:
     optimizer = trainer.strategy.plain_optimizer(trainer.optimizer)
     stored = files.load_tensors(folder, files.OPTIMIZER)
     schedule = files.load_tensors(folder, files.SCHEDULER)
+    if trainer.strategy.scale is not None and (folder / files.SCALER).exists():
+        trainer.strategy.scale.load_state_dict(files.load_tensors(folder, files.SCALER))
     scheduler = trainer.lr_scheduler
     if not (trainer.made_schedule and isinstance(scheduler, LambdaLR)):
         optimizer.load_state_dict(stored)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from worker.trainer.named import NamedOptimizers, backward_of
+from worker.trainer.precision import LossScale
 from worker.trainer.schedules import follows_a_metric
 from worker.trainer.tally import Tally
 
@@ -27,6 +28,8 @@ class Step:
         self.trainer = trainer
         self.model = trainer.model_wrapped
         self.optimizer = strategy.plain_optimizer(trainer.optimizer)
+        stepper = strategy.stepper(trainer.optimizer)
+        self.step = stepper.step
         self.micro_step = micro_step(trainer, self.model)
         self.count = _counter(trainer)
         # The model's, in its order, so that the norm is summed up as the reference sums it; and what is not the
@@ -43,6 +46,8 @@ class Step:
         # A schedule that follows a metric moves after evaluations, not after steps.
         follows_metric = follows_a_metric(trainer.lr_scheduler)
         self.advance = _nothing if follows_metric else trainer.lr_scheduler.step
+        if strategy.scale is not None and not follows_metric:
+            self.advance = partial(_unless_skipped, strategy.scale, trainer.lr_scheduler.step)
         # torch warns where a schedule has never seen its optimizer step; it may have seen Accelerate's wrapper only.
         own = getattr(trainer.lr_scheduler, "optimizer", None)
         if own is not None:
@@ -64,7 +69,7 @@ class Step:
         self.tally.end_step()
         self.grad_norm = self.clip(self.parameters, self.max_norm)
         trainer.control = events.on_pre_optimizer_step(args, state, trainer.control)
-        self.optimizer.step()
+        self.step()
         trainer.control = events.on_optimizer_step(args, state, trainer.control)
         self.learning_rate = self.optimizer.param_groups[0]["lr"]
         self.advance()
@@ -154,6 +159,12 @@ def _norm_when_logged(trainer: Trainer) -> Callable[[Any, float], Tensor | None]
         return None
 
     return norm
+
+
+def _unless_skipped(scale: LossScale, advance: Callable[[], None]) -> None:
+    """A step that overflowed was not made, and the schedule does not count it."""
+    if not scale.skipped:
+        advance()
 
 
 def _nothing() -> None:

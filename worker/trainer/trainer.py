@@ -34,11 +34,13 @@ from worker.trainer.loop import Plan, run_epochs
 from worker.trainer.metrics import Metric, make_metric
 from worker.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named, backward_of
 from worker.trainer.optimizing import Optimizing
+from worker.trainer.precision import use_tf32
 from worker.trainer.report import reporters
 from worker.trainer.reporting import Reporting, set_log_level
 from worker.trainer.saving import Saving
 from worker.trainer.seeds import enable_full_determinism
 from worker.trainer.seeds import set_seed as set_seed
+from worker.trainer.shaping import shaped
 from worker.trainer.state import TrainerControl, TrainerState, TrainOutput
 from worker.trainer.step import make_step
 from worker.trainer.strategies.single import Single
@@ -79,12 +81,15 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self._memory = Memory(is_measured=not self.args.skip_memory_metrics)
         self._memory.start()
         set_log_level(self.args)
+        use_tf32(self.args.tf32)
         self._seed()
         self.create_accelerator_and_postprocess()
         self.model_init = model_init
         if (model is None) == (model_init is None):
             raise ValueError("a Trainer needs a model or a model_init, and only one of them")
         self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
+        smoothing = self.args.label_smoothing_factor
+        self.label_smoother = losses.LabelSmoother(smoothing) if smoothing else None
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.metrics = list(metrics)
         for metric in self.metrics:
@@ -167,17 +172,18 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         self.is_in_train = True
         self._ignore_keys_for_eval = ignore_keys_for_eval
         try:
-            return self._train(resume_from_checkpoint)
+            if self.model_init is not None:
+                self._seed()
+                self._take_model(self.call_model_init())
+                self.optimizer = self.lr_scheduler = None
+            with shaped(self):
+                return self._train(resume_from_checkpoint)
         finally:
             self.is_in_train = False
 
     def _train(self, resume_from: str | Path | bool | None) -> TrainOutput:
         args = self.args
         self._memory.start()
-        if self.model_init is not None:
-            self._seed()
-            self._take_model(self.call_model_init())
-            self.optimizer = self.lr_scheduler = None
         files.sweep(Path(args.output_dir or "."))
         folder = saving.find(self, resume_from)
         loader = self.get_train_dataloader()
@@ -297,7 +303,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
     ) -> tuple[Tensor, Any, bool]:
         """(loss, outputs, whether the loss is already a share of the whole window's)."""
         batch, labels = inputs, inputs.get("labels")
-        if self.compute_loss_func is not None or not self.anatomy.takes_labels:
+        computes = self.compute_loss_func is not None or (self.label_smoother is not None and labels is not None)
+        if computes or not self.anatomy.takes_labels:
             inputs = {name: value for name, value in inputs.items() if name != "labels"}
         scales_itself = self.model_accepts_loss_kwargs and num_items is not None
         if scales_itself:
@@ -306,10 +313,17 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         if self.compute_loss_func is not None:
             return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items), outputs, True
         anatomy = self.anatomy
+        if self.label_smoother is not None and labels is not None:
+            return self._smoothed(outputs, labels, num_items), outputs, num_items is not None
         loss, scaled = losses.loss_and_how(
             outputs, labels, num_items, shifts=anatomy.shifts_labels, family=anatomy.family, inputs=batch
         )
         return loss, outputs, scaled or scales_itself
+
+    def _smoothed(self, outputs: Any, labels: Tensor, num_items: Tensor | int | None) -> Tensor:
+        assert self.label_smoother is not None
+        shifts = self.anatomy.shifts_labels
+        return self.label_smoother(outputs, labels, shift_labels=shifts, num_items_in_batch=num_items)
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
         return self.autocast_smart_context_manager()

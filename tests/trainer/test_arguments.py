@@ -1,0 +1,664 @@
+"""Every argument that is accepted is honoured: each has a test that fails where it is ignored.
+
+`DIFFERS` is a run beside the same run without the argument: what it should change must have changed. What cannot be
+seen in that way has a test of its own; `ELSEWHERE` says where. tests/inventory holds the lists to the arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import footplate
+from contract.arguments import TrainingArguments as Plain
+from tests.trainer import sides
+from worker.components import toy
+from worker.trainer import evaluate, report, watching
+from worker.trainer.activations import repeated_layers
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.samplers import BatchRebalanceSampler, LengthGroupedSampler
+from worker.trainer.testing import Events, digest
+from worker.trainer.trainer import Trainer, set_seed
+
+FIELDS = {field.name for field in dataclasses.fields(Plain)}  # type: ignore[arg-type]
+
+
+def accuracy(found: Any) -> dict[str, float]:
+    return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+
+
+def a_trainer(folder: Path, *callbacks: Any, model: Any = None, data: Any = None, **values: Any) -> Trainer:
+    kind, options = values.pop("kind", Trainer), values.pop("options", {})
+    base = {"max_steps": 4, "learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True}
+    args = TrainingArguments(values.pop("output_dir", str(folder)), **{**base, **values})
+    set_seed(3)
+    rows = toy.classification(n=41) if data is None else data
+    return kind(
+        model or toy.mlp(hidden=16, dropout=0.2),
+        args,
+        train_dataset=rows,
+        eval_dataset=options.pop("eval_dataset", toy.classification(n=22, seed=1)),
+        callbacks=list(callbacks),
+        **options,
+    )
+
+
+def what_came(folder: Path, **values: Any) -> dict[str, Any]:
+    """All that a run shows."""
+    events = Events()
+    trainer = a_trainer(folder, events, **values)
+    output = trainer.train()
+    return {
+        "weights": digest(trainer.model.state_dict()),
+        "history": [sides.timeless(each) for each in trainer.state.log_history],
+        "names": events.names,
+        "steps": output.global_step,
+        "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
+    }
+
+
+BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
+DIVERGES = {"learning_rate": 3.0, "optim": "sgd", "max_grad_norm": 0}
+BOTH = {**BY_STEPS, "save_strategy": "steps", "save_steps": 2}
+DIFFERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    # name: (what must differ, the argument's value, what both runs have)
+    "per_device_train_batch_size": ("weights", {"per_device_train_batch_size": 3}, {}),
+    "num_train_epochs": ("steps", {"num_train_epochs": 1}, {"max_steps": -1}),
+    "max_steps": ("steps", {"max_steps": 3}, {}),
+    "gradient_accumulation_steps": ("names", {"gradient_accumulation_steps": 2}, {}),
+    "learning_rate": ("weights", {"learning_rate": 1e-3}, {}),
+    "lr_scheduler_type": ("weights", {"lr_scheduler_type": "constant"}, {}),
+    "lr_scheduler_kwargs": (
+        "weights", {"lr_scheduler_kwargs": {"num_cycles": 2}}, {"lr_scheduler_type": "cosine_with_restarts"}),
+    "warmup_steps": ("weights", {"warmup_steps": 0.5}, {}),
+    "optim": ("weights", {"optim": "sgd"}, {}),
+    "optim_args": ("weights", {"optim_args": "momentum=0.9"}, {"optim": "sgd"}),
+    "weight_decay": ("weights", {"weight_decay": 0.5}, {}),
+    "adam_beta1": ("weights", {"adam_beta1": 0.5}, {}),
+    "adam_beta2": ("weights", {"adam_beta2": 0.5}, {}),
+    "adam_epsilon": ("weights", {"adam_epsilon": 1e-2}, {}),
+    "max_grad_norm": ("weights", {"max_grad_norm": 1e-3}, {"optim": "sgd"}),
+    "label_smoothing_factor": ("weights", {"label_smoothing_factor": 0.2}, {}),
+    "bf16": ("weights", {"bf16": True}, {}),
+    "fp16": ("weights", {"fp16": True}, {}),
+    "logging_strategy": ("history", {"logging_strategy": "no"}, {}),
+    "logging_steps": ("history", {"logging_steps": 2}, {}),
+    "logging_first_step": ("history", {"logging_first_step": True}, {"logging_steps": 3}),
+    "eval_strategy": ("names", {"eval_strategy": "steps"}, {}),
+    "eval_steps": ("names", {"eval_steps": 1}, {"eval_strategy": "steps", "logging_steps": 2}),
+    "eval_delay": ("names", {"eval_delay": 3}, BY_STEPS),
+    "eval_on_start": ("names", {"eval_on_start": True}, {}),
+    "per_device_eval_batch_size": ("names", {"per_device_eval_batch_size": 3}, BY_STEPS),
+    "prediction_loss_only": (
+        "history", {"prediction_loss_only": True}, {**BY_STEPS, "options": {"compute_metrics": accuracy}}),
+    "save_strategy": ("files", {"save_strategy": "epoch"}, {}),
+    "save_steps": ("files", {"save_steps": 1}, {"save_strategy": "steps"}),
+    "save_total_limit": ("files", {"save_total_limit": 1}, {"save_strategy": "steps", "save_steps": 1}),
+    "keep_last": ("files", {"keep_last": 1}, {"save_strategy": "steps", "save_steps": 1}),
+    "save_only_model": ("files", {"save_only_model": True}, {"save_strategy": "steps"}),
+    "load_best_model_at_end": (
+        "weights", {"load_best_model_at_end": True}, {**BOTH, **DIVERGES}),
+    "seed": ("weights", {"seed": 1}, {}),
+    "data_seed": ("weights", {"data_seed": 1}, {}),
+    "dataloader_drop_last": ("steps", {"dataloader_drop_last": True}, {"max_steps": -1, "num_train_epochs": 1}),
+    "train_sampling_strategy": ("weights", {"train_sampling_strategy": "sequential"}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIFFERS)
+def test_a_run_with_it_is_another_than_without_it(tmp_path: Path, name: str) -> None:
+    seen_in, values, both = DIFFERS[name]
+
+    without = what_came(tmp_path / "without", **dict(both))
+    with_it = what_came(tmp_path / "with", **{**both, **values})
+
+    assert set(values) == {name}
+    assert without[seen_in] != with_it[seen_in]
+
+
+def test_two_runs_alike_are_the_same_run(tmp_path: Path) -> None:
+    """Or the test above would see differences where there are none."""
+    assert what_came(tmp_path / "one", **BOTH) == what_came(tmp_path / "two", **BOTH)
+
+
+OF_THEIR_OWN: dict[str, Callable[[Path], None]] = {}
+"""Filled below: one test per name, under the name."""
+
+
+def about(*names: str) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+    def note(test: Callable[[Path], None]) -> Callable[[Path], None]:
+        OF_THEIR_OWN.update(dict.fromkeys(names, test))
+        return test
+
+    return note
+
+
+@about("output_dir")
+def _(folder: Path) -> None:
+    a_trainer(folder, output_dir=str(folder / "elsewhere"), save_strategy="steps").train()
+    assert [path.name for path in folder.iterdir()] == ["elsewhere"]
+
+
+@about("use_cache")
+def _(folder: Path) -> None:
+    for wanted in (False, True):
+        model = sides.bert("BertForSequenceClassification")
+        a_trainer(folder, model=model, use_cache=wanted)
+        assert model.config.use_cache is wanted  # type: ignore[union-attr]
+
+
+@about("torch_empty_cache_steps")
+def _(folder: Path) -> None:
+    calls, real = [], watching.clear_device_cache
+    watching.clear_device_cache = lambda: calls.append(1)
+    try:
+        a_trainer(folder, torch_empty_cache_steps=2).train()
+    finally:
+        watching.clear_device_cache = real
+    assert len(calls) == 2
+
+
+class Small(nn.Module):
+    """Does not fit more than so many samples."""
+
+    def __init__(self, fits: int) -> None:
+        super().__init__()
+        self.line, self.fits, self.sizes = nn.Linear(8, 4), fits, []  # type: ignore[var-annotated]
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        if len(x) > self.fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        self.sizes.append(len(x))
+        return {"loss": nn.functional.cross_entropy(self.line(x), labels)}
+
+
+@about("auto_find_batch_size")
+def _(folder: Path) -> None:
+    def trained(fits: int, **values: Any) -> Trainer:
+        torch.manual_seed(0)
+        trainer = a_trainer(folder, model=Small(fits), per_device_train_batch_size=8, **values)
+        trainer.train()
+        return trainer
+
+    whole, cut = trained(99), trained(3, auto_find_batch_size=True)
+    assert set(cut.model.sizes) <= {1, 2, 3}  # type: ignore[arg-type]
+    for name, value in whole.model.state_dict().items():
+        torch.testing.assert_close(cut.model.state_dict()[name], value)
+    losses = [[each["loss"] for each in trainer.state.log_history if "loss" in each] for trainer in (whole, cut)]
+    assert losses[0] == pytest.approx(losses[1])
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        trained(3)
+    assert "micro-batches: x (8, 8) torch.float32" in "".join(caught.value.__notes__)
+
+
+NAN = [{"x": torch.full((8,), float("nan")), "labels": torch.tensor(1)}] * 40
+
+
+@about("max_nan_steps")
+def _(folder: Path) -> None:
+    with pytest.raises(FloatingPointError, match=r"2 steps in a row, 1 to 2.*batches 1 to 1 of epoch 0 \(samples \d+"):
+        a_trainer(folder, data=NAN, max_nan_steps=2).train()
+    assert a_trainer(folder, data=NAN).train().global_step == 4
+
+
+@about("include_num_input_tokens_seen")
+def _(folder: Path) -> None:
+    def seen(wanted: Any) -> int:
+        words, rows = sides.tokenizer(), [{"input_ids": each, "label": 0} for each in sides.sentences()]
+        model = sides.bert("BertForSequenceClassification")
+        made = a_trainer(
+            folder, model=model, data=rows, include_num_input_tokens_seen=wanted, options={"processing_class": words}
+        )
+        made.train()
+        assert ("num_input_tokens_seen" in made.state.log_history[0]) is (wanted != "no")
+        return made.state.num_input_tokens_seen
+
+    assert seen("no") == 0 < seen("non_padding") < seen("all") == seen(True)
+
+
+@about("disable_tqdm")
+def _(folder: Path) -> None:
+    shown = [type(each).__name__ for each in a_trainer(folder, disable_tqdm=False).callback_handler.callbacks]
+    hidden = [type(each).__name__ for each in a_trainer(folder, disable_tqdm=True).callback_handler.callbacks]
+    assert "ProgressCallback" in shown
+    assert "PrinterCallback" in hidden
+
+
+@about("log_level", "log_level_replica")
+def _(folder: Path) -> None:
+    logger = logging.getLogger("footplate")
+    before = logger.level
+    try:
+        a_trainer(folder, log_level="error")
+        assert logger.level == logging.ERROR
+    finally:
+        logger.setLevel(before)
+
+    class Replica(TrainingArguments):
+        should_log = False  # type: ignore[assignment]
+
+    assert Replica("out", log_level_replica="debug").get_process_log_level() == logging.DEBUG
+
+
+@about("report_to", "run_name", "logging_dir")
+def _(folder: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    a_trainer(folder, report_to="tensorboard", run_name="mine", logging_dir=str(folder / "logs"), **BY_STEPS).train()
+    told = EventAccumulator(str(folder / "logs" / "mine")).Reload()
+    assert {"train/loss", "train/learning_rate", "eval/loss"} <= set(told.Tags()["scalars"])
+    assert [event.step for event in told.Scalars("train/loss")] == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match="did you mean 'tensorboard'"):
+        a_trainer(folder, report_to="tensorbord")
+    with pytest.raises(ImportError, match="pip install aim"):
+        a_trainer(folder, report_to=["aim"])
+
+
+@about("project")
+def _(folder: Path) -> None:
+    """W&B and trackio have projects; neither is installed here, so who would be told stands in."""
+    told: list[Any] = []
+    trainer = a_trainer(folder, project="mine", run_name="one")
+    trainer.accelerator.init_trackers = lambda project, settings, more: told.append((project, more))
+    report.ReportCallback(trainer, ["wandb"])._open(trainer.args, trainer.state)
+    assert told == [("mine", {"wandb": {"name": "one"}})]
+
+
+@about("eval_do_concat_batches")
+def _(folder: Path) -> None:
+    shapes: list[Any] = []
+
+    def note(found: Any) -> dict[str, Any]:
+        shapes.append([len(each) for each in found.predictions])
+        return {}
+
+    a_trainer(folder, eval_do_concat_batches=False, options={"compute_metrics": note}).evaluate()
+    assert shapes == [[8, 8, 6]]
+
+
+@about("eval_accumulation_steps")
+def _(folder: Path) -> None:
+    held: list[int] = []
+    real = evaluate.Kept._move
+
+    def note(self: Any) -> None:
+        held.append(len(self._on_device))
+        real(self)
+
+    evaluate.Kept._move = note  # type: ignore[method-assign]
+    try:
+        a_trainer(folder, eval_accumulation_steps=2, options={"compute_metrics": accuracy}).evaluate()
+    finally:
+        evaluate.Kept._move = real  # type: ignore[method-assign]
+    assert max(held) == 2
+
+
+@about("include_for_metrics")
+def _(folder: Path) -> None:
+    seen: list[Any] = []
+
+    def note(found: Any) -> dict[str, Any]:
+        seen.append((found.inputs, found.losses))
+        return {}
+
+    class Named(toy_mlp()):  # type: ignore[misc]
+        main_input_name = "x"
+
+    a_trainer(
+        folder, model=Named(8, 16, 2, 4, 0.0), include_for_metrics=["inputs", "loss"], options={"compute_metrics": note}
+    ).evaluate()
+    inputs, losses = seen[0]
+    assert inputs.shape == (22, 8)
+    assert losses.shape == (22,)
+    with pytest.raises(ValueError, match="known are inputs and loss"):
+        a_trainer(folder, include_for_metrics=["input"])
+
+
+def toy_mlp() -> type:
+    from worker.components.toy_models import Mlp
+
+    return Mlp
+
+
+@about("batch_eval_metrics")
+def _(folder: Path) -> None:
+    calls: list[tuple[int, bool]] = []
+
+    def by_batch(found: Any, compute_result: bool) -> dict[str, float]:
+        calls.append((len(found.label_ids), compute_result))
+        return {"batches": len(calls)} if compute_result else {}
+
+    found = a_trainer(folder, batch_eval_metrics=True, options={"compute_metrics": by_batch}).evaluate()
+    assert calls == [(8, False), (8, False), (6, True)]
+    assert found["eval_batches"] == 3
+    with pytest.raises(ValueError, match="must take compute_result"):
+        a_trainer(folder, batch_eval_metrics=True, options={"compute_metrics": accuracy})
+
+
+@about("label_names")
+def _(folder: Path) -> None:
+    assert "eval_loss" not in a_trainer(folder, label_names=["answers"]).evaluate()
+    assert "eval_loss" in a_trainer(folder).evaluate()
+
+
+class Given(Trainer):
+    """Evaluations as a test wants them."""
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        found = {
+            **super().evaluate(*args, **kwargs),
+            "eval_rank": {1: 5.0, 2: 9.0, 3: 1.0, 4: 7.0}[self.state.global_step],
+        }
+        self.state.log_history[-1]["eval_rank"] = found["eval_rank"]
+        return found
+
+
+EVERY = {"kind": Given, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+
+
+@about("metric_for_best_model", "greater_is_better")
+def _(folder: Path) -> None:
+    for greater, step in ((True, 2), (False, 3)):
+        trainer = a_trainer(folder, metric_for_best_model="rank", greater_is_better=greater, **EVERY)
+        trainer.train()
+        assert (trainer.state.best_global_step, trainer.state.best_model_checkpoint) == (
+            step,
+            str(folder / f"checkpoint-{step}"),
+        )
+    with pytest.raises(ValueError, match="metric_for_best_model is 'acuracy', and no evaluation will have it"):
+        a_trainer(folder, metric_for_best_model="acuracy", options={"metrics": ["accuracy"]}, **BY_STEPS)
+
+
+@about("keep_best")
+def _(folder: Path) -> None:
+    a_trainer(folder, metric_for_best_model="rank", greater_is_better=True, keep_last=1, keep_best=1, **EVERY).train()
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-2", "checkpoint-4"]
+
+
+@about("save_in_background")
+def _(folder: Path) -> None:
+    """The loop goes on while the disk waits: the first checkpoint is held back until the second step has been made."""
+    import threading
+
+    from worker.trainer import checkpoint as files
+
+    go_on, told, real = threading.Event(), [], files.commit
+
+    def held(*args: Any) -> Any:
+        assert go_on.wait(60)
+        return real(*args)
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 2:
+                assert told == []
+                go_on.set()
+
+        def on_save(self, args: Any, state: Any, control: Any, checkpoint: Any = None, **kwargs: Any) -> None:
+            told.append(checkpoint.step)
+
+    files.commit = held
+    try:
+        a_trainer(folder, Watch(), save_in_background=True, save_strategy="steps", save_steps=1).train()
+    finally:
+        files.commit = real
+    assert told == [1, 2, 3, 4]
+    assert len(list(folder.iterdir())) == 4
+
+
+@about("enable_jit_checkpoint")
+def _(folder: Path) -> None:
+    class Terminate(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    output = a_trainer(folder, Terminate(), enable_jit_checkpoint=True).train()
+    assert (output.global_step, [path.name for path in folder.iterdir()]) == (2, ["checkpoint-2"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@about("restore_callback_states_from_checkpoint", "resume_from_checkpoint")
+def _(folder: Path) -> None:
+    early = {"metric_for_best_model": "loss", **BOTH}
+
+    def counter(restores: bool) -> int:
+        patience = footplate.EarlyStoppingCallback(early_stopping_patience=9, early_stopping_threshold=99.0)
+        trainer = a_trainer(folder, patience, restore_callback_states_from_checkpoint=restores, **early)
+        trainer.train(
+            resume_from_checkpoint=TrainingArguments("x", resume_from_checkpoint=str(done)).resume_from_checkpoint
+        )
+        return patience.early_stopping_patience_counter
+
+    a_trainer(folder, footplate.EarlyStoppingCallback(9, 99.0), **early).train()
+    done = folder / "checkpoint-4"
+    assert counter(True) > counter(False) == 0
+
+
+@about("ignore_data_skip")
+def _(folder: Path) -> None:
+    a_trainer(folder, save_strategy="steps", save_steps=2).train()
+    skipped, again = (
+        trained_on(folder, resume=str(folder / "checkpoint-2"), ignore_data_skip=wanted) for wanted in (False, True)
+    )
+    assert skipped != again
+    assert again[0] == trained_on(folder)[0]
+
+
+def trained_on(folder: Path, resume: str | None = None, **values: Any) -> list[str]:
+    """Which batches were seen."""
+    seen: list[str] = []
+
+    class Note(Trainer):
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            seen.append(digest(inputs["x"]))
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    a_trainer(folder, kind=Note, **values).train(resume_from_checkpoint=resume)
+    return seen
+
+
+@about("full_determinism")
+def _(folder: Path) -> None:
+    kept = {name: os.environ.get(name) for name in ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG")}
+    try:
+        a_trainer(folder, full_determinism=True)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.deterministic = False
+        for name, value in kept.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+@about("use_cpu")
+def _(folder: Path) -> None:
+    """Seen in what Accelerate is asked for, since there need not be a GPU."""
+    assert a_trainer(folder, use_cpu=True).accelerator.state._cpu is True
+    assert a_trainer(folder, use_cpu=False).accelerator.state._cpu is False
+
+
+@about(
+    "dataloader_num_workers", "dataloader_persistent_workers", "dataloader_prefetch_factor",
+    "dataloader_multiprocessing_context", "dataloader_in_order",
+)  # fmt: skip
+def _(folder: Path) -> None:
+    loader = a_trainer(
+        folder,
+        dataloader_num_workers=2,
+        dataloader_persistent_workers=True,
+        dataloader_prefetch_factor=5,
+        dataloader_multiprocessing_context="spawn",
+        dataloader_in_order=False,
+    ).get_train_dataloader()
+    plain = loader.base_dataloader
+    assert (plain.num_workers, plain.persistent_workers, plain.prefetch_factor) == (2, True, 5)
+    assert plain.multiprocessing_context.get_start_method() == "spawn"
+    assert plain.in_order is False
+
+
+@about("dataloader_pin_memory")
+def _(folder: Path) -> None:
+    real, torch.cuda.is_available = torch.cuda.is_available, lambda: True
+    try:
+        from worker.trainer.collators import default_data_collator
+        from worker.trainer.data import make_loader
+
+        pinned = [
+            make_loader([1], Plain("out", dataloader_pin_memory=wanted), default_data_collator, 1, None).pin_memory
+            for wanted in (True, False)
+        ]
+    finally:
+        torch.cuda.is_available = real
+    assert pinned == [True, False]
+
+
+@about("remove_unused_columns")
+def _(folder: Path) -> None:
+    rows = [{**row, "note": torch.zeros(1)} for row in toy.classification(n=16)]
+    a_trainer(folder, data=rows, remove_unused_columns=True).train()
+    with pytest.raises(TypeError, match="note"):
+        a_trainer(folder, data=rows, remove_unused_columns=False).train()
+
+
+class Columns(list[Any]):
+    column_names = ("input_ids", "size")
+
+    def __getitem__(self, key: Any) -> Any:
+        return [len(row["input_ids"]) for row in self] if key == "size" else super().__getitem__(key)
+
+
+@about("length_column_name")
+def _(folder: Path) -> None:
+    rows = Columns({"input_ids": each} for each in sides.sentences())
+    for name, expected in (("size", [len(each["input_ids"]) for each in rows]), ("length", None)):
+        strategy = {"train_sampling_strategy": "group_by_length", "length_column_name": name}
+        sampler = a_trainer(folder, data=rows, **strategy)._get_train_sampler(rows)
+        assert isinstance(sampler, LengthGroupedSampler)
+        assert expected is None or sampler.lengths == expected
+    weighed = a_trainer(folder, data=rows, train_sampling_strategy="batch_rebalance", length_column_name="size")
+    assert isinstance(weighed._get_train_sampler(rows), BatchRebalanceSampler)
+
+
+@about("debug")
+def _(folder: Path) -> None:
+    with pytest.raises(FloatingPointError, match=r"in step 1, what goes in of .* is NaN or infinite: \(8, 8\)"):
+        a_trainer(folder, data=NAN, debug="underflow_overflow").train()
+
+
+@about("skip_memory_metrics")
+def _(folder: Path) -> None:
+    def told(skip: bool) -> bool:
+        return "train_mem_cpu_alloc_delta" in a_trainer(folder, skip_memory_metrics=skip).train().metrics
+
+    assert (told(False), told(True)) == (True, False)
+
+
+@about("do_train", "do_eval", "do_predict")
+def _(folder: Path) -> None:
+    """For scripts: they hold what was said, and follow eval_strategy."""
+    args = TrainingArguments("out", do_train=True, do_predict=True)
+    assert (args.do_train, args.do_eval, args.do_predict) == (True, False, True)
+    assert TrainingArguments("out", eval_strategy="epoch").do_eval
+
+
+@about("bf16_full_eval", "fp16_full_eval")
+def _(folder: Path) -> None:
+    for name, dtype in (("bf16_full_eval", torch.bfloat16), ("fp16_full_eval", torch.float16)):
+        kinds = []
+
+        class Look(TrainerCallback):
+            def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                kinds.append(next(kwargs["model"].parameters()).dtype)  # noqa: B023
+
+        rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 3
+        options = {"eval_dataset": rows}
+        trainer = a_trainer(folder, Look(), model=toy.gpt(width=8), data=rows, **{name: True}, options=options)
+        trainer.evaluate()
+        assert set(kinds) == {dtype}
+        assert next(trainer.model.parameters()).dtype is torch.float32
+
+
+@about("tf32")
+def _(folder: Path) -> None:
+    if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8:
+        a_trainer(folder, tf32=True)
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    else:
+        with pytest.raises(ValueError, match="tf32"):
+            a_trainer(folder, tf32=True)
+
+
+@about(
+    "activation_checkpointing", "activation_checkpointing_kwargs",
+    "gradient_checkpointing", "gradient_checkpointing_kwargs",
+)  # fmt: skip
+def _(folder: Path) -> None:
+    def forwards(**values: Any) -> int:
+        model, calls = toy.gpt(layers=4, width=16), []
+        for layer in repeated_layers(model):
+            next(layer.children()).register_forward_hook(lambda *_: calls.append(1))
+        a_trainer(folder, model=model, data=toy.text(n=8, length=8), max_steps=1, **values).train()
+        return len(calls)
+
+    once = forwards()
+    assert forwards(activation_checkpointing=True) == forwards(gradient_checkpointing=True) == 2 * once
+    every_other = {"every_n_layers": 2}
+    assert forwards(activation_checkpointing=True, activation_checkpointing_kwargs=every_other) == 1.5 * once
+    assert forwards(gradient_checkpointing=True, gradient_checkpointing_kwargs=every_other) == 1.5 * once
+
+
+@about("torch_compile", "torch_compile_backend", "torch_compile_mode")
+def _(folder: Path) -> None:
+    model = toy.mlp()
+    a_trainer(folder, model=model, torch_compile_backend="eager", max_steps=1).train()
+    assert model._compiled_call_impl is not None
+    asked: list[Any] = []
+    watched = toy.mlp()
+    watched.compile = lambda **options: asked.append(options)
+    a_trainer(folder, model=watched, torch_compile_mode="max-autotune", max_steps=1).train()
+    assert asked == [{"backend": "inductor", "mode": "max-autotune"}]
+    untouched = toy.mlp()
+    a_trainer(folder, model=untouched, max_steps=1).train()
+    assert untouched._compiled_call_impl is None
+
+
+@about("neftune_noise_alpha")
+def _(folder: Path) -> None:
+    def weights(**values: Any) -> str:
+        torch.manual_seed(0)
+        trainer = a_trainer(folder, model=toy.gpt(width=16), data=toy.text(n=8, length=8), max_steps=2, **values)
+        trainer.train()
+        assert not any(module._forward_hooks for module in trainer.model.modules())
+        return digest(trainer.model.state_dict())
+
+    assert weights() != weights(neftune_noise_alpha=5.0)
+
+
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
+def test_it_does_what_it_says(tmp_path: Path, name: str) -> None:
+    OF_THEIR_OWN[name](tmp_path)
+
+
+ELSEWHERE = {"logging_nan_inf_filter": "tests/trainer/test_losses.py::test_a_loss_that_is_nan_is_never_hidden"}
+
+
+def test_every_argument_that_is_accepted_is_tested_to_be_honoured() -> None:
+    tested = {*DIFFERS, *OF_THEIR_OWN, *ELSEWHERE}
+
+    assert FIELDS - tested == set(), "add a test that fails where they are ignored"
+    assert tested - FIELDS == set()
+    for place in ELSEWHERE.values():
+        path, _, test = place.partition("::")
+        assert f"def {test}(" in Path(path).read_text()
