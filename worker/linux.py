@@ -5,6 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -40,3 +44,23 @@ def kill_group(pid: int, by: signal.Signals = signal.SIGKILL) -> None:
         os.killpg(pid, by)
     except ProcessLookupError:
         return
+
+
+def children() -> list[int]:
+    """Of this process, whichever of its threads forked them; the adopted and the dead that nobody waited for too."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        # A thread may end meanwhile.
+        with suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def kill_children(which: Callable[[int], bool] = lambda pid: True, *, within: float = 1.0) -> None:
+    """And, where this process adopts orphans, theirs in turn. Who does not even die of SIGKILL in time is left."""
+    deadline = time.monotonic() + within
+    while (left := [pid for pid in children() if which(pid)]) and time.monotonic() < deadline:
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.001)

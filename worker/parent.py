@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -23,7 +24,7 @@ from contract.errors import SettingsError
 from contract.messages import Gpu
 from worker.gpus import inventory
 from worker.heartbeat import Heartbeat
-from worker.linux import die_with_parent
+from worker.linux import adopt_orphans, die_with_parent, kill_children
 from worker.node import Node, claim_node
 from worker.settings import WorkerSettings
 
@@ -81,6 +82,8 @@ class WarmKeeper(threading.Thread):
         while True:
             started = time.monotonic()
             code = self._process.wait()
+            # Training dies with it. Who had run away from training's group comes to us, the next to adopt orphans.
+            kill_children(_is_of_training)
             failures = failures + 1 if time.monotonic() - started < 60 else 0
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             log.error("the warm parent ended with %s; another one starts in %.0f s", code, pause)
@@ -99,6 +102,13 @@ class WarmKeeper(threading.Thread):
         command = [sys.executable, "-m", "worker.warm", str(node().places.run), str(os.getpid())]
         environment = clean_environment(os.environ)
         return subprocess.Popen(command, stdin=self._lifeline, env=environment, start_new_session=True)
+
+
+def _is_of_training(pid: int) -> bool:
+    """Ours live in our session; what a warm parent leaves behind lives in others."""
+    with suppress(ProcessLookupError):
+        return os.getsid(pid) != os.getsid(0)
+    return False
 
 
 _keeper: WarmKeeper | None = None
@@ -128,6 +138,7 @@ def _become_node(conf: Any, **_: Any) -> None:
     conf.task_default_queue = conf.task_default_exchange = conf.task_default_routing_key = queue.name
     # One more than may run: the canary must not wait behind a running attempt.
     conf.worker_concurrency = _node.slots + 1
+    adopt_orphans()
     _keeper = WarmKeeper()
     _heartbeat = Heartbeat(settings(), _node, gpus)
 

@@ -27,7 +27,7 @@ from typing import NoReturn
 from pydantic import BaseModel, ValidationError
 
 from worker.launch import FD_NAMES, TO_WARM, Exited, Start, Started, close_all_but, listen
-from worker.linux import adopt_orphans, die_with_parent, kill_group
+from worker.linux import adopt_orphans, die_with_parent, kill_children, kill_group
 from worker.node import Places
 
 log = logging.getLogger("footplate.warm")
@@ -56,7 +56,8 @@ class Warm:
         self._pid = os.getpid()
         self._listening, self._lifeline = listening, lifeline
         self._ranks: dict[socket.socket, list[Rank]] = {}
-        self._describer: int | None = None
+        self._forked: set[int] = set()
+        """Those of our children that we did not adopt, until they are waited for."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._end)
@@ -73,16 +74,16 @@ class Warm:
         pid = os.fork()
         if pid == 0:
             _become(self._pid, [1, 2], lambda: _describe(path))
-        self._describer, pidfd = pid, os.pidfd_open(pid)
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._described(pidfd))
+        pidfd = os.pidfd_open(pid)
+        self._forked.add(pid)
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._described(pid, pidfd))
 
-    def _described(self, pidfd: int) -> None:
-        assert self._describer is not None
+    def _described(self, pid: int, pidfd: int) -> None:
         self._selector.unregister(pidfd)
         os.close(pidfd)
-        if code := os.waitstatus_to_exitcode(os.waitpid(self._describer, 0)[1]):
+        if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
             log.error("the child that describes the components ended with %s: this node announces none", code)
-        self._describer = None
+        self._forked.remove(pid)
 
     def _accept(self) -> None:
         supervisor, _ = self._listening.accept()
@@ -127,6 +128,7 @@ class Warm:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
+        self._forked.add(pid)
         rank = Rank(number, pid, pidfd, supervisor)
         self._ranks[supervisor].append(rank)
         self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._reap(rank))
@@ -138,6 +140,7 @@ class Warm:
         # Until it is waited for, its number belongs to nobody else.
         rank.kill(signal.SIGKILL)
         _, status, usage = os.wait4(rank.pid, 0)
+        self._forked.remove(rank.pid)
         os.close(rank.pidfd)
         if rank in self._ranks.get(rank.supervisor, []):
             self._ranks[rank.supervisor].remove(rank)
@@ -146,16 +149,8 @@ class Warm:
         self._reap_orphans()
 
     def _reap_orphans(self) -> None:
-        """Grandchildren whose parents died are ours: the dead are buried, the runaways end with the last rank."""
-        living = {rank.pid for ranks in self._ranks.values() for rank in ranks}
-        with suppress(OSError):
-            for text in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                pid = int(text)
-                if pid not in (*living, self._describer) and (
-                    not living or os.waitid(os.P_PID, pid, _GONE) is not None
-                ):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+        """Training adopts the orphans below it, so whoever comes to us was left by one that is gone."""
+        kill_children(lambda pid: pid not in self._forked)
 
     def _bury(self, supervisor: socket.socket) -> None:
         """A supervisor is gone, whatever the reason: nothing that it started may go on."""
@@ -168,10 +163,9 @@ class Warm:
         for ranks in self._ranks.values():
             for rank in ranks:
                 rank.kill(signal.SIGKILL)
+        # Last, so that who ran away from his group has come to us.
+        kill_children()
         os._exit(0)
-
-
-_GONE = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 def _tell(supervisor: socket.socket, message: BaseModel) -> None:
@@ -204,6 +198,7 @@ def _become(warm: int, kept: list[int], work: Callable[[], int]) -> NoReturn:
 def _train(fds: list[int], forked_at: float) -> int:
     from worker import run
 
+    adopt_orphans()
     order, events, stop, stdout, stderr = fds
     for fd, number in ((stdout, 1), (stderr, 2)):
         os.dup2(fd, number)

@@ -46,15 +46,16 @@ class Running:
         self.training = descendants(worker.pid, lambda pid: os.readlink(f"/proc/{pid}/cwd").startswith(folder))
         self.head = next(pid for pid in self.training if os.getpgid(pid) == pid)
         self.warm = next(pid for pid in self.everyone if "worker.warm" in command(pid) and pid not in self.training)
-        self.supervisor = self._holder_of(start.journals.resolve().as_posix())
+        self.supervisors = self._holders_of(start.journals.resolve().as_posix())
+        self.supervisor = self.supervisors[0]
         assert len(self.training) == 3
 
-    def _holder_of(self, folder: str) -> int:
-        for pid in self.everyone:
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                if os.readlink(f"/proc/{pid}/fd/{fd}").startswith(folder):
-                    return pid
-        raise AssertionError("nobody holds the journal")
+    def _holders_of(self, folder: str) -> list[int]:
+        def holds(pid: int) -> bool:
+            fds = Path(f"/proc/{pid}/fd")
+            return any(os.readlink(fd).startswith(folder) for fd in fds.iterdir())
+
+        return [pid for pid in self.everyone if holds(pid)]
 
     def all_gone(self, pids: list[int]) -> None:
         until(lambda: not any(map(is_alive, pids)), within=1.0, what="everyone is gone")
@@ -104,6 +105,25 @@ def test_kill_the_supervisor(running: Running, control: FakeControl) -> None:
     seqs = [event["seq"] for event in control.of(running.job)]
     assert seqs == list(range(1, len(seqs) + 1))
     runs_another(running, control)
+
+
+def test_two_supervisors_killed_with_their_trainings_leave_the_guardian_at_its_work(
+    start_node: NodeStarter, control: FakeControl
+) -> None:
+    worker = start_node(slots=2)
+    running = [Running(worker, control, control.node(), start_node) for _ in range(2)]
+    warm = running[1].warm
+    os.kill(warm, signal.SIGSTOP)
+    for pid in (*running[1].supervisors, *(one.head for one in running)):
+        os.kill(pid, signal.SIGKILL)
+
+    # It hears of all four deaths in one turn of its loop.
+    os.kill(warm, signal.SIGCONT)
+
+    for one in running:
+        one.all_gone(one.training)
+    runs_another(running[0], control)
+    assert is_alive(warm)
 
 
 def test_kill_the_warm_parent(running: Running, control: FakeControl) -> None:
