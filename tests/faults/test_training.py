@@ -15,6 +15,8 @@ from tests.faults.mischief import memory_cgroup, toy
 from tests.support.processes import is_alive, until
 from tests.support.system import JSON, LONG_TOY, System
 
+pytestmark = pytest.mark.timeout(240)
+
 DEATHS = {
     "kill": ("crashed", "killed"),
     "segfault": ("crashed", "sigsegv"),
@@ -105,9 +107,11 @@ def it_stalls(system: System, job: str, *, attempt: int, frozen: slice) -> None:
 @pytest.mark.fault(14, without="KILL after TERM", red="ends within its deadline")
 def test_training_that_ignores_its_stop_is_killed_with_all_that_it_started(system: System, lairs: Path) -> None:
     system.environment |= {"FOOTPLATE_STOP_SECONDS": str(STOP_SECONDS), "FOOTPLATE_KILL_SECONDS": "30"}
-    system.start()
+    system.start(slots=2)
     lair = lairs / "deaf"
-    job = system.submit(toy("hang", lair, steps=[5]))
+    endless = toy("hang", lair, steps=[])
+    endless["training"] |= {"max_steps": 100_000}
+    job, neighbour = system.submit(toy("hang", lair, steps=[5])), system.submit(endless)
     system.until(lambda: len(mischief.children(lair)) == 2, within=60, what="it hangs, with two children", job=job)
     family = [*system.training_pids(job), *mischief.children(lair)]
 
@@ -118,6 +122,7 @@ def test_training_that_ignores_its_stop_is_killed_with_all_that_it_started(syste
     ends = "it ends within its deadline"
     system.until(lambda: system.state(job) == "cancelled", within=STOP_SECONDS + 4, what=ends, job=job)
     until(lambda: not any(map(is_alive, family)), within=1, what="all that it started is gone")
+    assert (system.state(neighbour), system.job(neighbour)["attempt"]) == ("running", 1)
 
 
 @pytest.mark.fault(22, without="poison is counted", red="gives up after 5 attempts")
