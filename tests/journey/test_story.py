@@ -119,7 +119,7 @@ def test_cancel_while_running_stops_it_in_every_mode(system: System, mode: str) 
 def test_cancel_while_queued_is_immediate_and_no_worker_starts_it(system: System) -> None:
     system.start_service()
     job = system.submit()
-    assert system.job(job)["reason"] == "no_such_shape"
+    system.until(lambda: system.job(job)["reason"] == "no_such_shape", within=10, what="it knows why it waits", job=job)
 
     answer = system.do(job, "cancel")
     system.start_node()

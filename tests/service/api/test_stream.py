@@ -126,8 +126,8 @@ async def test_many_readers_share_one_read_of_sql(api: Api, monkeypatch: pytest.
     ("path", "code"),
     [
         ("/jobs/nonsense/stream", 4404),
-        (f"/jobs/{new_job_id()}/stream", 4404),
-        (f"/jobs/{new_job_id()}/metrics", 4404),
+        ("/jobs/job_0123456789abcdef0123456789abcdef/stream", 4404),
+        ("/jobs/job_0123456789abcdef0123456789abcdef/metrics", 4404),
         ("/jobs/{job}/stream?after=-1", 4400),
         ("/jobs/{job}/stream?after=x", 4400),
         ("/jobs/{job}/stream?after=99", 4400),
