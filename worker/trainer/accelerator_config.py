@@ -1,0 +1,42 @@
+"""AcceleratorConfig: what the Accelerator under the Trainer is told about data and accumulation."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class AcceleratorConfig:
+    split_batches: bool = False
+    """A loader's batch is shared among the processes, instead of each having one of its own."""
+    dispatch_batches: bool | None = None
+    """The main process alone reads, and sends to the others; None does so for iterable data."""
+    even_batches: bool = True
+    """Samples from the beginning fill the last batch up, so that all processes have as much."""
+    use_seedable_sampler: bool = True
+    """Shuffling follows the seed alone."""
+    non_blocking: bool = False
+    """Batches go to the device without waiting; wants pinned memory."""
+    gradient_accumulation_kwargs: dict[str, Any] | None = None
+    """Further arguments of Accelerate's GradientAccumulationPlugin."""
+    use_configured_state: bool = False
+    """Takes a PartialState that the script made, instead of a fresh one."""
+
+    @classmethod
+    def from_json_file(cls, json_file: Any) -> AcceleratorConfig:
+        values = json.loads(Path(json_file).read_text(encoding="utf-8"))
+        known = [field.name for field in fields(cls)]
+        odd = sorted(set(values) - set(known))
+        if odd:
+            raise ValueError(f"The config file at {json_file} had unknown keys ({odd}). Known: {', '.join(known)}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(self.__dict__)
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        return self.__dict__.pop(key, default)
