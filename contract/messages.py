@@ -92,6 +92,10 @@ class NodeBeat(Message):
     """Sent until the reply names its hash as known."""
     versions: dict[str, str] = Field(default_factory=dict)
     running: list[RunningAttempt] = Field(default_factory=list)
+    dead: list[RunningAttempt] = Field(default_factory=list)
+    """Their supervisor is gone without a word, and all that they had said has arrived: no lease need be waited out."""
+    unsent: int = 0
+    """Events of dead attempts, in this node's journals, that were not acknowledged."""
 
 
 class CheckpointOffer(BaseModel):

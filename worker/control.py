@@ -37,6 +37,8 @@ HURRY_SECONDS = 0.02
 SILENCE_SECONDS = 5.0
 """Nothing acknowledged for this long: send again. Doubles with every try that brings nothing."""
 LONGEST_SILENCE_SECONDS = 60.0
+OUTAGE_SECONDS = 2.0
+"""A Redis that was away for longer is told in the job's history."""
 
 
 def batch(header: Header, first: int, events: list[bytes]) -> bytes:
@@ -137,6 +139,8 @@ class Link(threading.Thread):
     def __init__(self, client: redis.Redis, grant: Grant, journal: Journal, wake: int) -> None:
         super().__init__(name=f"link-{grant.claim}", daemon=True)
         self.replies: SimpleQueue[AttemptReply] = SimpleQueue()
+        self.outages: SimpleQueue[float] = SimpleQueue()
+        """For how many seconds Redis did not answer, once it does again."""
         self.is_hurried = False
         self._client, self._grant = client, grant
         self._sender = Sender(journal, grant.watermark)
@@ -146,6 +150,8 @@ class Link(threading.Thread):
         self._closing = threading.Event()
         self._number = 0
         self._beat_due = self._sent_at = 0.0
+        self._answered_at = time.monotonic()
+        self._away_since: float | None = None
 
     @property
     def acknowledged(self) -> int:
@@ -172,7 +178,6 @@ class Link(threading.Thread):
             os.close(self._wake)
 
     def _speak(self) -> None:
-        away_since = 0.0
         while not self._closing.is_set():
             listener = None
             try:
@@ -180,9 +185,12 @@ class Link(threading.Thread):
                 self._sender.rewind()
                 self._talk(listener)
             except AWAY as error:
-                away_since = away_since or time.monotonic()
+                if self._away_since is None:
+                    # A broken line is noticed at once, a silent Redis only by its silence.
+                    is_silent = isinstance(error, TimeoutError | redis.TimeoutError)
+                    self._away_since = self._answered_at if is_silent else time.monotonic()
                 log.warning("%s attempt %s: Redis is away (%s)", self._grant.job, self._grant.attempt, error)
-                self._closing.wait(0.2 if time.monotonic() - away_since < 5 else 1.0)
+                self._closing.wait(0.2 if time.monotonic() - self._answered_at < 10 else 1.0)
             except Exception:
                 # This thread is the attempt's voice: nothing that one turn trips over may end it.
                 log.exception("%s attempt %s: a turn with control failed", self._grant.job, self._grant.attempt)
@@ -223,7 +231,15 @@ class Link(threading.Thread):
         before = self._sender.acknowledged
         self._sent_at = now
         self._sender.exchange(self._client, beat)
+        self._note_answer()
         if self._sender.acknowledged != before:
+            os.eventfd_write(self._wake, 1)
+
+    def _note_answer(self) -> None:
+        self._answered_at = time.monotonic()
+        away_since, self._away_since = self._away_since, None
+        if away_since is not None and self._answered_at - away_since > OUTAGE_SECONDS:
+            self.outages.put(self._answered_at - away_since)
             os.eventfd_write(self._wake, 1)
 
     def _beat(self) -> AttemptBeat:

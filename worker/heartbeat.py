@@ -26,9 +26,10 @@ from pydantic import ValidationError
 from contract import keys, layout
 from contract.messages import Gpu, NodeBeat, NodeReply, RunningAttempt
 from worker.control import Sender
-from worker.journal import SUFFIX, Journal, header_of, is_owned
+from worker.journal import SUFFIX, Header, Journal, header_of, is_owned
 from worker.node import Node
 from worker.redis_line import AWAY, BLOCK_SECONDS, connect, post
+from worker.scratch import sweep
 from worker.settings import WorkerSettings
 
 log = logging.getLogger("footplate.worker")
@@ -41,6 +42,9 @@ RESTART_BEATS, RESTART_SECONDS = 30, 8.0
 RESEND_AT_ONCE = 4
 LEFTOVER_SECONDS = 3.0
 KEEP_JOURNALS_SECONDS = 7 * 86400
+TELL_DEAD_SECONDS = 60.0
+"""How long each beat names an attempt whose supervisor died: a beat may be lost. A lease ends it, too."""
+SWEEP_SECONDS = 10.0
 
 
 class Heartbeat(threading.Thread):
@@ -54,6 +58,7 @@ class Heartbeat(threading.Thread):
         self._canary = Canary(node, settings.beat_seconds)
         self._resender = Resender(node.places.journals)
         self._refused: str | None = None
+        self._swept_at = 0.0
 
     def run(self) -> None:
         client = connect(self._settings.redis)
@@ -82,8 +87,7 @@ class Heartbeat(threading.Thread):
         found = []
         for path in self._node.places.journals.glob(f"*{SUFFIX}"):
             if path not in self._resender.taken and is_owned(path) and (header := header_of(path)):
-                one = RunningAttempt(job=header.job, attempt=header.attempt, fence=header.fence, claim=header.claim)
-                found.append(one)
+                found.append(_attempt_of(header))
         return found
 
     def _send_leftovers(self, client: redis.Redis) -> None:
@@ -105,6 +109,7 @@ class Heartbeat(threading.Thread):
         if self._canary.is_overdue() and not running and not self._node.places.is_draining():
             start_anew()
         self._resender.turn(client)
+        self._sweep()
         self._listen(client)
 
     def _listen(self, client: redis.Redis) -> None:
@@ -116,8 +121,14 @@ class Heartbeat(threading.Thread):
             popped = client.blpop([key], timeout=max(0.01, min(left, longest, BLOCK_SECONDS)))
             if popped is not None:
                 self._hear(popped[1])
-            if self._resender.taken:
-                self._resender.turn(client)
+            # A supervisor that was killed leaves its journal: the sooner that is found, the sooner its job goes on.
+            if self._resender.turn(client):
+                self.say_now()
+
+    def _sweep(self) -> None:
+        if time.monotonic() - self._swept_at > SWEEP_SECONDS:
+            self._swept_at = time.monotonic()
+            sweep(self._node.id)
 
     def _hear(self, raw: bytes | str) -> None:
         try:
@@ -157,6 +168,8 @@ class Heartbeat(threading.Thread):
             catalogue=catalogue["catalogue"] if catalogue and not is_known else None,
             versions=versions(),
             running=running,
+            dead=self._resender.dead(),
+            unsent=self._resender.unsent,
         )
 
 
@@ -211,15 +224,31 @@ class Resender:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.taken: dict[Path, Sender] = {}
+        self._dead: list[tuple[float, RunningAttempt]] = []
 
-    def turn(self, client: redis.Redis) -> None:
+    @property
+    def unsent(self) -> int:
+        """Events of dead attempts that SQL does not have."""
+        return sum(sender.journal.last - sender.acknowledged for sender in self.taken.values())
+
+    def dead(self) -> list[RunningAttempt]:
+        """Attempts without a `done`, whose supervisor is gone: nobody will say how they ended."""
+        self._dead = [one for one in self._dead if time.monotonic() - one[0] < TELL_DEAD_SECONDS]
+        return [attempt for _, attempt in self._dead]
+
+    def turn(self, client: redis.Redis) -> bool:
+        """Whether there is a death to tell: after the attempt's last events, or its checkpoints would come too late."""
         self._take()
+        known = len(self._dead)
         for path, sender in list(self.taken.items()):
             sender.exchange(client)
             if sender.acknowledged >= sender.journal.last:
                 log.info("%s: all %d events of a dead attempt have arrived", path.name, sender.journal.last)
+                if not sender.journal.is_done:
+                    self._dead.append((time.monotonic(), _attempt_of(sender.journal.header)))
                 sender.journal.delete()
                 del self.taken[path]
+        return len(self._dead) > known
 
     def _take(self) -> None:
         for path in self._folder.glob(f"*{SUFFIX}"):
@@ -234,6 +263,10 @@ class Resender:
                     path.unlink()
                 elif (journal := Journal.reopen(path)) is not None:
                     self.taken[path] = Sender(journal)
+
+
+def _attempt_of(header: Header) -> RunningAttempt:
+    return RunningAttempt(job=header.job, attempt=header.attempt, fence=header.fence, claim=header.claim)
 
 
 def _catalogue(path: Path) -> dict[str, Any] | None:

@@ -72,5 +72,6 @@ def _shortened(data: Any, size: int) -> dict[str, Any]:
 
 
 def gap(seq: int) -> bytes:
-    data = {"from": seq, "to": seq, "why": "it is not in the node's journal any more"}
+    text = f"event {seq} of this attempt is lost: it is not in the node's journal any more"
+    data = {"message": text, "from": seq, "to": seq}
     return encode(seq, {"kind": Kind.GAP, "at": now_text(), "data": data})

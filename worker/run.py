@@ -125,7 +125,8 @@ def assemble(parts: Parts, args: Any, emit: Emit) -> Trainer:
 def checkpoint_to_continue(order: Order, emit: Emit) -> str | None:
     """The newest that verifies. One that does not is said and passed over; had some and none verifies is an end."""
     if not order.checkpoints:
-        emit.note("starts at step 0: the job has no checkpoint")
+        again = " again: no attempt before this one has committed a checkpoint" if order.attempt > 1 else ""
+        emit.note(f"starts at step 0{again or ': the job has no checkpoint'}")
         return None
     for offer in order.checkpoints:
         try:

@@ -17,7 +17,6 @@ import signal
 import time
 from collections import deque
 from contextlib import suppress
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import redis
@@ -33,6 +32,7 @@ from worker.journal import Header, Journal, JournalFull
 from worker.launch import Order
 from worker.node import Node
 from worker.outcome import Verdict
+from worker.scratch import scratch
 from worker.settings import WorkerSettings
 from worker.training import Events, Training
 from worker.usage import Usage
@@ -88,7 +88,7 @@ class Supervisor:
         self._link.start()
         try:
             # Killed processes tidy nothing up: what training, and its data workers, leave lying about goes with this.
-            with TemporaryDirectory(prefix="footplate-", ignore_cleanup_errors=True) as self._scratch:
+            with scratch(self._node.id) as self._scratch:
                 if self._launch():
                     reached(Moment.AFTER_LAUNCH)
                     self._watch()
@@ -259,6 +259,8 @@ class Supervisor:
             os.eventfd_read(self._wake)
         while not self._link.replies.empty():
             self._take_reply(self._link.replies.get())
+        while not self._link.outages.empty():
+            self._write([_outage(self._link.outages.get())])
         while self._unstored and self._unstored[0][0] <= self._link.acknowledged and not self._is_superseded:
             self._training.tell_stored(self._unstored.popleft()[1])
 
@@ -332,6 +334,11 @@ class Supervisor:
 
 def _event(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
     return {"kind": kind, "at": now_text(), "data": data}
+
+
+def _outage(seconds: float) -> dict[str, Any]:
+    text = f"Redis did not answer for {seconds:.0f} s: what was said meanwhile waited on the node's disk, and comes now"
+    return _event(Kind.NOTE, {"message": text, "code": "redis_away", "seconds": round(seconds, 1)})
 
 
 def _failed(verdict: Verdict, result: dict[str, Any] | None = None) -> DoneData:

@@ -198,5 +198,6 @@ def as_gap(read: Read, why: str, now_text: str) -> Read:
 
 
 def _gap(seq: int, why: str, now_text: str) -> Incoming:
-    data = {"from": seq, "to": seq, "reason": why[:500]}
+    text = f"event {seq} of this attempt could not be stored: {why[:500]}"
+    data = {"message": text, "from": seq, "to": seq, "reason": why[:500]}
     return Incoming(seq, 0, Kind.GAP.value, now_text, None, None, json.dumps(data), None)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from contract.events import Kind
 from contract.ids import JobId
 from contract.lifecycle import Desired, JobState, Reason, StopMode
 from contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, NodeReply, Stop
 from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, tell, withdraw
 from service.settings import ServiceSettings
-from service.store import attempts, jobs, nodes
+from service.store import attempts, events, jobs, nodes
 from service.store.rows import JobRow, NodeRow, SourceRow
 
 SPOKEN = (PROTOCOL, PROTOCOL - 1)
@@ -38,11 +39,20 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int) -> AttemptReply:
     if part is None or not holds(job, part, beat.attempt, beat.fence, beat.claim):
         is_done = part is not None and part.claim == beat.claim and part.done is not None
         closed = part is None or is_done or job.state.is_terminal
+        if part is not None and part.claim == beat.claim and not is_done and not job.state.is_terminal:
+            _tell_of_the_zombie(conn, beat, now)
         return AttemptReply(
             claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=closed
         )
     stop = stop_of(job, now)
     return AttemptReply(claim=beat.claim, number=beat.number, stop=stop, watermark=watermark)
+
+
+def _tell_of_the_zombie(conn: Connection, beat: AttemptBeat, now: int) -> None:
+    """Once: it beats again until it has heard that it is one."""
+    text = f"attempt {beat.attempt} came back after it was given up; it is told to stop, and nothing of it counts"
+    if not events.has_own(conn, beat.job, Kind.NOTE, text):
+        events.append(conn, beat.job, Kind.NOTE, {"message": text, "code": "superseded"}, now)
 
 
 def holds(job: JobRow, part: SourceRow, attempt: int, fence: int, claim: str) -> bool:
@@ -88,9 +98,11 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
     beaten = NodeBeaten(_reply(conn, beat, row), has_new_room=changed and row.takes_work)
     for part in nodes.open_on(conn, beat.node):
         if part.claim is not None and part.boot != beat.boot:
-            _lose(conn, part, now, settings, beaten)
+            _lose(conn, part, "its node was started again", now, settings, beaten)
+        elif any((one.job, one.attempt, one.claim) == (part.job_id, part.attempt, part.claim) for one in beat.dead):
+            _lose(conn, part, "its supervisor died, as its node says", now, settings, beaten)
         elif row.draining or row.drain_requested:
-            _drain(conn, part, now, settings, beaten)
+            _drain(conn, part, beat.name, now, settings, beaten)
     return beaten
 
 
@@ -151,13 +163,15 @@ def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
     return NodeReply(number=beat.number, catalogue_known=known, drain=row.drain_requested, refused=refused)
 
 
-def _lose(conn: Connection, part: SourceRow, now: int, settings: ServiceSettings, beaten: NodeBeaten) -> None:
-    if lose(conn, part.job_id, part.attempt, "its node was started again", now, settings):
+def _lose(conn: Connection, part: SourceRow, why: str, now: int, settings: ServiceSettings, beaten: NodeBeaten) -> None:
+    if lose(conn, part.job_id, part.attempt, why, now, settings):
         beaten.jobs.add(part.job_id)
         beaten.lost += 1
 
 
-def _drain(conn: Connection, part: SourceRow, now: int, settings: ServiceSettings, beaten: NodeBeaten) -> None:
+def _drain(
+    conn: Connection, part: SourceRow, name: str, now: int, settings: ServiceSettings, beaten: NodeBeaten
+) -> None:
     """The node is going away: what runs there checkpoints and goes on elsewhere."""
     job = jobs.lock(conn, part.job_id)
     if job is None or job.attempt != part.attempt or job.state not in (JobState.STARTING, JobState.RUNNING):
@@ -166,6 +180,7 @@ def _drain(conn: Connection, part: SourceRow, now: int, settings: ServiceSetting
         tell(
             conn, job, desired=job.desired, reason=Reason.DRAIN, mode=StopMode.CHECKPOINT,
             stop_seconds=settings.stop_seconds, now=now,
+            message=f"{name} is draining: the job checkpoints there and goes on elsewhere",
         )  # fmt: skip
         beaten.told_to_stop.add(job.id)
     else:
@@ -177,6 +192,7 @@ def _drain(conn: Connection, part: SourceRow, now: int, settings: ServiceSetting
             expect=[JobState.STARTING],
             attempt=job.attempt,
             reason=Reason.DRAINED,
+            message=f"{name} is draining and had not begun: the job is placed elsewhere",
             now=now,
         )
     beaten.jobs.add(job.id)

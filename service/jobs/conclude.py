@@ -108,7 +108,7 @@ def _after_a_stop(job: JobRow) -> Move:
         return Move(JobState.PAUSED, Reason.PAUSE)
     if job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
-    return Move(JobState.QUEUED, Reason.DRAINED)
+    return Move(JobState.QUEUED, Reason.DRAINED, "its node goes away; it goes on elsewhere, and this costs no retry")
 
 
 def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:
@@ -125,7 +125,7 @@ def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
     wait = min(retry.backoff_seconds * 2**job.spent, max(LONGEST_WAIT_SECONDS, retry.backoff_seconds))
-    message = f"attempt {job.attempt} ended: {end.reason}; tries again in {wait:g} s"
+    message = f"{_told(job, end)}; the next attempt starts in {wait:g} s"
     return Move(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
 
 
@@ -141,6 +141,11 @@ def _why_not_again(job: JobRow, end: End, retry: RetryRules) -> tuple[Reason, st
     if is_spent:
         return end.reason, f"{_said(end)} (attempt {job.spent + 1} of {retry.max_attempts})"
     return None
+
+
+def _told(job: JobRow, end: End) -> str:
+    """A loss says itself whose it was."""
+    return _said(end) if end.ending == "lost" else f"attempt {job.attempt} ended: {_said(end)}"
 
 
 def _said(end: End) -> str:
@@ -166,7 +171,11 @@ def record_loss(conn: Connection, job: JobRow, now: int) -> None:
     """Says which events are lost with an attempt: each source's, from its watermark on."""
     for part in attempts.sources_of(conn, job.id, job.attempt):
         if part.claim is not None and part.done is None:
-            gap = {"source": part.source, "from": part.watermark + 1, "to": None, "reason": Reason.NODE_LOST.value}
+            text = f"nothing after event {part.watermark} of attempt {part.attempt} had arrived when it was lost"
+            gap = {
+                "message": text, "source": part.source, "from": part.watermark + 1, "to": None,
+                "reason": Reason.NODE_LOST.value,
+            }  # fmt: skip
             events.append(conn, job.id, Kind.GAP, gap, now)
 
 

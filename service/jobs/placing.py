@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection
 
-from contract.ids import Fence, JobId
+from contract.ids import Fence, JobId, NodeId
 from contract.lifecycle import JobState, Reason
 from contract.messages import Gpu
 from contract.moments import Moment, reached
@@ -49,7 +50,8 @@ def place_waiting(conn: Connection, now: int) -> Placed:
 def _place(conn: Connection, queued: list[QueuedRow], rooms: list[Room], now: int) -> Placed:
     wanted = [Waiting(job.id, _needs(job.needs), job.priority, job.queued_at) for job in queued]
     plan = place(wanted, rooms)
-    placed = [one.job_id for one in plan.placements if _start(conn, one, now)]
+    names = {node.id: node.name for node in nodes.everyone(conn)} if plan.placements else {}
+    placed = [one.job_id for one in plan.placements if _start(conn, one, names, now)]
     for job in queued:
         wait = plan.waits.get(job.id)
         if wait is not None and (wait.reason, wait.message) != (job.reason, job.message):
@@ -58,11 +60,11 @@ def _place(conn: Connection, queued: list[QueuedRow], rooms: list[Room], now: in
 
 
 def load_rooms(conn: Connection) -> list[Room]:
-    """Every node that is up and staying, with what its open attempts leave free."""
+    """Every node that is up and not going away, with what its open attempts leave free; and who is turned away."""
     taken: dict[str, list[SourceRow]] = {}
     for part in attempts.open_sources(conn):
         taken.setdefault(part.node, []).append(part)
-    up = [node for node in nodes.everyone(conn) if node.is_staying]
+    up = [node for node in nodes.everyone(conn) if node.is_staying or node.is_turned_away]
     return [_room(node, taken.get(node.id, [])) for node in up]
 
 
@@ -78,16 +80,19 @@ def _room(node: NodeRow, taken: list[SourceRow]) -> Room:
         gpus=gpus,
         free_gpus=tuple(gpu for gpu in gpus if gpu.uuid not in busy),
         is_open=node.takes_work,
+        refused=f"{node.name} has it, and gets no work: {node.refused}" if node.is_turned_away else None,
     )
 
 
-def _start(conn: Connection, placement: Placement, now: int) -> bool:
+def _start(conn: Connection, placement: Placement, names: Mapping[NodeId, str], now: int) -> bool:
     job = jobs.lock(conn, placement.job_id)
     if job is None or job.state is not JobState.QUEUED:
         return False
     attempt, fence = job.attempt + 1, Fence(job.fence + 1)
+    where = ", ".join(names.get(share.node, share.node) for share in placement.shares)
     jobs.move(
         conn, job.id, to=JobState.STARTING, expect=[JobState.QUEUED], fence=job.fence, reason=Reason.PLACED, now=now,
+        message=f"attempt {attempt} goes to {where}",
         next_attempt=attempt, next_fence=fence, not_before=None,
     )  # fmt: skip
     row = AttemptRow(

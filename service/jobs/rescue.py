@@ -176,6 +176,7 @@ class _Look:
         tell(
             self.conn, job, desired=job.desired, reason=Reason.TIME_LIMIT, mode=StopMode.CHECKPOINT,
             stop_seconds=self.settings.stop_seconds, now=self.now,
+            message=f"its time limit of {(job.time_limit_ms or 0) / 1000:g} s is over: it checkpoints and stops",
         )  # fmt: skip
         self.rescued.jobs.add(job.id)
         self.rescued.told_to_stop.add(job.id)

@@ -32,17 +32,20 @@ def settle(conn: Connection, job: JobRow, *, to: JobState, desired: Desired, rea
 
 
 def tell(
-    conn: Connection, job: JobRow, *, desired: Desired, reason: Reason, mode: StopMode, stop_seconds: float, now: int
-) -> None:
+    conn: Connection, job: JobRow, *, desired: Desired, reason: Reason, mode: StopMode, stop_seconds: float, now: int,
+    message: str | None = None,
+) -> None:  # fmt: skip
     """STOPPING, with a deadline. Told again, it keeps the earlier deadline and the harder mode."""
     deadline = now if mode is StopMode.KILL else now + round(stop_seconds * 1000)
     columns: dict[str, Any] = {"desired": desired, "stop_mode": mode, "stop_deadline": deadline}
     if job.state is not JobState.STOPPING:
-        jobs.move(conn, job.id, to=JobState.STOPPING, expect=[job.state], reason=reason, now=now, **columns)
+        jobs.move(
+            conn, job.id, to=JobState.STOPPING, expect=[job.state], reason=reason, message=message, now=now, **columns
+        )
         return
     columns["stop_deadline"] = min(deadline, job.stop_deadline or deadline)
     jobs.change(conn, job.id, now=now, reason=reason, **columns)
-    events.append(conn, job.id, Kind.STATE, {"state": job.state, "reason": reason, "message": None}, now)
+    events.append(conn, job.id, Kind.STATE, {"state": job.state, "reason": reason, "message": message}, now)
 
 
 def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:

@@ -53,6 +53,13 @@ def append(conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], no
     return int(row.last_no)
 
 
+def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
+    """Whether the service has said exactly this of a job already."""
+    own = (events.c.job_id == job_id, events.c.source == SERVICE_SOURCE, events.c.kind == kind.value)
+    said = conn.execute(select(events.c.data).where(*own)).scalars()
+    return any(json.loads(data).get("message") == message for data in said)
+
+
 def insert_own(
     conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int
 ) -> None:
