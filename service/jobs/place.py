@@ -16,6 +16,9 @@ from contract.lifecycle import Reason
 from contract.messages import Gpu
 from service.jobs.needs import Needs
 
+MOST_REFUSALS = 3
+"""Told to a job that waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -39,6 +42,8 @@ class Room:
     free_gpus: tuple[Gpu, ...] = ()
     is_open: bool = True
     """Takes work now. A node that is up but does not, for the moment, still counts as a shape that exists."""
+    refused: str | None = None
+    """The sentence why it gets no work at all: it counts for nothing, but for explaining a job that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +136,11 @@ class _Shape:
 
     def __init__(self, needs: Needs, rooms: list[_Free]) -> None:
         self.needs = needs
-        fitting = [free for free in rooms if _fits(needs, free.room, free.room.slots, free.room.gpus)]
+        suiting = [free for free in rooms if _fits(needs, free.room, free.room.slots, free.room.gpus)]
+        fitting = [free for free in suiting if free.room.refused is None]
         self.exists = len(fitting) >= needs.nodes
-        self.wait = _wait(needs, self.exists, len(fitting))
+        refusals = [free.room.refused for free in suiting if free.room.refused is not None]
+        self.wait = _wait(needs, self.exists, len(fitting), refusals)
         self._fitting = fitting
         self._heap = [(self._rank(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]
         heapify(self._heap)
@@ -196,8 +203,8 @@ def _suits(needs: Needs, gpu: Gpu) -> bool:
     return gpu.capability == (0, 0) or gpu.capability >= needs.capability
 
 
-def _wait(needs: Needs, exists: bool, fitting: int) -> Wait:
+def _wait(needs: Needs, exists: bool, fitting: int, refusals: list[str]) -> Wait:
     if exists:
         return Wait(Reason.CAPACITY, f"waits for room: {needs}")
-    found = "no node that is up has it" if needs.nodes == 1 else f"{fitting} that are up fit"
-    return Wait(Reason.NO_SUCH_SHAPE, f"waits for {needs}: {found}")
+    found = "no node that takes work has it" if needs.nodes == 1 else f"{fitting} that take work fit"
+    return Wait(Reason.NO_SUCH_SHAPE, "; ".join([f"waits for {needs}: {found}", *refusals[:MOST_REFUSALS]]))

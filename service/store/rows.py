@@ -184,7 +184,15 @@ class NodeRow:
     @property
     def is_staying(self) -> bool:
         """Up, and neither going away nor turned away."""
-        return not (self.lost or self.draining or self.drain_requested) and self.refused is None
+        return self._is_up and self.refused is None
+
+    @property
+    def is_turned_away(self) -> bool:
+        return self._is_up and self.refused is not None
+
+    @property
+    def _is_up(self) -> bool:
+        return not (self.lost or self.draining or self.drain_requested)
 
     @property
     def takes_work(self) -> bool:

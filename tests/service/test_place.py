@@ -207,3 +207,14 @@ def _cpu_seconds(jobs: list[Waiting], nodes: list[Room]) -> float:
     started = time.process_time()
     place(jobs, nodes)
     return time.process_time() - started
+
+
+def test_a_job_that_only_a_node_without_work_could_run_is_told_why() -> None:
+    refused = room("new", refused="new has it, and gets no work: it speaks protocol 9")
+
+    plan = place([job("a")], [refused, room("small", pool="b")])
+
+    assert plan.placements == []
+    assert plan.waits[JobId("a")].reason is Reason.NO_SUCH_SHAPE
+    assert plan.waits[JobId("a")].message.endswith("no node that takes work has it; " + str(refused.refused))
+    assert place([job("a")], [refused, room("old")]).waits == {}

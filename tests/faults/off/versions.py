@@ -1,0 +1,17 @@
+"""Switches of the protections between programs of different versions."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from tests.faults.off import switch
+
+
+@switch("a stranger's protocol is turned away", module="service.jobs.beat")
+def speak_to_everyone(beat: ModuleType) -> None:
+    beat.SPOKEN = range(-1000, 1000)
+
+
+@switch("the protocol before is served", module="service.jobs.beat")
+def speak_to_equals_only(beat: ModuleType) -> None:
+    beat.SPOKEN = (beat.PROTOCOL, beat.PROTOCOL)
