@@ -174,3 +174,30 @@ def test_redis_may_be_down_for_ten_minutes(system: System, books: Books) -> None
 
     everything_arrives(system, job, books, after="down for ten minutes", within=900)
     finish(system, job, books)
+
+
+@pytest.mark.fault(7, without="a stop is told until it is heard", red="was lost, and not told to stop")
+def test_what_is_asked_while_redis_is_down_is_accepted_and_applied_when_it_returns(system: System) -> None:
+    system.start(slots=3)
+    long = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 300}}
+    cancelled, paused = system.submit(long), system.submit(long)
+    for job in (cancelled, paused):
+        system.until_step(job, 2)
+    system.redis.kill()
+
+    assert system.do(cancelled, "cancel").status_code == 202
+    assert system.do(paused, "pause").status_code == 202
+    fresh = system.submit({**LONG_TOY, "training": {"max_steps": 10, "logging_steps": 1}})
+    stopped = system.submit(LONG_TOY)
+    assert system.do(stopped, "cancel").status_code == 202
+    assert [system.state(job) for job in (cancelled, paused, stopped)] == ["stopping", "stopping", "cancelled"]
+    system.redis.start()
+
+    for job, state in ((cancelled, "cancelled"), (paused, "paused"), (fresh, "succeeded")):
+        done = system.until_settled(job)
+        assert (done["state"], done["attempt"]) == (state, 1), done
+        [attempt] = system.get(f"/jobs/{job}/attempts")["data"]
+        assert attempt["ending"] != "lost", f"the job that is {state} was lost, and not told to stop"
+        assert_whole(system.events(job))
+    assert system.do(paused, "resume").status_code == 202
+    assert system.until_settled(paused)["state"] == "succeeded"

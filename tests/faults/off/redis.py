@@ -51,3 +51,21 @@ def blame_the_workers(turns: ModuleType) -> None:
     turns.Turns._redis_answered = always_fine
     turns.Turns.redis_is_away = lambda self: None
     turns.ResponseError = ZeroDivisionError
+
+
+@switch("a stop is told until it is heard", module="service.turns")
+def tell_a_stop_once(turns: ModuleType) -> None:
+    """Pushed when it is decided, whether or not there is a Redis, and in no answer to a beat."""
+    from service.jobs import inbox
+
+    answered, ring = inbox.attempt_beat, turns.Turns.ring
+
+    async def push_and_ring(self: Any) -> None:
+        told = await self._db.read(lambda conn: turns.stops(conn, turns.now_ms()))
+        fresh, self._told = [told[key] for key in told.keys() - self._told], set(told)
+        with turns.suppress(*turns.AWAY):
+            await self._send([(turns.keys.reply(reply.claim), reply) for reply in fresh])
+        await ring(self)
+
+    turns.Turns.ring = push_and_ring
+    inbox.attempt_beat = lambda *asked: answered(*asked).model_copy(update={"stop": None})
