@@ -1,0 +1,35 @@
+"""Switches of the protections around a journal and its disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from tests.faults.off import switch
+
+
+@switch("every line is checked", module="worker.journal_lines")
+def believe_every_line(lines: ModuleType) -> None:
+    lines.unseal = lambda line: line[9:] or None
+
+
+@switch("what is lost is told as a gap", module="worker.journal")
+def pass_over_what_is_lost(journal: ModuleType) -> None:
+    known = journal.Journal._from
+
+    def without_gaps(self: Any, seq: int, last: int) -> Iterator[bytes]:
+        return (event for event in known(self, seq, last) if b'"kind":"gap"' not in event[:60])
+
+    journal.Journal._from = without_gaps
+
+
+@switch("a full journal ends its attempt", module="worker.supervise")
+def go_on_without_a_journal(supervise: ModuleType) -> None:
+    known = supervise.Supervisor._end_with
+
+    def end_with(self: Any, verdict: Any) -> None:
+        if verdict.reason != "journal_full":
+            known(self, verdict)
+
+    supervise.Supervisor._end_with = end_with

@@ -1,0 +1,143 @@
+"""A journal on a disk that tears, changes and refuses what is written: told, and never silent."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Process, children
+from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.system import JSON, LONG_TOY, System, assert_whole
+from worker.journal import is_owned
+
+TOY: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 300}}
+
+
+@pytest.mark.fault(12, without="every line is checked", red="is not told as lost")
+@pytest.mark.fault(12, without="what is lost is told as a gap", red="it is known what became of")
+def test_what_a_disk_has_torn_or_changed_is_cut_or_told_as_a_gap(system: System) -> None:
+    system.start()
+    job = system.submit(TOY)
+    system.until_step(job, 5)
+    [journal] = (system.folder / "node-1" / "journals").glob("*.journal")
+
+    # Under a supervisor that lives: what waits for Redis is read again when it is back.
+    system.redis.kill()
+    live = spoil(journal, waiting_log(system, job, journal))
+    system.redis.start()
+    it_is_told_as_lost(system, job, live)
+
+    # After its worker's death: changed in the middle, torn at the end.
+    system.redis.kill()
+    dead = waiting_log(system, job, journal)
+    system.nodes[1].kill()
+    system.until(lambda: not is_owned(journal), within=10, what="its supervisor died with it", job=job)
+    spoil(journal, dead)
+    os.truncate(journal, journal.stat().st_size - 7)
+    last = seqs(journal)[-1]
+    system.redis.start()
+    system.start_node()
+    it_is_told_as_lost(system, job, dead)
+
+    done = system.until_settled(job)
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done
+    events = system.events(job)
+    assert_whole(events)
+    first = [event for event in events if (event["attempt"], event["source"]) == (1, 0)]
+    assert [event["seq"] for event in first if event["kind"] == "gap"] == [live, dead]
+    assert first[-1]["seq"] == last, "what was torn is cut"
+    assert list((system.folder / "node-1" / "journals").iterdir()) == []
+
+
+def seqs(journal: Path, kind: str = r"\w+") -> list[int]:
+    """Of its whole lines."""
+    return [int(seq) for seq in re.findall(rb'\{"seq":(\d+),"kind":"%b".*\n' % kind.encode(), journal.read_bytes())]
+
+
+def waiting_log(system: System, job: str, journal: Path) -> int:
+    """The seq of a log that waits for Redis, with others around it."""
+    before = seqs(journal)[-1]
+
+    def fresh() -> list[int]:
+        return [seq for seq in seqs(journal, "log") if seq > before]
+
+    system.until(lambda: len(fresh()) > 8, within=60, what="events wait on the disk", job=job)
+    return fresh()[4]
+
+
+def spoil(journal: Path, seq: int) -> int:
+    """Changes one digit of the loss that this event tells."""
+    data = journal.read_bytes()
+    found = re.search(rb'\{"seq":%d,.*?"loss":\d+\.(\d)' % seq, data)
+    assert found is not None, f"event {seq} tells no loss"
+    with journal.open("r+b") as file:
+        file.seek(found.start(1))
+        file.write(b"%d" % ((int(found[1]) + 5) % 10))
+    return seq
+
+
+def it_is_told_as_lost(system: System, job: str, seq: int) -> None:
+    def events() -> list[JSON]:
+        return [one for one in system.events(job) if (one["attempt"], one["source"], one["seq"]) == (1, 0, seq)]
+
+    system.until(events, within=30, what=f"it is known what became of event {seq}", job=job)
+    [event] = events()
+    assert event["kind"] == "gap", f"event {seq} is not told as lost, but as {event}"
+    assert (event["data"]["from"], event["data"]["to"]) == (seq, seq)
+
+
+class SmallFiles:
+    """Where nothing may be mounted: who holds the journal may not make it any longer. To its program it is the same."""
+
+    def __init__(self, journals: Path) -> None:
+        self.journals = journals
+
+    def fill(self, node: Process) -> None:
+        [journal] = self.journals.glob("*.journal")
+        self.pid = next(pid for pid in children(node.pid) if _holds(pid, journal))
+        self._limit(journal.stat().st_size + 50)
+
+    def free(self) -> None:
+        self._limit(resource.RLIM_INFINITY)
+
+    def _limit(self, size: int) -> None:
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def _holds(pid: int, path: Path) -> bool:
+    return any(link.exists() and link.samefile(path) for link in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@pytest.fixture
+def disk(system: System) -> Iterator[SmallDisk | SmallFiles]:
+    """Under the journals of node 1."""
+    journals = system.folder / "node-1" / "journals"
+    journals.parent.mkdir()
+    with small_disk(journals, megabytes=1) as found:
+        yield found or SmallFiles(journals)
+
+
+@pytest.mark.fault(12, without="a full journal ends its attempt", red="goes on in silence")
+def test_a_journal_whose_disk_is_full_fails_its_job_and_says_so(system: System, disk: SmallDisk | SmallFiles) -> None:
+    system.start()
+    job = system.submit(LONG_TOY)
+    system.until_step(job, 3)
+    disk.fill() if isinstance(disk, SmallDisk) else disk.fill(system.nodes[1])
+
+    done = system.until_settled(job)
+    told = (done["state"], done["reason"])
+    assert told == ("failed", "journal_full"), f"it goes on in silence: {told}"
+    assert done["error"]["code"] == "journal_full"
+    assert re.search("does not take .*(No space left|File too large)", done["error"]["message"]), done["error"]
+    events = system.events(job)
+    assert_whole(events)
+    assert events[-2]["kind"] == "done"
+
+    disk.free()
+    done = system.until_settled(system.submit({**LONG_TOY, "training": {"max_steps": 5, "save_strategy": "no"}}))
+    assert done["state"] == "succeeded", done
