@@ -26,6 +26,8 @@ class Evaluating(Parts):
         compute_loss: Callable[..., Any]
         compute_loss_context_manager: Callable[[], AbstractContextManager[Any]]
         log: Callable[..., None]
+        _report_to_hp_search: Callable[..., None]
+        _trial: Any
         _prepare_input: Callable[[Any], Any]
         _prepare_inputs: Callable[..., dict[str, Any]]
         _get_num_items_in_batch: Callable[..., Tensor | int | None]
@@ -131,6 +133,7 @@ class Evaluating(Parts):
     ) -> dict[str, float]:
         """In training: a schedule that follows a metric moves by it."""
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
+        self._report_to_hp_search(self._trial, self.state.global_step, metrics)
         if not skip_scheduler and follows_a_metric(self.lr_scheduler):
             self.lr_scheduler.step(self._metric_for_best(metrics))
         return metrics

@@ -38,6 +38,7 @@ from worker.trainer.precision import use_tf32
 from worker.trainer.report import reporters
 from worker.trainer.reporting import Reporting, set_log_level
 from worker.trainer.saving import Saving
+from worker.trainer.search import Searching, takes_trial
 from worker.trainer.seeds import enable_full_determinism
 from worker.trainer.seeds import set_seed as set_seed
 from worker.trainer.shaping import shaped
@@ -48,7 +49,7 @@ from worker.trainer.validate import validate
 from worker.trainer.watching import Memory, watchers
 
 
-class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
+class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
     """Trains a model on a dataset, with the reference's names: subclass it and override what you need.
 
     Beside the reference's: `metrics`, names or factories of metrics that stream through an evaluation.
@@ -157,8 +158,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
     def call_model_init(self, trial: Any = None) -> nn.Module:
         if self.model_init is None:
             raise ValueError("this Trainer was given a model, and no model_init to make another")
-        takes_trial = self.model_init.__code__.co_argcount == 1 if hasattr(self.model_init, "__code__") else False
-        return self.model_init(trial) if takes_trial else self.model_init()
+        return self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
 
     # Training
 
@@ -171,10 +171,11 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         """Trains to the end, or to where a callback stops it. True resumes from the newest complete checkpoint."""
         self.is_in_train = True
         self._ignore_keys_for_eval = ignore_keys_for_eval
+        self._hp_search_setup(trial)
         try:
             if self.model_init is not None:
                 self._seed()
-                self._take_model(self.call_model_init())
+                self._take_model(self.call_model_init(trial))
                 self.optimizer = self.lr_scheduler = None
             with shaped(self):
                 return self._train(resume_from_checkpoint)
@@ -222,6 +223,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving):
         state.compute_steps(self.args, plan.max_steps)
         state.max_steps, state.num_train_epochs = plan.max_steps, plan.epochs
         state.train_batch_size = self._train_batch_size
+        vars(state).update(self._trial_state())
         return state
 
     def _prepare(self, max_steps: int, loader: Any, folder: Path | None) -> None:
