@@ -13,22 +13,18 @@ _LOOP = "training_step, get_batch_samples or a callback: the loop itself is in w
 _FILES = "_save_checkpoint, _save and _load_from_checkpoint, or a callback with state"
 _STRATEGY = "the arguments of the strategy: it wraps the model"
 _DATA = "get_train_dataloader, get_eval_dataloader or remove_unused_columns"
-_SEARCH = "a loop over Trainers of your own"
 
 NOT_YET = {
     "push_to_hub": _HUB,
     "init_hf_repo": _HUB,
     "create_model_card": _HUB,
-    "hyperparameter_search": _SEARCH,
 }
 """Public; calling one says so."""
 
 NEVER_CALLED = {
     "_push_from_checkpoint": _HUB,
     "_finish_current_push": _HUB,
-    "_hp_search_setup": _SEARCH,
-    "_report_to_hp_search": _SEARCH,
-    "_tune_save_checkpoint": _SEARCH,
+    "_tune_save_checkpoint": "search with optuna: Ray Tune is not there",
     "_inner_training_loop": _LOOP,
     "_init_training_state": _LOOP,
     "_prepare_for_training": "create_optimizer, create_scheduler and create_accelerator_and_postprocess",
