@@ -97,6 +97,12 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
         _not_run[name] = _not_run.get(name, 0) + sum(item.get_closest_marker(name) is not None for item in items)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Where several processes test, each has collected everything, and the one that reports has not."""
+    _not_run.update(getattr(node, "workeroutput", {}).get("not_run", {}))
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.skipped and not hasattr(report, "wasxfail"):
         _, _, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, str(report.longrepr))
@@ -117,5 +123,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not_run"] = _not_run
     if IN_CI and _skipped and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
