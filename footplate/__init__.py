@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contract.errors import CheckpointCorrupt as CheckpointCorrupt
+    from worker.trainer.accelerator_config import AcceleratorConfig as AcceleratorConfig
+    from worker.trainer.argparser import HfArg as HfArg
+    from worker.trainer.argparser import HfArgumentParser as HfArgumentParser
     from worker.trainer.arguments import TrainingArguments as TrainingArguments
     from worker.trainer.callbacks import CallbackHandler as CallbackHandler
     from worker.trainer.callbacks import DefaultFlowCallback as DefaultFlowCallback
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from worker.trainer.collators import stack_collator as stack_collator
     from worker.trainer.fitting import find_executable_batch_size as find_executable_batch_size
     from worker.trainer.losses import LabelSmoother as LabelSmoother
+    from worker.trainer.named import NamedOptimizer as NamedOptimizer
     from worker.trainer.names import DebugOption as DebugOption
     from worker.trainer.names import FSDPOption as FSDPOption
     from worker.trainer.names import HPSearchBackend as HPSearchBackend
@@ -81,8 +85,11 @@ if TYPE_CHECKING:
     from worker.trainer.schedules import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
     from worker.trainer.schedules import get_scheduler as get_scheduler
     from worker.trainer.schedules import get_wsd_schedule as get_wsd_schedule
+    from worker.trainer.search import BestRun as BestRun
     from worker.trainer.seeds import enable_full_determinism as enable_full_determinism
     from worker.trainer.seeds import set_seed as set_seed
+    from worker.trainer.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+    from worker.trainer.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from worker.trainer.state import EvalLoopOutput as EvalLoopOutput
     from worker.trainer.state import EvalPrediction as EvalPrediction
     from worker.trainer.state import PredictionOutput as PredictionOutput
@@ -93,6 +100,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "contract.errors": ("CheckpointCorrupt",),
+    "worker.trainer.accelerator_config": ("AcceleratorConfig",),
+    "worker.trainer.argparser": (
+        "HfArg",
+        "HfArgumentParser",
+    ),
     "worker.trainer.arguments": ("TrainingArguments",),
     "worker.trainer.callbacks": (
         "CallbackHandler",
@@ -129,6 +141,7 @@ _HOMES = {
     ),
     "worker.trainer.fitting": ("find_executable_batch_size",),
     "worker.trainer.losses": ("LabelSmoother",),
+    "worker.trainer.named": ("NamedOptimizer",),
     "worker.trainer.names": (
         "DebugOption",
         "FSDPOption",
@@ -168,9 +181,14 @@ _HOMES = {
         "get_scheduler",
         "get_wsd_schedule",
     ),
+    "worker.trainer.search": ("BestRun",),
     "worker.trainer.seeds": (
         "enable_full_determinism",
         "set_seed",
+    ),
+    "worker.trainer.seq2seq": (
+        "Seq2SeqTrainer",
+        "Seq2SeqTrainingArguments",
     ),
     "worker.trainer.state": (
         "EvalLoopOutput",
