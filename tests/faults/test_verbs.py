@@ -1,0 +1,315 @@
+"""What users ask of a job: at every state, twice, fifty at once, as it succeeds, and of a service that dies over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from threading import Barrier
+
+import httpx2
+import pytest
+
+from contract.ids import JobId
+from contract.lifecycle import MOVES, JobState
+from contract.moments import Moment
+from service.store.database import Database
+from service.store.times import now_ms
+from tests.conformance.acting import Stage, Worker
+from tests.support import preload
+from tests.support.processes import Processes
+from tests.support.redis_server import RedisServer
+from tests.support.system import JSON, LONG_TOY, System, assert_whole
+
+SEED = 20240613
+AT_ONCE = 50
+
+# -- every verb at every state, twice ----------------------------------------------------------------------------------
+
+Act = Callable[[Stage, JobId], Worker | None]
+
+
+def queued(stage: Stage, job: JobId) -> None:
+    """As it was posted."""
+
+
+def starting(stage: Stage, job: JobId) -> None:
+    stage.place()
+
+
+def claimed(stage: Stage, job: JobId) -> Worker:
+    stage.place()
+    return stage.claim(job)
+
+
+def running(stage: Stage, job: JobId) -> Worker:
+    worker = claimed(stage, job)
+    worker.says_running()
+    return worker
+
+
+def draining(stage: Stage, job: JobId) -> Worker:
+    worker = running(stage, job)
+    stage.beat_node(worker.node, draining=True)
+    stage.beat_node(worker.node)
+    return worker
+
+
+def ended(how: str, reason: str) -> Act:
+    def act(stage: Stage, job: JobId) -> None:
+        running(stage, job).ends(how, reason)
+
+    return act
+
+
+def told(verb: str, mode: str | None = None) -> Callable[[System, str], None]:
+    def tell(system: System, job: str) -> None:
+        answer = system.do(job, verb, {"mode": mode} if mode else None)
+        assert answer.status_code == 202, answer.text
+
+    return tell
+
+
+def nothing(system: System, job: str) -> None: ...
+
+
+SITUATIONS: dict[str, tuple[Act, Callable[[System, str], None], str]] = {
+    "queued": (queued, nothing, "queued"),
+    "starting": (starting, nothing, "starting"),
+    "claimed": (claimed, nothing, "starting"),
+    "running": (running, nothing, "running"),
+    "cancelling": (running, told("cancel", "checkpoint"), "stopping"),
+    "cancelling gracefully": (running, told("cancel", "graceful"), "stopping"),
+    "cancelling by kill": (running, told("cancel", "kill"), "stopping"),
+    "pausing": (running, told("pause"), "stopping"),
+    "draining": (draining, nothing, "stopping"),
+    "paused": (queued, told("pause"), "paused"),
+    "succeeded": (ended("finished", "completed"), nothing, "succeeded"),
+    "failed": (ended("failed", "error"), nothing, "failed"),
+    "cancelled": (queued, told("cancel"), "cancelled"),
+}
+"""What its worker did, what its user said then, and the state that the job is in."""
+
+OK, DONE, NO = 202, 204, 409
+VERBS = ("cancel", "pause", "resume", "delete")
+ANSWERS: dict[str, tuple[tuple[int, str], ...]] = {
+    "queued": ((OK, "cancelled"), (OK, "paused"), (OK, "queued"), (NO, "queued")),
+    "starting": ((OK, "cancelled"), (OK, "paused"), (OK, "starting"), (NO, "starting")),
+    "claimed": ((OK, "stopping"), (OK, "stopping"), (OK, "starting"), (NO, "starting")),
+    "running": ((OK, "stopping"), (OK, "stopping"), (OK, "running"), (NO, "running")),
+    "cancelling": ((OK, "stopping"), (NO, "stopping"), (NO, "stopping"), (NO, "stopping")),
+    "cancelling gracefully": ((OK, "stopping"), (NO, "stopping"), (NO, "stopping"), (NO, "stopping")),
+    "cancelling by kill": ((OK, "stopping"), (NO, "stopping"), (NO, "stopping"), (NO, "stopping")),
+    "pausing": ((OK, "stopping"), (OK, "stopping"), (NO, "stopping"), (NO, "stopping")),
+    "draining": ((OK, "stopping"), (OK, "stopping"), (OK, "stopping"), (NO, "stopping")),
+    "paused": ((OK, "cancelled"), (OK, "paused"), (OK, "queued"), (NO, "paused")),
+    "succeeded": ((NO, "succeeded"), (NO, "succeeded"), (NO, "succeeded"), (DONE, "")),
+    "failed": ((NO, "failed"), (NO, "failed"), (OK, "queued"), (DONE, "")),
+    "cancelled": ((OK, "cancelled"), (NO, "cancelled"), (OK, "queued"), (DONE, "")),
+}
+"""Of each verb: the answer, and the state that the job is in after it."""
+
+
+@pytest.fixture
+def stage(system: System) -> Iterator[Stage]:
+    """Control and workers, played in this process over the service's own database."""
+    database = Database(system.environment["FOOTPLATE_DATABASE"], readers=1, writers=1)
+    stage = Stage(database)
+    stage.now = now_ms()
+    yield stage
+    database.close()
+
+
+@pytest.mark.fault(13, without="moves are guarded", red=r"answered 20\d, not 409")
+def test_every_verb_at_every_state_has_one_answer_and_the_second_time_the_same(system: System, stage: Stage) -> None:
+    system.start_service("api")
+    for situation, answers in ANSWERS.items():
+        for verb, (status, state) in zip(VERBS, answers, strict=True):
+            it_answers(system, stage, situation, verb, status, state)
+
+
+def it_answers(system: System, stage: Stage, situation: str, verb: str, status: int, state: str) -> None:
+    act, say, stands = SITUATIONS[situation]
+    node = stage.node(slots=1)
+    job = JobId(system.submit({"model": "toy/mlp", "data": "toy/regression"}))
+    worker = act(stage, job)
+    say(system, job)
+    assert system.state(job) == stands
+    before = system.job(job)
+
+    first = ask(system, job, verb)
+    assert first.status_code == status, (
+        f"{verb} of a job that is {situation} answered {first.status_code}, not {status}"
+    )
+    if status == NO:
+        problem = first.json()
+        assert (problem["state"], problem["allowed"]) == (stands, before["actions"]), problem
+        assert system.job(job) == before
+    elif status == OK:
+        assert (first.json()["state"], first.json()["version"]) == (state, system.job(job)["version"])
+    amended = system.client.patch(f"/jobs/{job}", json={"name": situation}, headers={"If-Match": etag(before)})
+    expected = 404 if status == DONE else 412 if has_changed(first, before) else 200
+    assert amended.status_code == expected, f"amend after {verb} of {situation}: {amended.status_code}"
+
+    version = None if status == DONE else system.job(job)["version"]
+    second = ask(system, job, verb)
+    again = 404 if status == DONE else status
+    assert second.status_code == again, f"the second {verb} of {situation} answered {second.status_code}, not {again}"
+    if version is not None:
+        after = system.job(job)
+        assert (after["state"], after["version"]) == (state, version), f"the second {verb} changed {situation}: {after}"
+        it_ends(system, stage, job, worker)
+    stage.beat_node(node, boot="gone", slots=0)
+
+
+def ask(system: System, job: str, verb: str) -> httpx2.Response:
+    return system.client.delete(f"/jobs/{job}") if verb == "delete" else system.do(job, verb)
+
+
+def etag(job: JSON) -> str:
+    return f'"{job["version"]}"'
+
+
+def has_changed(answer: httpx2.Response, before: JSON) -> bool:
+    return answer.status_code == OK and answer.json()["version"] != before["version"]
+
+
+def it_ends(system: System, stage: Stage, job: JobId, worker: Worker | None) -> None:
+    """Its worker finishes, of all things: a job that was to be cancelled is cancelled, and nothing waits for ever."""
+    wanted, row = system.job(job)["desired"], system.job(job)
+    if worker is None or row["state"] not in ("starting", "running", "stopping"):
+        system.do(job, "cancel")
+        if system.state(job) not in ("succeeded", "failed", "cancelled"):
+            raise AssertionError(f"stuck: {system.job(job)}")
+        return
+    worker.finishes()
+    ended_as = "cancelled" if wanted == "cancel" else "succeeded"
+    assert system.state(job) == ended_as, system.job(job)
+
+
+# -- while it succeeds, and fifty at once ------------------------------------------------------------------------------
+
+BRIEF = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 16}}
+
+
+@pytest.mark.fault(13, without="cancel wins", red="succeeded after its cancel was acknowledged")
+def test_verbs_that_race_success_or_each_other_have_one_outcome_and_leave_nothing(system: System) -> None:
+    system.start(slots=3)
+    a_cancel_that_was_acknowledged_beats_a_success_that_was_on_its_way(system)
+    fifty_at_once_leave_one_outcome_and_no_process(system)
+
+
+def a_cancel_that_was_acknowledged_beats_a_success_that_was_on_its_way(system: System) -> None:
+    """Both have trained to their end, and nobody has heard of it: Redis stands still."""
+    cancelled, paused = system.submit(BRIEF), system.submit(BRIEF)
+    for job in (cancelled, paused):
+        system.until_step(job, 1)
+    system.redis.freeze()
+    for job in (cancelled, paused):
+        told = system.folder / "artifacts" / "jobs" / job / "attempts" / "1" / "outputs" / "metrics.json"
+        system.until(told.exists, within=60, what="it has written its outputs", job=job)
+    answers = at_once([lambda: system.do(cancelled, "cancel"), lambda: system.do(paused, "pause")] * 5)
+    assert {answer.status_code for answer in answers} == {202}
+    system.redis.thaw()
+
+    done = system.until_settled(cancelled)
+    assert done["state"] == "cancelled", f"it {done['state']} after its cancel was acknowledged"
+    assert (done["reason"], done["desired"]) == ("finished_first", "cancel"), done
+    assert system.get(f"/jobs/{cancelled}/outputs")["data"], "its outputs are kept"
+    assert system.until_settled(paused)["state"] == "succeeded"
+
+
+def fifty_at_once_leave_one_outcome_and_no_process(system: System) -> None:
+    jobs = [system.submit(LONG_TOY) for _ in range(3)]
+    for job in jobs:
+        system.until_step(job, 1)
+    random = Random(SEED)
+    for verbs in ("cancel pause resume resume amend", "cancel pause resume resume amend", "cancel resume delete amend"):
+        answers = at_once([a_verb(system, random, verbs.split(), jobs) for _ in range(AT_ONCE)])
+        odd = [answer.text for answer in answers if answer.status_code not in (200, 202, 204, 404, 409, 412)]
+        assert not odd, odd
+        for job in jobs:
+            system.until(lambda job=job: not is_stopping(system, job), within=60, what="it is not stuck", job=job)
+    for job in jobs:
+        if system.client.get(f"/jobs/{job}").status_code == 200:
+            system.do(job, "cancel", {"mode": "kill"})
+            done = system.until_state(job, "succeeded", "failed", "cancelled")
+            assert done["state"] == "cancelled", f"it {done['state']} after its cancel was acknowledged"
+            its_history_is_lawful(system.events(job))
+        gone = f"no process of {job} is left, data workers included"
+        system.processes.until(lambda job=job: not system.training_pids(job), within=10, what=gone)
+
+
+def is_stopping(system: System, job: str) -> bool:
+    found = system.client.get(f"/jobs/{job}")
+    return found.status_code == 200 and found.json()["state"] == "stopping"
+
+
+def a_verb(system: System, random: Random, verbs: list[str], jobs: list[str]) -> Callable[[], httpx2.Response]:
+    verb, job = random.choice(verbs), random.choice(jobs)
+    if verb == "amend":
+        headers = {"If-Match": f'"{random.randint(1, 9)}"'} if random.random() < 0.5 else {}
+        return lambda: system.client.patch(f"/jobs/{job}", json={"priority": 1}, headers=headers)
+    if verb == "delete":
+        return lambda: system.client.delete(f"/jobs/{job}")
+    body = {"mode": random.choice(["checkpoint", "graceful", "kill"])} if verb == "cancel" else None
+    return lambda: system.do(job, verb, body)
+
+
+def at_once(asks: list[Callable[[], httpx2.Response]]) -> list[httpx2.Response]:
+    barrier = Barrier(len(asks))
+
+    def ask(one: Callable[[], httpx2.Response]) -> httpx2.Response:
+        barrier.wait()
+        return one()
+
+    with ThreadPoolExecutor(len(asks)) as threads:
+        return list(threads.map(ask, asks))
+
+
+def its_history_is_lawful(events: list[JSON]) -> None:
+    """Every move is of the table; between a cancel and a success there is a resume."""
+    assert_whole(events)
+    states = [event["data"] for event in events if event["kind"] == "state"]
+    for old, new in pairwise(JobState(data["state"]) for data in states):
+        # Told again, harder: the same state with another reason.
+        assert new is old or new in MOVES[old], f"{old} -> {new}"
+    was_cancelled = False
+    for data in states:
+        if data["state"] in ("stopping", "cancelled") and data.get("reason") == "cancel":
+            was_cancelled = True
+        if data["state"] == "queued":
+            was_cancelled &= data.get("reason") != "resumed"
+        assert not (was_cancelled and data["state"] == "succeeded"), "it succeeded after its cancel was acknowledged"
+
+
+# -- a delete that is cut off ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mortal(processes: Processes, redis: RedisServer, database_url: str, protection_off: list[str]) -> System:
+    return System(processes, redis, database_url, without=protection_off, mortal=True)
+
+
+@pytest.mark.fault(13, without="prune removes what was deleted", red="no folder is left")
+def test_a_delete_whose_service_dies_leaves_no_folder_in_the_end(mortal: System) -> None:
+    mortal.start_service()
+    job = mortal.submit(LONG_TOY)
+    folder = mortal.folder / "artifacts" / "jobs" / job
+    stray: Path = folder / "attempts" / "1" / "checkpoint-10" / "model.safetensors"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"of a job that is deleted")
+    assert mortal.do(job, "cancel").json()["state"] == "cancelled"
+
+    preload.die_at(mortal.preload, {Moment.AFTER_VERB_COMMITS: 1})
+    with pytest.raises(httpx2.TransportError):
+        mortal.client.delete(f"/jobs/{job}")
+    assert mortal.services["all"].wait(20) < 0
+    assert folder.exists(), "it died too late to show anything"
+    mortal.start_service()
+
+    assert mortal.client.get(f"/jobs/{job}").status_code == 404
+    mortal.processes.until(lambda: not folder.exists(), within=20, what="no folder is left")
+    assert mortal.client.delete(f"/jobs/{job}").status_code == 404
