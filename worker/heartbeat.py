@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from contract import keys, layout
 from contract.messages import Gpu, NodeBeat, NodeReply, RunningAttempt
 from worker.control import Sender
-from worker.journal import SUFFIX, Header, Journal, header_of, is_owned
+from worker.journal import SUFFIX, UNREADABLE, Header, Journal, header_of, is_owned
 from worker.node import Node
 from worker.redis_line import AWAY, BLOCK_SECONDS, connect, post
 from worker.scratch import sweep
@@ -251,6 +251,8 @@ class Resender:
         return len(self._dead) > known
 
     def _take(self) -> None:
+        for path in self._folder.glob(f"*{UNREADABLE}"):
+            _drop_if_old(path, "nobody has looked at this broken journal for seven days")
         for path in self._folder.glob(f"*{SUFFIX}"):
             if len(self.taken) >= RESEND_AT_ONCE:
                 return
@@ -258,11 +260,18 @@ class Resender:
                 continue
             # Its owner may delete it between two of these lines.
             with suppress(FileNotFoundError):
-                if time.time() - path.stat().st_mtime > KEEP_JOURNALS_SECONDS:
-                    log.error("%s: nobody has taken these events for seven days; they are dropped", path.name)
-                    path.unlink()
-                elif (journal := Journal.reopen(path)) is not None:
+                if _drop_if_old(path, "nobody has taken these events for seven days"):
+                    continue
+                if (journal := Journal.reopen(path)) is not None:
                     self.taken[path] = Sender(journal)
+
+
+def _drop_if_old(path: Path, why: str) -> bool:
+    is_old = time.time() - path.stat().st_mtime > KEEP_JOURNALS_SECONDS
+    if is_old:
+        log.error("%s: %s; it is dropped", path.name, why)
+        path.unlink()
+    return is_old
 
 
 def _attempt_of(header: Header) -> RunningAttempt:

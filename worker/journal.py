@@ -28,6 +28,8 @@ from worker.journal_lines import SEQ, encode, gap, seal, unseal
 log = logging.getLogger("footplate.worker")
 
 SUFFIX = ".journal"
+UNREADABLE = ".unreadable"
+"""What cannot be sent is set aside under this name, for somebody to look at."""
 FORGET_BYTES = 16 * 1024 * 1024
 """So much that SQL has may stay in the file before it is made smaller."""
 INDEX_EVERY = 256
@@ -115,7 +117,7 @@ class Journal:
         journal = cls(path, fd, Header(JobId(""), 0, Fence(0), ClaimId("")), 0)
         if not journal._recover():
             log.error("%s is not readable as a journal any more: set aside, and whatever it held is lost", path)
-            path.rename(path.with_suffix(".unreadable"))
+            path.rename(path.with_suffix(UNREADABLE))
             journal.close()
             return None
         return journal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tests.support.processes import until
 from tests.support.redis_server import RedisServer
 from worker import control
 from worker.control import Link, Sender
-from worker.journal import Header, Journal
+from worker.heartbeat import KEEP_JOURNALS_SECONDS, Resender
+from worker.journal import SUFFIX, Header, Journal
 from worker.redis_line import connect
 
 
@@ -89,3 +91,15 @@ def test_a_service_that_stands_at_an_earlier_mark_than_it_once_said_is_sent_what
     assert sent() == [9, 10]
     assert sent() == []
     until(lambda: sent() == [4, 5, 6, 7, 8, 9, 10], what="it goes by the earlier mark")
+
+
+def test_what_nobody_could_read_or_send_for_a_week_is_dropped(redis: RedisServer, tmp_path: Path) -> None:
+    fresh, old = tmp_path / "fresh.unreadable", [tmp_path / "old.unreadable", tmp_path / f"old{SUFFIX}"]
+    for path in (fresh, *old):
+        path.write_text("not a journal")
+    for path in old:
+        os.utime(path, (0, time.time() - KEEP_JOURNALS_SECONDS - 1))
+
+    Resender(tmp_path).turn(connect(redis.url))
+
+    assert list(tmp_path.iterdir()) == [fresh]
