@@ -131,7 +131,7 @@ def test_a_drained_node_gives_its_jobs_back_at_no_cost(system: System) -> None:
     """Three nodes in one place: the first is told once, and told twice; the second is killed while it drains."""
     lairs = mischief.register(system)
     system.start(slots=3)
-    once = {"retry": {"max_attempts": 1}}
+    once = {"retry": {"max_attempts": 1}, "training": {**LONG_TOY["training"], "max_steps": 80}}
     hang = {"use": "test/mischief", "args": {"do": "hang", "lair": str(lairs), "steps": [25, 45]}}
     willing, deaf = system.submit(**once), system.submit(callbacks=[hang], **once)
     system.until((lairs / "25").exists, within=60, what="one hangs in step 25", job=deaf)
@@ -149,7 +149,7 @@ def test_a_drained_node_gives_its_jobs_back_at_no_cost(system: System) -> None:
     system.nodes[1].wait(within=5)
 
     system.start_node(1, slots=3)
-    quiet = system.submit()
+    quiet = system.submit(**once)
     assert_bit_equal(system, willing, quiet)
     assert steps_of(system, willing, 2)[0] == saved + 1
     system.until((lairs / "45").exists, within=60, what="the other hangs in step 45", job=deaf)
