@@ -31,11 +31,6 @@ def warm_parent(lasting: Lasting) -> int:
     raise AssertionError("there is no warm parent")
 
 
-def pool_processes(lasting: Lasting) -> list[int]:
-    below_warm = {warm := warm_parent(lasting), *children(warm)}
-    return [pid for pid in children(lasting.process.pid) if pid not in below_warm]
-
-
 def test_it_has_one_thread_and_no_gpu_open_after_its_imports(lasting: Lasting) -> None:
     lasting.control.done(lasting.submit(**SHORT), within=60)
     warm = warm_parent(lasting)
@@ -85,28 +80,6 @@ def test_each_of_two_jobs_at_once_sees_its_own_gpu_only(lasting: Lasting) -> Non
         lasting.control.done(job)
         texts = [line["data"]["text"] for line in lasting.control.of(job, "line")]
         assert f"visible {gpu}" in texts
-
-
-def test_two_supervisors_that_die_at_once_are_both_buried_by_the_same_warm_parent(lasting: Lasting) -> None:
-    warm = warm_parent(lasting)
-    long = {"at": 0, "do": "tell", "n": 4, "seconds": 60}
-    jobs = [
-        lasting.submit(model="test/linear", data={"use": "test/data", "args": long}, gpus=[gpu])
-        for gpu in ("GPU-a", "GPU-b")
-    ]
-    for job in jobs:
-        until(lambda job=job: lasting.control.of(job, "state"), within=30, what="it trains")
-    training = children(warm)
-    supervisors = [pid for pid in pool_processes(lasting) if len(os.listdir(f"/proc/{pid}/task")) > 1]
-
-    os.kill(warm, signal.SIGSTOP)
-    for pid in supervisors:
-        os.kill(pid, signal.SIGKILL)
-    os.kill(warm, signal.SIGCONT)
-
-    until(lambda: not set(training) & set(children(warm)), within=10, what="both trainings are gone")
-    lasting.control.done(lasting.submit(**SHORT), within=60)
-    assert warm_parent(lasting) == warm
 
 
 def test_a_job_without_a_gpu_sees_none(lasting: Lasting) -> None:
