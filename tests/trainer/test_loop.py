@@ -166,3 +166,21 @@ def test_the_reference_s_overrides_are_called(tmp_path: Path) -> None:
     subclass(toy.mlp(), args, train_dataset=toy.regression(n=16), eval_dataset=toy.regression(n=8)).train()
 
     assert called == set(names)
+
+
+def test_a_collator_that_returns_junk_is_named_before_the_model_is_called(tmp_path: Path) -> None:
+    def junk(features: Any) -> Any:
+        return [features]
+
+    trainer = a_trainer(tmp_path)
+    trainer.data_collator = junk
+    with pytest.raises(TypeError, match=r"the collator .*junk returned list.*return a dict"):
+        trainer.train()
+
+
+def test_the_reference_s_own_arguments_are_told_where_ours_are(tmp_path: Path) -> None:
+    import transformers
+
+    theirs: Any = transformers.TrainingArguments(str(tmp_path))
+    with pytest.raises(TypeError, match="import TrainingArguments from footplate too"):
+        Trainer(toy.mlp(), theirs)

@@ -44,6 +44,10 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         """The same values, whichever side made them. The very object, where it is ours already: callbacks mutate it."""
         if isinstance(args, cls):
             return args
+        if not isinstance(args, contract_arguments.TrainingArguments):
+            raise TypeError(
+                f"args are a {type(args).__module__}.{type(args).__name__}: import TrainingArguments from footplate too"
+            )
         return cls(**{field.name: getattr(args, field.name) for field in dataclasses.fields(args)})
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from worker.trainer.collators import require_batch
 from worker.trainer.named import NamedOptimizers, backward_of
 from worker.trainer.precision import LossScale
 from worker.trainer.schedules import follows_a_metric
@@ -31,6 +32,8 @@ class Step:
         stepper = strategy.stepper(trainer.optimizer)
         self.step = stepper.step
         self.micro_step = micro_step(trainer, self.model)
+        if not isinstance(self.micro_step, partial):
+            self.micro_step = partial(self._first_micro_step, self.micro_step)
         self.count = _counter(trainer)
         # The model's, in its order, so that the norm is summed up as the reference sums it; and what is not the
         # model's but the optimizer's own.
@@ -84,6 +87,12 @@ class Step:
             if number < last:
                 events = trainer.callback_handler
                 trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
+
+    def _first_micro_step(self, then: MicroStep, batch: Any, items: Tensor | int | None) -> Tensor:
+        """What the collator made is looked at once; nothing of the user's own is between it and the model."""
+        require_batch(batch, self.trainer.data_collator)
+        self.micro_step = then
+        return then(batch, items)
 
     def zero(self) -> None:
         for parameter in self.zeroed:
