@@ -1,4 +1,4 @@
-"""Writes the pages that are made from the code: settings.md, lifecycle.md, events.md, parity.md. `make fix` runs it.
+"""Writes the pages that are made from the code: settings, lifecycle, events, metrics, parity. `make fix` runs it.
 
 A field's meaning stands under the field, a state's life under the state; here they become pages, and a test holds the
 pages to the code.
@@ -20,6 +20,8 @@ from contract.arguments.groups import OTHER_DEFAULTS, OURS
 from contract.arguments.legacy import LEGACY, Renamed
 from contract.arguments.notyet import CHOICES_NOT_YET
 from contract.settings import Settings, variable
+from service.counts import Counts, prometheus_name
+from service.prometheus import Meters
 from service.settings import ServiceSettings
 from worker.settings import WorkerSettings
 from worker.trainer.declined import NEVER_CALLED
@@ -35,6 +37,7 @@ def pages() -> dict[str, str]:
         "lifecycle.md": lifecycle_page(),
         "events.md": events_page(),
         "parity.md": parity_page(),
+        "metrics.md": metrics_page(),
     }
 
 
@@ -106,6 +109,33 @@ def events_page() -> str:
             "they do not know.",
             "\n## Kinds\n",
             *members(events.Kind),
+            "",
+        ]
+    )
+
+
+def metrics_page() -> str:
+    own = [metric for metric in Meters().registry.collect() if metric.name.startswith("footplate")]
+    rows = [f"| `{metric.name}` | {metric.type} | {metric.documentation} |" for metric in own]
+    control = [
+        f"| `{prometheus_name(each.name)}` | {each.metadata['meaning']} | {each.metadata['advice']} |"
+        for each in dataclasses.fields(Counts)
+    ]
+    return "\n".join(
+        [
+            "# What Prometheus may scrape",
+            MADE,
+            "`GET /metrics` of any API process. What to alert on: [operations](operations.md).",
+            "\n## Of control: counted since its start\n",
+            "| name | meaning | what to do when it moves |",
+            "|---|---|---|",
+            *control,
+            "\n`retries` has the label `reason`, one of those in [lifecycle](lifecycle.md). Any API process shows",
+            "these numbers: its own control's where it has one, else what control leaves in Redis.",
+            "\n## Of the API process that is asked, and of SQL\n",
+            "| name | type | meaning |",
+            "|---|---|---|",
+            *rows,
             "",
         ]
     )

@@ -16,14 +16,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import asdict
 
 from contract.errors import Unavailable
 from contract.ids import JobId
+from service.counts import Counts
 from service.settings import ServiceSettings
 from service.store.database import Database
 from service.store.single import single
-from service.turns import AWAY, RESCUE_SECONDS, Counts, NotSure, Turns
+from service.turns import AWAY, RESCUE_SECONDS, NotSure, Turns
 
 log = logging.getLogger("footplate.control")
 
@@ -61,7 +61,7 @@ class Control:
 
     def numbers(self) -> dict[str, int] | None:
         """The same for who only shows them; None while another control works."""
-        return asdict(self.counts) if self.is_active else None
+        return self._turns.numbers() if self.is_active else None
 
     @property
     def redis_ok(self) -> bool:

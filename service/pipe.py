@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from contract import keys
 from contract.ids import JobId, uuid7
+from service.store.times import now_ms
 
 Numbers = Mapping[str, int]
 
@@ -37,6 +38,8 @@ class Pipe:
         self._on_wake = on_wake
         self._me = uuid7()
         """Goes before what it announces, so that it is not woken by itself."""
+        self.away_since_ms: int | None = None
+        """When Redis was first missed, for display; None while it answers."""
         self._pending: set[JobId] = set()
         self._is_poked = False
         self._something = asyncio.Event()
@@ -62,9 +65,12 @@ class Pipe:
     async def is_there(self) -> bool:
         try:
             async with asyncio.timeout(1):
-                return bool(await self._redis.ping())
+                await self._redis.ping()
         except AWAY:
+            self._missed()
             return False
+        self.away_since_ms = None
+        return True
 
     async def control(self) -> Numbers | None:
         """What the control process has counted; None where none has signed lately."""
@@ -82,6 +88,9 @@ class Pipe:
         with suppress(*AWAY):
             await self._redis.aclose()
 
+    def _missed(self) -> None:
+        self.away_since_ms = self.away_since_ms or now_ms()
+
     async def _send(self) -> None:
         while True:
             await self._something.wait()
@@ -96,6 +105,7 @@ class Pipe:
                 # The first goes at once; what follows closely goes together.
                 await asyncio.sleep(GATHER_SECONDS)
             except AWAY:
+                self._missed()
                 await asyncio.sleep(AWAY_SECONDS)
 
     async def _listen(self) -> None:
@@ -113,6 +123,9 @@ class Pipe:
     async def _sign(self, control: Callable[[], Numbers | None]) -> None:
         while True:
             if (counted := control()) is not None:
-                with suppress(*AWAY):
+                try:
                     await self._redis.set(keys.CONTROL, json.dumps(counted), px=int(SIGN_SECONDS * 3000))
+                    self.away_since_ms = None
+                except AWAY:
+                    self._missed()
             await asyncio.sleep(SIGN_SECONDS)

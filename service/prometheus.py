@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
+from service.counts import GAUGES, prometheus_name
+
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,6 +35,7 @@ class Meters:
             "footplate_slow_readers", "Closed because they did not read.", registry=self.registry
         )
         self._jobs = Gauge("footplate_jobs", "Jobs by state.", ["state"], registry=self.registry)
+        self._waiting = Gauge("footplate_jobs_waiting", "Queued jobs by reason.", ["reason"], registry=self.registry)
         self._nodes = Gauge("footplate_nodes", "Nodes by state.", ["state"], registry=self.registry)
         self._slots = Gauge("footplate_slots", "Slots of nodes that are up.", registry=self.registry)
         # labels() locks and hashes; a request should not pay for what it asked a moment ago.
@@ -51,9 +54,17 @@ class Meters:
         timer.observe(seconds)
 
     def render(
-        self, jobs: Mapping[str, int], nodes: Mapping[str, int], slots: int, control: Mapping[str, int]
+        self,
+        jobs: Mapping[str, int],
+        waiting: Mapping[str, int],
+        nodes: Mapping[str, int],
+        slots: int,
+        control: Mapping[str, int],
     ) -> bytes:
         """The whole text, with what SQL and control say now."""
+        self._waiting.clear()
+        for reason, count in waiting.items():
+            self._waiting.labels(reason).set(count)
         for gauge, counts in ((self._jobs, jobs), (self._nodes, nodes)):
             for state, count in counts.items():
                 gauge.labels(state).set(count)
@@ -62,10 +73,11 @@ class Meters:
 
 
 def _control(counts: Mapping[str, int]) -> bytes:
-    """Counted in another process, perhaps, so as text. What ends in a unit is a gauge; the rest only rises."""
+    """Counted in another process, perhaps, so as text."""
     lines = []
     for name, value in counts.items():
-        is_gauge = name.endswith("_ms")
-        full = f"footplate_control_{name}" + ("" if is_gauge else "_total")
-        lines += [f"# TYPE {full} {'gauge' if is_gauge else 'counter'}", f"{full} {value}"]
+        bare, brace, label = name.partition("{")
+        full = prometheus_name(bare)
+        head = f"# TYPE {full} {'gauge' if bare in GAUGES else 'counter'}"
+        lines += [*([head] if head not in lines else []), f"{full}{brace}{label} {value}"]
     return "".join(f"{line}\n" for line in lines).encode()

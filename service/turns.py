@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ from contract.errors import Unavailable
 from contract.ids import JobId, uuid7
 from contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
 from contract.moments import Moment, reached
+from service.counts import Counts, Depths
 from service.events.entries import Read, apart, as_gap, read_entries
 from service.events.ingest import Ingested, ingest
 from service.jobs import dispatch
@@ -60,30 +60,6 @@ WATERMARK_SECONDS = 24 * 3600
 AWAY = (RedisError, OSError, asyncio.TimeoutError)
 
 
-@dataclass(slots=True)
-class Counts:
-    """What Prometheus is told."""
-
-    attempts_placed: int = 0
-    bells_rung: int = 0
-    claims_granted: int = 0
-    claims_denied: int = 0
-    attempts_lost: int = 0
-    attempts_closed: int = 0
-    beats: int = 0
-    events_stored: int = 0
-    events_duplicate: int = 0
-    events_ahead: int = 0
-    """Jumped ahead of the watermark; their journal sends them again."""
-    events_dead: int = 0
-    events_late: int = 0
-    stale_refused: int = 0
-    ingest_lag_ms: int = 0
-    """Between the entry's arrival in Redis and its commit, for the last transaction."""
-    redis_outages: int = 0
-    database_outages: int = 0
-
-
 class NotSure(Exception):
     """Whether this is still the one control: another may have taken over while this one was frozen."""
 
@@ -100,6 +76,9 @@ class Turns:
     ) -> None:
         """`is_alone` says, without asking anybody, whether no other control can work: asked before each write."""
         self.counts = Counts()
+        self._depths = Depths()
+        self._oldest_unread: int | None = None
+        """When the entry that waits for SQL came into Redis."""
         self.redis_ok = False
         self.poked = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -128,6 +107,12 @@ class Turns:
         self._bell.close()
         with suppress(*AWAY):
             await self._redis.aclose()
+
+    def numbers(self) -> dict[str, int]:
+        """What was counted, and how late ingest is now."""
+        waits_since = self._oldest_unread
+        self.counts.ingest_lag_ms = 0 if waits_since is None else max(0, now_ms() - waits_since)
+        return self.counts.numbers()
 
     def sql_is_away(self) -> None:
         """Beats wait unread meanwhile: that is not their senders' silence."""
@@ -276,6 +261,9 @@ class Turns:
         self.counts.beats += heard.beats
         self.counts.stale_refused += heard.superseded
         self.counts.attempts_lost += heard.lost
+        self.counts.retries.update(heard.retries)
+        self._depths.update(heard.depths)
+        self.counts.journal_depth = self._depths.total()
 
     async def _send(self, replies: Sequence[tuple[str, Message]]) -> None:
         if not replies:
@@ -295,8 +283,10 @@ class Turns:
         answered = await self._redis.xread({keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
         entries = _entries(answered)
         if not entries:
+            self._oldest_unread = None
             return
         now = now_ms()
+        self._oldest_unread = int(entries[0][0].partition(b"-")[0])
         read = read_entries([fields.get(b"batch") for _, fields in entries], text_of(now))
         every_done = await self._store(read, now)
         reached(Moment.AFTER_INGEST_COMMITS)
@@ -306,7 +296,6 @@ class Turns:
         for done in every_done:
             self._tell(done.jobs)
             self._count_events(done)
-        self.counts.ingest_lag_ms = max(0, now - int(entries[0][0].partition(b"-")[0]))
         if any(done.closed for done in every_done):
             self._look_again()
         await self._acknowledge([entry_id for entry_id, _ in entries], every_done)
@@ -364,6 +353,9 @@ class Turns:
         counts.events_dead += done.dead
         counts.stale_refused += done.stale
         counts.attempts_closed += done.closed
+        counts.gaps_declared += done.gaps
+        counts.checkpoints_refused += done.refused
+        counts.retries.update(done.retries)
 
     async def listen(self) -> None:
         """Pokes from API processes that are not this one."""
@@ -387,6 +379,7 @@ class Turns:
         if rescued.jobs:
             reached(Moment.AFTER_RESCUE_COMMITS)
         self.counts.attempts_lost += rescued.lost
+        self.counts.retries.update(rescued.retries)
         for node in rescued.nodes_lost:
             log.warning("node %s is lost: silent for %g s", node, self._settings.lease_seconds)
         if rescued.jobs or rescued.told_to_stop:

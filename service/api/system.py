@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,6 +12,7 @@ from contract.components import GROUPS
 from contract.errors import FootplateError
 from contract.lifecycle import JobState
 from contract.spec import JobSpec, job_schema
+from service import readiness
 from service.api import shapes
 from service.api.jobs import SPEC_BODY, accept
 from service.api.views import node_state
@@ -23,7 +23,7 @@ from service.jobs.place import Placement, explain
 from service.jobs.placing import load_rooms
 from service.pipe import Numbers
 from service.prometheus import CONTENT_TYPE
-from service.store import jobs, nodes, schema
+from service.store import jobs, nodes
 
 router = APIRouter(route_class=StrictRoute, tags=["service"])
 
@@ -98,19 +98,13 @@ async def livez(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     services = services_of(request)
     try:
-        is_current, takes_work = await services.db.read(_ready)
+        why_not, known = await services.db.read(readiness.of_sql)
     except FootplateError as error:
         return _not_ready(error.message)
-    if not is_current:
-        return _not_ready("the database has another schema version: run `python -m service migrate`")
-    redis, control = await asyncio.gather(services.pipe.is_there(), services.control())
-    found = {"redis": redis, "control": control is not None, "nodes": takes_work}
-    degraded = [part for part, is_well in found.items() if not is_well]
-    return json_response({"status": "degraded" if degraded else "ok", "degraded": degraded})
-
-
-def _ready(conn: Connection) -> tuple[bool, bool]:
-    return schema.schema_is_current(conn), any(node.takes_work for node in nodes.everyone(conn))
+    if why_not is not None:
+        return _not_ready(why_not)
+    details = await readiness.degraded(services, known)
+    return json_response({"status": "degraded" if details else "ok", "degraded": list(details), "details": details})
 
 
 def _not_ready(why: str) -> Response:
@@ -134,4 +128,5 @@ def _numbers(conn: Connection, services: Services, control: Numbers) -> bytes:
         states[node_state(node)] += 1
     counts = jobs.state_counts(conn)
     slots = sum(node.slots for node in everyone if node.takes_work)
-    return services.meters.render({**dict.fromkeys(JobState, 0), **counts}, states, slots, control)
+    every_state: dict[str, int] = {**dict.fromkeys(JobState, 0), **counts}
+    return services.meters.render(every_state, jobs.waiting_counts(conn), states, slots, control)

@@ -48,6 +48,11 @@ class Ingested:
     stale: int = 0
     """From someone who does not hold the attempt."""
     dead: int = 0
+    gaps: int = 0
+    refused: int = 0
+    """Checkpoints that are corrupt, or name what is not theirs."""
+    retries: list[Reason] = field(default_factory=list)
+    """Why jobs were queued again, one for each."""
     closed: int = 0
     """Attempts that ended."""
     jobs: set[JobId] = field(default_factory=set)
@@ -140,7 +145,8 @@ class _Ledger:
         if self.job.state.is_terminal:
             return
         self.no += 1
-        data = {"source": part.source, "from": first, "to": last, "reason": "the node's journal has no more of them"}
+        text = f"events {first} to {last} of attempt {part.attempt} are lost: the node's journal has no more of them"
+        data = {"message": text, "source": part.source, "from": first, "to": last, "reason": "not_in_journal"}
         self.rows.append(
             EventRow(
                 self.job.id, self.no, part.attempt, SERVICE_SOURCE, self.no, 0, Kind.GAP.value, text_of(self.now), None,
@@ -160,6 +166,8 @@ class _Ledger:
                 # Who follows the states must not see a job run that was told to stop, or was lost, before.
                 said = str((event.data or {}).get("state"))[:100]
                 kind, text = Kind.NOTE.value, json.dumps({"message": f"attempt {part.attempt} says that it is {said}"})
+            elif kind == Kind.GAP:
+                done.gaps += 1
             self.rows.append(
                 EventRow(
                     self.job.id, self.no, part.attempt, part.source, event.seq, event.rank, kind, event.at,
@@ -224,6 +232,8 @@ class _Ledger:
         self._start_running(conn)
         self._close(conn, done, retry_backoff_seconds)
         self._answer(conn, done)
+        done.refused += sum(status == checkpoints.CORRUPT for _, status in self.marks)
+        done.refused += sum(why.startswith("checkpoint ") for why, _ in self.troubles)
         for reason, raw in self.troubles:
             events.bury(conn, reason, raw, self.now)
         done.dead += len(self.troubles)
@@ -286,7 +296,9 @@ class _Ledger:
         job = jobs.lock(conn, self.job.id)
         if job is not None:
             decisive = (failed or [end for end in every_end if end.ending is Ending.STOPPED] or every_end)[0]
-            conclude(conn, job, End.of(decisive), self.now, retry_backoff_seconds=retry_backoff_seconds)
+            end = End.of(decisive)
+            to = conclude(conn, job, end, self.now, retry_backoff_seconds=retry_backoff_seconds)
+            done.retries += [end.reason] * (to is JobState.QUEUED and end.ending == "failed")
             done.closed += 1
             done.jobs.add(job.id)
 

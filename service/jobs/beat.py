@@ -14,7 +14,7 @@ from contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, Nod
 from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, tell, withdraw
 from service.settings import ServiceSettings
-from service.store import attempts, events, jobs, nodes
+from service.store import attempts, checkpoints, events, jobs, nodes
 from service.store.rows import JobRow, NodeRow, SourceRow
 
 SPOKEN = (PROTOCOL, PROTOCOL - 1)
@@ -45,7 +45,8 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int) -> AttemptReply:
             claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=closed
         )
     stop = stop_of(job, now)
-    return AttemptReply(claim=beat.claim, number=beat.number, stop=stop, watermark=watermark)
+    stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
+    return AttemptReply(claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step)
 
 
 def _tell_of_the_zombie(conn: Connection, beat: AttemptBeat, now: int) -> None:
@@ -82,6 +83,7 @@ class NodeBeaten:
     """Whose state changed."""
     told_to_stop: set[JobId] = field(default_factory=set)
     lost: int = 0
+    retries: list[Reason] = field(default_factory=list)
     has_new_room: bool = False
     """Placement should look again."""
 
@@ -164,9 +166,10 @@ def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
 
 
 def _lose(conn: Connection, part: SourceRow, why: str, now: int, settings: ServiceSettings, beaten: NodeBeaten) -> None:
-    if lose(conn, part.job_id, part.attempt, why, now, settings):
+    if (to := lose(conn, part.job_id, part.attempt, why, now, settings)) is not None:
         beaten.jobs.add(part.job_id)
         beaten.lost += 1
+        beaten.retries += [Reason.NODE_LOST] * (to is JobState.QUEUED)
 
 
 def _drain(

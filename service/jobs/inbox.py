@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from contract import keys
 from contract.ids import JobId
+from contract.lifecycle import Reason
 from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Message, NodeBeat
 from contract.moments import Moment, reached
 from service.jobs.beat import attempt_beat, node_beat, protocol_refusal, stop_of
@@ -32,6 +33,9 @@ class Heard:
     beats: int = 0
     superseded: int = 0
     lost: int = 0
+    retries: list[Reason] = field(default_factory=list)
+    depths: dict[str, int] = field(default_factory=dict)
+    """By claim, or by node for what its dead attempts have left: events that are in a journal and not in SQL."""
     has_new_room: bool = False
 
 
@@ -66,6 +70,8 @@ def _attempt(conn: Connection, beat: AttemptBeat, now: int, heard: Heard) -> Non
     reply = attempt_beat(conn, beat, now)
     heard.beats += 1
     heard.replies.append((keys.reply(beat.claim), reply))
+    is_over = reply.superseded or reply.closed
+    heard.depths[beat.claim] = 0 if is_over else max(0, beat.journaled - reply.watermark)
     if reply.superseded:
         heard.superseded += 1
     else:
@@ -81,6 +87,8 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
     heard.jobs |= beaten.jobs
     heard.told_to_stop |= beaten.told_to_stop
     heard.lost += beaten.lost
+    heard.retries += beaten.retries
+    heard.depths[beat.node] = beat.unsent
     heard.has_new_room |= beaten.has_new_room
 
 

@@ -75,6 +75,8 @@ class Rescued:
     jobs: set[JobId] = field(default_factory=set)
     told_to_stop: set[JobId] = field(default_factory=set)
     lost: int = 0
+    retries: list[Reason] = field(default_factory=list)
+    """Why jobs were queued again, one for each."""
     nodes_lost: list[NodeId] = field(default_factory=list)
 
 
@@ -165,9 +167,11 @@ class _Look:
         self.rescued.jobs.add(job.id)
 
     def _lose(self, why: str, reason: Reason = Reason.NODE_LOST) -> None:
-        if lose(self.conn, self.job.id, self.job.attempt, why, self.now, self.settings, reason):
+        to = lose(self.conn, self.job.id, self.job.attempt, why, self.now, self.settings, reason)
+        if to is not None:
             self.rescued.jobs.add(self.job.id)
             self.rescued.lost += 1
+            self.rescued.retries += [reason] * (to is JobState.QUEUED)
 
     def _stop_for_time(self) -> None:
         job = jobs.lock(self.conn, self.job.id)
@@ -190,11 +194,11 @@ def lose(
     now: int,
     settings: ServiceSettings,
     reason: Reason = Reason.NODE_LOST,
-) -> bool:
-    """Declares an attempt lost: its events end in a gap, its job goes where the policy says. False: it was over."""
+) -> JobState | None:
+    """Declares an attempt lost: its events end in a gap, its job goes where the policy says. None: it was over."""
     job = jobs.lock(conn, job_id)
     if job is None or job.attempt != attempt or not job.state.holds_slots:
-        return False
+        return None
     record_loss(conn, job, now)
     row = attempts.get(conn, job_id, attempt)
     names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
@@ -204,8 +208,7 @@ def lose(
         running_ms=_ran_for(row, now, settings),
         error={"code": reason.value, "message": f"attempt {attempt} on {names} was lost: {why}"},
     )
-    conclude(conn, job, end, now, retry_backoff_seconds=settings.retry_backoff_seconds)
-    return True
+    return conclude(conn, job, end, now, retry_backoff_seconds=settings.retry_backoff_seconds)
 
 
 def _stall_seconds(job: JobRow) -> float:

@@ -207,6 +207,13 @@ def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]
     return {row.state: row.jobs for row in conn.execute(counted)}
 
 
+def waiting_counts(conn: Connection) -> dict[str, int]:
+    """Queued jobs of every project, by what they wait for."""
+    queued = jobs.c.state == JobState.QUEUED.value
+    counted = select(jobs.c.reason, func.count().label("jobs")).where(queued).group_by(jobs.c.reason)
+    return {row.reason: row.jobs for row in conn.execute(counted)}
+
+
 def _insert_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> None:
     if tags != "[]":
         rows: Sequence[dict[str, str]] = [

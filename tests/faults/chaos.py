@@ -66,11 +66,11 @@ class Chaos:
         return self._kill(pid for pid in self._in_training() if self._is_data_worker(pid))
 
     def supervisor(self) -> bool:
-        return self._kill(self._supervisors())
+        return self._kill(self.supervisors())
 
     def supervisor_frozen(self) -> bool:
         """Past its lease, then thawed: a zombie that must find out that it is one."""
-        if not (found := self._supervisors()):
+        if not (found := self.supervisors()):
             return False
         pid = self.random.choice(found)
         with suppress(ProcessLookupError):
@@ -80,7 +80,7 @@ class Chaos:
         return True
 
     def idle_pool_child(self) -> bool:
-        busy = self._supervisors()
+        busy = self.supervisors()
         return self._kill(pid for pid in self._pool() if pid not in busy)
 
     def warm_parent(self) -> bool:
@@ -134,7 +134,7 @@ class Chaos:
         found = [pid for node in self.system.nodes.values() for pid in children(node.pid) if _parent(pid) == node.pid]
         return [pid for pid in found if not _is_warm(pid) and b"catalogue" not in _command(pid)]
 
-    def _supervisors(self) -> list[int]:
+    def supervisors(self) -> list[int]:
         """Pool processes that hold a journal."""
         return [pid for pid in self._pool() if any(name.endswith(".journal") for name in _open_files(pid))]
 

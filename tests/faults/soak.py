@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from tests.support.system import JSON, LONG_TOY, SETTLED, System
 
 STUCK_SECONDS = 60.0
-AT_ONCE = 6
+AT_ONCE = 8
 """Jobs under way at any time, on two nodes of two slots: some always wait."""
 RECENT = 10
 """Readers choose among so many of the newest jobs."""
@@ -138,7 +138,9 @@ class Load:
     # -- who submits ---------------------------------------------------------------------------------------------------
 
     async def _submit(self) -> None:
-        kind, mood = self.random.choice(list(self.kinds)), self.random.choice(MOODS)
+        # Most are brief, or the long ones would hold every slot.
+        kinds = list(self.kinds) + 3 * list(BRIEF)
+        kind, mood = self.random.choice(kinds), self.random.choice(MOODS)
         key = f"soak-{len(self.jobs)}-{self.random.getrandbits(32)}"
         body = {**self.kinds[kind], "name": key}
         answer = await self._insist("POST", "/jobs", json=body, headers={"Idempotency-Key": key})

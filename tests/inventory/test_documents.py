@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import runpy
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from contract.settings import variable
+from service import readiness
 from service.settings import ServiceSettings
 from tests.support.processes import REPOSITORY
 from worker.settings import WorkerSettings
@@ -37,6 +39,20 @@ def test_the_readme_lists_every_folder_of_the_tree_with_its_purpose() -> None:
 
 def has_source(folder: Path) -> bool:
     return not folder.name.startswith(".") and not folder.name.endswith(".egg-info") and any(folder.rglob("*.py"))
+
+
+def test_operations_says_what_to_do_about_each_part_that_may_be_degraded() -> None:
+    page = (REPOSITORY / "docs/operations.md").read_text()
+    told = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
+
+    assert told[1:] == list(get_args(readiness.Part)), "its table has one row for each name of /readyz, in their order"
+
+
+def test_every_number_that_operations_names_is_scraped() -> None:
+    named = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/operations.md").read_text()))
+    scraped = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/metrics.md").read_text()))
+
+    assert named <= scraped
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from contract.messages import NodeBeat
+from service import readiness
 from service.api import shapes
+from service.counts import Counts, prometheus_name
 from service.jobs.beat import node_beat
+from service.prometheus import Meters
+from service.store import nodes
 from service.store.times import now_ms
 from tests.service.api.conftest import SPEC, Api
 
@@ -89,6 +99,44 @@ async def test_ready_means_sql_and_the_rest_is_told(both: Api) -> None:
     assert ready.json()["degraded"] == ["redis", "control", "nodes"]
 
 
+async def test_whatever_is_degraded_is_said_in_a_sentence(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await a_node(api)
+    await api.db.write(lambda conn: nodes.change(conn, node, lost=True))
+    full = shutil._ntuple_diskusage(100 << 30, 100 << 30, 1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    late = {**Counts().numbers(), "ingest_lag_ms": 9_400}
+
+    services = replace(api.services, control=partial(_counted, late))
+    found = await readiness.degraded(services, await api.db.read(nodes.everyone))
+
+    assert list(found) == ["redis", "ingest", "nodes", "silent_nodes", "disk"]
+    assert re.match(r"Redis has not answered since 20\d\d-.*: what runs goes on", found["redis"])
+    assert "waited for 9 s" in found["ingest"]
+    assert "no node takes work" in found["nodes"]
+    assert "one (last heard 20" in found["silent_nodes"]
+    assert "GB are left" in found["disk"]
+
+
+async def _counted(numbers: dict[str, int]) -> dict[str, int]:
+    return numbers
+
+
+async def test_a_store_that_cannot_be_written_is_said(api: Api, tmp_path: Path) -> None:
+    (tmp_path / "a-file").touch()
+    settings = api.services.settings.model_copy(update={"artifacts": tmp_path / "a-file"})
+
+    found = await readiness.degraded(replace(api.services, settings=settings), [])
+
+    assert "a-file cannot be written here" in found["artifacts"]
+
+
+async def test_control_away_is_told_apart_from_a_redis_through_which_it_would_say_so(api: Api) -> None:
+    found = await readiness.degraded(api.services, [])
+
+    assert "cannot be told" in found["control"]
+    assert "holds the lock" in readiness._no_control(redis_is_there=True)
+
+
 async def test_a_wrong_schema_is_not_ready(api: Api) -> None:
     await api.db.write(lambda conn: conn.exec_driver_sql("UPDATE alembic_version SET version_num = 'older'"))
 
@@ -106,9 +154,22 @@ async def test_prometheus_finds_requests_jobs_and_nodes(both: Api) -> None:
 
     assert 'footplate_jobs{state="queued"} 1.0' in text
     assert 'footplate_jobs{state="running"} 0.0' in text
+    assert 'footplate_jobs_waiting{reason="submitted"} 1.0' in text
     assert 'footplate_nodes{state="up"} 1.0' in text
     assert "footplate_slots 2.0" in text
     assert 'footplate_requests_total{method="POST",route="/jobs",status="201"} 1.0' in text
+
+
+def test_what_control_counts_is_written_as_prometheus_reads_it() -> None:
+    counts = Counts(attempts_lost=3, journal_depth=7, retries=Counter(node_lost=2, oom=1))
+
+    text = Meters().render({}, {}, {}, 0, counts.numbers()).decode()
+
+    assert "footplate_control_attempts_lost_total 3\n" in text
+    assert "# TYPE footplate_control_journal_depth gauge\nfootplate_control_journal_depth 7\n" in text
+    assert 'footplate_control_retries_total{reason="node_lost"} 2\n' in text
+    assert text.count("# TYPE footplate_control_retries_total counter") == 1
+    assert prometheus_name("retries") == "footplate_control_retries_total"
 
 
 async def test_operations_keep_their_names(api: Api) -> None:

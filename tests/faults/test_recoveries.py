@@ -1,0 +1,143 @@
+"""A user who reads a job's history understands every recovery: what happened, to what, and what was done.
+
+docs/recoveries.md shows what this prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.chaos import Chaos
+from tests.support.processes import Processes
+from tests.support.redis_server import RedisServer
+from tests.support.system import JSON, LONG_TOY, System
+
+SENTENCES = {
+    "its training is killed": [
+        r"attempt \d+ ended: the training process was killed \(SIGKILL\).*; the next attempt starts in",
+        r"attempt \d+ goes to node-1",
+        r"continues at step \d+",
+    ],
+    "its supervisor is killed": [
+        r"nothing after event \d+ of attempt \d+ had arrived when it was lost",
+        r"attempt \d+ on node-1 was lost: its supervisor died, as its node says; the next attempt starts in",
+        r"continues at step \d+",
+    ],
+    "Redis is away": [r"Redis did not answer for \d+ s: what was said meanwhile waited on the node's disk"],
+    "its newest checkpoint is torn": [
+        r"attempt \d+ ended: the training process was killed",
+        r"checkpoint-\d+.*(sha256|bytes|manifest)",
+        r"continues at step \d+",
+    ],
+    "its supervisor is frozen": [
+        r"attempt \d+ on node-1 was lost: no word from it for 4 s; the next attempt starts in",
+        r"attempt \d+ came back after it was given up; it is told to stop",
+    ],
+    "its node is drained": [
+        r"node-1 is draining: the job checkpoints there and goes on elsewhere",
+        r"its node goes away; it goes on elsewhere, and this costs no retry",
+        r"attempt \d+ goes to node-1",
+        r"continues at step \d+",
+    ],
+}
+
+
+class Story:
+    """One job through all of it; each fault begins once training has gone on and saved since the last."""
+
+    def __init__(self, system: System, job: str) -> None:
+        self.system, self.job = system, job
+        self.chaos = Chaos(system, seed=0, between=(0, 0), postgres=None)
+        self.read = 0
+
+    def its_training_is_killed(self) -> None:
+        self.system.kill_training(self.job)
+
+    def its_supervisor_is_killed(self) -> None:
+        (pid,) = self.chaos.supervisors()
+        os.kill(pid, signal.SIGKILL)
+
+    def redis_is_away(self) -> None:
+        self.chaos.redis_away()
+
+    def its_newest_checkpoint_is_torn(self) -> None:
+        newest = self.system.get(f"/jobs/{self.job}/checkpoints")["data"][0]
+        file = self.system.folder / "artifacts" / newest["path"] / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1])
+        self.system.kill_training(self.job)
+
+    def its_supervisor_is_frozen(self) -> None:
+        assert self.chaos.supervisor_frozen()
+
+    def its_node_is_drained(self) -> None:
+        (node,) = self.system.get("/nodes")["data"]
+        assert self.system.client.post(f"/nodes/{node['id']}/drain").status_code == 202
+        self.system.until_state(self.job, "queued")
+        assert self.system.client.post(f"/nodes/{node['id']}/drain", json={"drain": False}).status_code == 202
+
+    def goes_on(self) -> None:
+        """Until it has committed a checkpoint that it had not when this was asked."""
+        known = {one["id"] for one in self.checkpoints()}
+        self.system.until(
+            lambda: {one["id"] for one in self.checkpoints()} - known, within=60, what="it saves again", job=self.job
+        )
+
+    def checkpoints(self) -> list[JSON]:
+        return [one for one in self.system.get(f"/jobs/{self.job}/checkpoints")["data"] if one["status"] == "committed"]
+
+    def tells(self, sentences: list[str]) -> None:
+        """In this order, after what was read before."""
+        self.system.until(lambda: self._found(sentences), within=60, what=f"it tells {sentences}", job=self.job)
+
+    def _found(self, sentences: list[str]) -> bool:
+        after, left = self.read, list(sentences)
+        for event in self.system.events(self.job)[self.read :]:
+            if left and re.search(left[0], said(event)):
+                left, after = left[1:], event["no"]
+        if not left:
+            self.read = after
+        return not left
+
+
+def said(event: JSON) -> str:
+    data = event["data"]
+    error = (data.get("error") or {}).get("message") or ""
+    return str(data.get("message") or error)
+
+
+def is_turn(event: JSON) -> bool:
+    return event["kind"] in ("state", "done")
+
+
+def as_line(event: JSON) -> str:
+    data = event["data"]
+    what = " ".join(str(data[name]) for name in ("state", "reason", "status", "ending") if data.get(name))
+    return f"| {event['no']} | {event['attempt']} | {event['kind']} | {what} | {said(event)} |"
+
+
+@pytest.mark.timeout(400)
+def test_every_recovery_is_told_in_a_sentence(processes: Processes, redis: RedisServer, sqlite_url: str) -> None:
+    system = System(processes, redis, sqlite_url).start()
+    training = {**LONG_TOY["training"], "max_steps": 100_000, "save_steps": 5, "save_total_limit": 3}
+    job = system.submit(training=training, retry={"max_attempts": 100})
+    story = Story(system, job)
+
+    for fault, sentences in SENTENCES.items():
+        story.goes_on()
+        begun = story.read
+        act: Callable[[], None] = getattr(story, fault.lower().replace(" ", "_"))
+        act()
+        story.tells(sentences)
+        print(f"\n### {fault}\n")
+        print("\n".join(as_line(event) for event in system.events(job)[begun:] if said(event) or is_turn(event)))
+
+    assert system.do(job, "cancel", {"mode": "kill"}).status_code == 202
+    system.until_state(job, "cancelled")
+    silent = [event for event in system.events(job) if event["kind"] in ("note", "gap") and not said(event)]
+    assert silent == [], json.dumps(silent)
