@@ -157,6 +157,9 @@ class AttemptReply(Message):
     """The fence has moved on: stop now, report nothing more."""
     stop: Stop | None = None
     watermark: int = 0
+    stored_step: int | None = Field(default=None, ge=0, lt=2**63)
+    """The newest checkpoint of this attempt that SQL has: older ones may go. The watermark does not say so: what
+    a superseded attempt says is acknowledged, too."""
     closed: bool = False
     """The service has everything of this attempt: the journal may go."""
 

@@ -15,7 +15,6 @@ import os
 import selectors
 import signal
 import time
-from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -69,8 +68,6 @@ class Supervisor:
         self._had_checkpoint = False
         self._runs_since: float | None = None
         """When training said that it runs: from there on a time limit counts, as it does for control."""
-        self._unstored: deque[tuple[int, int]] = deque()
-        """Seq and step of the checkpoints that SQL does not have yet."""
         self._oom_kills = outcome.oom_kill_count()
         self._usage: Usage | None = None
         resources = grant.spec.get("resources") or {}
@@ -236,10 +233,9 @@ class Supervisor:
     def _notices_news(self, events: Events) -> bool:
         """Whether control should hear at once."""
         was_running = self._runs_since is not None
-        for seq, event in enumerate(events, self._journal.last - len(events) + 1):
+        for event in events:
             if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
                 self._had_checkpoint = True
-                self._unstored.append((seq, max(0, min(event["step"] or 0, 2**63))))
             if event["kind"] == Kind.STATE and self._runs_since is None:
                 self._runs_since = time.monotonic()
         return self._runs_since is not None and not was_running
@@ -261,14 +257,15 @@ class Supervisor:
             self._take_reply(self._link.replies.get())
         while not self._link.outages.empty():
             self._write([_outage(self._link.outages.get())])
-        while self._unstored and self._unstored[0][0] <= self._link.acknowledged and not self._is_superseded:
-            self._training.tell_stored(self._unstored.popleft()[1])
 
     def _take_reply(self, reply: AttemptReply) -> None:
         self._is_closed = self._is_closed or reply.closed
         if reply.superseded or (reply.closed and not self._journal.is_done):
             self._is_superseded = True
-        elif reply.stop is not None:
+            return
+        if reply.stored_step is not None:
+            self._training.tell_stored(reply.stored_step)
+        if reply.stop is not None:
             self._obey(reply.stop)
 
     # Conclude

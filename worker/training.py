@@ -108,8 +108,9 @@ class Training:
         self._stop_byte[0] = STOP_BYTES[mode]
 
     def tell_stored(self, step: int) -> None:
-        """The service has the checkpoint of this step: older ones may go."""
-        self._stop_byte[STORED_AT] = step.to_bytes(8, "little")
+        """The service has the checkpoint of this step: older ones may go. What is said late takes nothing back."""
+        stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
+        self._stop_byte[STORED_AT] = max(step, stored).to_bytes(8, "little")
 
     def signal(self, number: signal.Signals) -> None:
         """Through the warm parent: only who waits for a process knows that its number is still its own."""

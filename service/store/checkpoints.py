@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from contract.ids import JobId
 from service.store.mapping import columns_of, values_of
@@ -17,6 +17,11 @@ _OF_JOB = (
     select(*columns_of(checkpoints, CheckpointRow))
     .where(checkpoints.c.job_id == bindparam("job_id"))
     .order_by(checkpoints.c.no.desc())
+)
+_STORED_STEP = select(func.max(checkpoints.c.step)).where(
+    checkpoints.c.job_id == bindparam("job_id"),
+    checkpoints.c.attempt == bindparam("attempt"),
+    checkpoints.c.status == COMMITTED,
 )
 _OFFERS = _OF_JOB.where(checkpoints.c.status != DELETED)
 
@@ -33,6 +38,12 @@ def offers(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
     look like one that starts at step 0.
     """
     return _rows(conn, _OFFERS, job_id)
+
+
+def stored_step(conn: Connection, job_id: JobId, attempt: int) -> int | None:
+    """The step of the attempt's newest checkpoint."""
+    step: int | None = conn.execute(_STORED_STEP, {"job_id": job_id, "attempt": attempt}).scalar_one()
+    return step
 
 
 def insert_checkpoint(conn: Connection, row: CheckpointRow) -> None:

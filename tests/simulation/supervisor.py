@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from typing import TYPE_CHECKING
 
 from contract import keys
@@ -38,7 +37,6 @@ class Supervisor:
         self._number = 0
         self._beat_at = self._synced_at = self._synced = 0.0
         self._step_at = self.world.clock + self.world.between(0.2, 1.5)
-        self._unstored: deque[tuple[int, int]] = deque()
         self._began = self.world.clock
         self.books.said.setdefault(grant.claim, [])
         self.world.after(0.05, self._turn)
@@ -115,7 +113,6 @@ class Supervisor:
             WorkerEvent.model_validate({**lines[0], "seq": number, "kind": kind, "data": data})
             if kind is Kind.CHECKPOINT and data["status"] == "committed":
                 self.world.say(self.name, "saves step {}, seq {}", step, number)
-                self._unstored.append((number, step or 0))
 
     # What it hears
 
@@ -127,8 +124,6 @@ class Supervisor:
             if isinstance(message, AttemptReply):
                 self.sender.acknowledge(message.watermark)
                 self._take(message)
-        while self._unstored and self._unstored[0][0] <= self.sender.acknowledged and not self.is_superseded:
-            self.training.stored_step = self._unstored.popleft()[1]
 
     def _beat(self) -> AttemptBeat:
         self._number += 1
@@ -145,7 +140,9 @@ class Supervisor:
             if not self.is_superseded:
                 self.world.say(self.name, "hears that it is superseded")
             self.is_superseded = True
-        elif reply.stop is not None:
+            return
+        self.training.stored_step = max(self.training.stored_step, reply.stored_step or 0)
+        if reply.stop is not None:
             self._obey(reply.stop)
 
     def _obey(self, stop: Stop) -> None:

@@ -97,3 +97,24 @@ def test_what_is_beyond_a_look_is_no_news_with_every_poll(stage: Stage, monkeypa
     assert not stage.read(lambda conn: queue.has_fresh(conn, stage.now))
     stage.node(slots=8)
     assert sum(len(stage.place()) for _ in range(4)) == 8
+
+
+def test_only_who_holds_a_job_hears_that_its_checkpoint_is_stored(stage: Stage) -> None:
+    """A superseded attempt that heard it of its own late one would delete the one that the next continues from."""
+    job, worker = stage.running()
+    told = worker.checkpoints(5).replies[worker.claim]
+    assert (told.stored_step, told.superseded) == (5, False)
+    stage.rescue()
+    stage.later(stage.settings.lease_seconds + 1)
+    assert stage.rescue().lost == 1
+
+    late = worker.checkpoints(10).replies[worker.claim]
+
+    assert (late.watermark, late.superseded, late.stored_step) == (3, True, None)
+    assert worker.beat().stored_step is None
+    stage.node()
+    assert stage.place() == [job]
+    after = stage.claim(job)
+    assert after.beat().stored_step is None
+    after.checkpoints(10)
+    assert after.beat().stored_step == 10

@@ -39,6 +39,8 @@ class FakeControl(threading.Thread):
         self.superseded: set[str] = set()
         self.catalogues: dict[str, dict[str, Any]] = {}
         self.acknowledges = True
+        self.commits_checkpoints = True
+        """Whether an attempt hears that SQL has its checkpoints: not of what a superseded one says."""
         self.drains = False
         self._last_entry = "0"
         self.pauses = threading.Event()
@@ -123,6 +125,7 @@ class FakeControl(threading.Thread):
                 superseded=job in self.superseded,
                 stop=self.stops.get(job),
                 watermark=self._watermark(job, message.attempt) if self.acknowledges else 0,
+                stored_step=self._stored_step(job, message.attempt),
             )
             self._push(keys.reply(message.claim), reply)
         else:
@@ -169,9 +172,15 @@ class FakeControl(threading.Thread):
                 mark = self._watermark(batch["job"], batch["attempt"])
                 self.client.set(keys.watermark(batch["job"], batch["attempt"], batch["source"]), mark)
                 self.client.xdel(keys.EVENTS, entry)
+                stored = self._stored_step(batch["job"], batch["attempt"])
+                self._push(keys.reply(batch["claim"]), AttemptReply(claim=batch["claim"], stored_step=stored))
 
     def _watermark(self, job: str, attempt: int) -> int:
         return max(self.events.get((job, attempt), {0: {}}))
+
+    def _stored_step(self, job: str, attempt: int) -> int | None:
+        saved = [one["step"] for one in self.of(job, "checkpoint", attempt) if one["data"]["status"] == "committed"]
+        return max(saved, default=None) if self.acknowledges and self.commits_checkpoints else None
 
 
 def offer_of(event: dict[str, Any]) -> dict[str, Any]:

@@ -360,3 +360,21 @@ def test_rotation_leaves_the_checkpoint_that_sql_knows(lasting: Lasting) -> None
     assert (root / known["data"]["path"] / "manifest.json").exists()
     assert len(left) <= 3
     assert control.done(job)["ending"] == "stopped"
+
+
+def test_an_acknowledgement_alone_lets_no_checkpoint_go(lasting: Lasting) -> None:
+    """What a superseded attempt says is acknowledged too; the next one may continue from what it would delete."""
+    control, root = lasting.control, lasting.start.artifacts
+    rotating = {**ENDLESS, "save_strategy": "steps", "save_steps": 5, "save_total_limit": 1}
+    job = lasting.submit(data=SLOW, training=rotating)
+    control.await_kind(job, "checkpoint", 3)
+
+    control.commits_checkpoints = False
+    try:
+        known = [event["data"]["path"] for event in control.of(job, "checkpoint")]
+        control.await_kind(job, "checkpoint", len(known) + 6)
+    finally:
+        control.commits_checkpoints = True
+        control.stop(job, "cancel", mode="kill")
+    assert any((root / path / "manifest.json").exists() for path in known), "what SQL knows is gone"
+    assert control.done(job)["ending"] == "stopped"
