@@ -303,14 +303,16 @@ class _Ledger:
             done.jobs.add(job.id)
 
     def _answer(self, conn: Connection, done: Ingested) -> None:
+        stored_step = self.committed[-1].step if self.committed else None
         for page in self.pages.values():
             claim = page.part.claim
-            if claim is None or (page.is_current and not page.is_done):
+            if claim is None or (page.is_current and not page.is_done and stored_step is None):
                 continue
             done.replies[claim] = AttemptReply(
                 claim=claim,
                 superseded=not (page.is_current or page.is_done),
                 watermark=page.watermark,
+                stored_step=stored_step if page.is_current else None,
                 closed=page.is_done or self.job.state.is_terminal,
             )
 
