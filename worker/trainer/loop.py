@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from contract.errors import DatasetError
 from worker.trainer.data import Epoch, has_length
+from worker.trainer import losses
 from worker.trainer.fitting import explain
 from worker.trainer.step import Step
 
@@ -111,7 +112,10 @@ def _run_epoch(
         trainer._last_batches = (epoch, batch, len(window))
         try:
             step.run(window, items)
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError, IndexError) as error:
+            label = losses.explain(error, window, trainer.model, trainer.label_names)
+            if label is not None:
+                raise label from error
             explain(error, window)
             raise
         batch += len(window)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from worker.trainer.collators import require_batch
+from worker.trainer.losses import require_labels
 from worker.trainer.named import NamedOptimizers, backward_of
 from worker.trainer.precision import LossScale
 from worker.trainer.schedules import follows_a_metric
@@ -91,6 +92,7 @@ class Step:
     def _first_micro_step(self, then: MicroStep, batch: Any, items: Tensor | int | None) -> Tensor:
         """What the collator made is looked at once; nothing of the user's own is between it and the model."""
         require_batch(batch, self.trainer.data_collator)
+        require_labels(batch, self.trainer.model, self.trainer.label_names)
         self.micro_step = then
         return then(batch, items)
 
