@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from contract.errors import DatasetError
-from worker.trainer.data import Epoch, has_length
 from worker.trainer import losses
+from worker.trainer.data import Epoch, has_length
 from worker.trainer.fitting import explain
 from worker.trainer.step import Step
 
