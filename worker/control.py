@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import signal
 import threading
 import time
 from queue import SimpleQueue
@@ -37,6 +38,8 @@ HURRY_SECONDS = 0.02
 SILENCE_SECONDS = 5.0
 """Nothing acknowledged for this long: send again. Doubles with every try that brings nothing."""
 LONGEST_SILENCE_SECONDS = 60.0
+HUNG_SECONDS = 60.0
+"""The supervisor's loop turns twice a second. Longer than this, and nobody watches over training any more."""
 OUTAGE_SECONDS = 2.0
 """A Redis that was away for longer is told in the job's history."""
 
@@ -148,7 +151,7 @@ class Link(threading.Thread):
         # The thread's own, which it closes: where it hangs, `close` does not wait for it.
         self._poked, self._wake = os.dup(self._poke), os.dup(wake)
         self._closing = threading.Event()
-        self._number = 0
+        self._number = self._beats_unattended = 0
         self._beat_due = self._sent_at = 0.0
         self._answered_at = time.monotonic()
         self._away_since: float | None = None
@@ -162,6 +165,10 @@ class Link(threading.Thread):
         if beat:
             self._beat_due = 0.0
         os.eventfd_write(self._poke, 1)
+
+    def turned(self) -> None:
+        """The supervisor's loop has: who does not say so hangs, and would have its lease for ever."""
+        self._beats_unattended = 0
 
     def close(self, within: float = 1.0) -> None:
         """Ends the thread. One that hangs in a frozen Redis is left to its timeout."""
@@ -243,6 +250,7 @@ class Link(threading.Thread):
             os.eventfd_write(self._wake, 1)
 
     def _beat(self) -> AttemptBeat:
+        self._look_at_the_supervisor()
         self._number += 1
         self._beat_due = time.monotonic() + self._grant.beat_seconds
         grant = self._grant
@@ -255,6 +263,17 @@ class Link(threading.Thread):
             number=self._number,
             journaled=self._sender.journal.last,
         )
+
+    def _look_at_the_supervisor(self) -> None:
+        """Where it hangs, it is killed: so training goes too, the node says that it is dead, and the job goes on."""
+        # Counted in beats: one that was frozen has missed as many as its loop.
+        self._beats_unattended += 1
+        if self._beats_unattended * self._grant.beat_seconds > HUNG_SECONDS and not self._sender.journal.is_done:
+            log.critical(
+                "%s attempt %s: its supervisor hangs, and is killed with its training",
+                self._grant.job, self._grant.attempt,
+            )  # fmt: skip
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _hear(self, raw: bytes | None) -> None:
         if raw is None:

@@ -169,6 +169,7 @@ class Supervisor:
             self._keep_journal()
 
     def _hear(self, longest: float) -> None:
+        self._link.turned()
         for key, _ in self._selector.select(longest):
             key.data()
 

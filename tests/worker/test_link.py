@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,8 +17,9 @@ from contract.events import now_text
 from contract.ids import Fence, new_claim_id, new_job_id
 from contract.messages import Grant
 from contract.testing import make_spec
-from tests.support.processes import until
+from tests.support.processes import REPOSITORY, Processes, until
 from tests.support.redis_server import RedisServer
+from tests.worker.hanging import HUNG_SECONDS
 from worker import control
 from worker.control import Link, Sender
 from worker.heartbeat import KEEP_JOURNALS_SECONDS, Resender
@@ -103,3 +105,26 @@ def test_what_nobody_could_read_or_send_for_a_week_is_dropped(redis: RedisServer
     Resender(tmp_path).turn(connect(redis.url))
 
     assert list(tmp_path.iterdir()) == [fresh]
+
+
+def test_a_supervisor_that_hangs_is_not_kept_alive_by_its_link(redis: RedisServer, processes: Processes) -> None:
+    """Its beats would hold the lease for ever. One that was frozen, link and all, only goes on."""
+    client = connect(redis.url)
+    process = processes.start(
+        "-m", "tests.worker.hanging", redis.url, str(processes.folder), env={"PYTHONPATH": REPOSITORY}
+    )
+
+    def beats(more: int) -> None:
+        known = client.llen(keys.INBOX)
+        until(lambda: client.llen(keys.INBOX) >= known + more, what=f"it beats {more} times")
+
+    beats(round(3 * HUNG_SECONDS / 0.1))
+    process.signal(signal.SIGSTOP)
+    thaw_at = time.monotonic() + 2 * HUNG_SECONDS
+    until(lambda: time.monotonic() > thaw_at, what="it was frozen for longer than a loop may hang")
+    process.signal(signal.SIGCONT)
+    beats(round(3 * HUNG_SECONDS / 0.1))
+
+    (processes.folder / "hang").touch()
+
+    assert process.wait(20) == -signal.SIGKILL

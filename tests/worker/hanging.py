@@ -1,0 +1,38 @@
+"""A supervisor's loop, and the link beside it, until a file appears: from then on the loop hangs, and the link does not.
+
+A process of its own: what becomes of it is what is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from contract.ids import Fence, new_claim_id, new_job_id
+from contract.messages import Grant
+from worker import control
+from worker.control import Link
+from worker.journal import Header, Journal
+from worker.redis_line import connect
+
+HUNG_SECONDS = 1.0
+
+
+def main(url: str, folder: Path) -> None:
+    control.HUNG_SECONDS = HUNG_SECONDS
+    grant = Grant(
+        job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec={}, lease_seconds=4, beat_seconds=0.1
+    )
+    journal = Journal.create(folder, Header(grant.job, grant.attempt, grant.fence, grant.claim), 10)
+    link = Link(connect(url), grant, journal, os.eventfd(0, os.EFD_NONBLOCK))
+    link.start()
+    while not (folder / "hang").exists():
+        link.turned()
+        time.sleep(0.02)
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
