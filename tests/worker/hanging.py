@@ -1,4 +1,4 @@
-"""A supervisor's loop, and the link beside it, until a file appears: from then on the loop hangs, and the link does not.
+"""A loop and the link beside it, until a file appears: from then on the loop hangs, and the link does not.
 
 A process of its own: what becomes of it is what is asked.
 """
