@@ -23,8 +23,9 @@ NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune")
 def reporters(trainer: Trainer) -> list[TrainerCallback]:
     """One callback for all that `report_to` names. What is unknown or not installed is said now, not at a log."""
     asked = trainer.args.report_to
-    names = chosen([asked] if isinstance(asked, str) else list(asked or []))
-    return [ReportCallback(trainer, names)] if names else []
+    if not asked:
+        return []  # looking for what is installed takes milliseconds of every start
+    return [ReportCallback(trainer, chosen([asked] if isinstance(asked, str) else list(asked)))]
 
 
 def chosen(asked: list[str]) -> list[str]:
