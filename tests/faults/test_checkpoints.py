@@ -160,17 +160,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.fault(11, without="what was found corrupt is offered again", red="a silent start from zero")
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used_and_none_means_failed(system: System) -> None:
     system.start(slots=3)
-    quiet, spoilt, flipped = (paused_with_two_checkpoints(system) for _ in range(3))
+    quiet, spoilt, flipped = (pausing_with_two_checkpoints(system) for _ in range(3))
     they_go_on(system, {"nothing": quiet, "a flipped bit": flipped}, quiet)
     without_any_it_fails_until_one_is_back(system, spoilt, quiet)
 
     rest = ["a file too many", *(damage for damage in DAMAGE if damage != "a flipped bit")]
-    they_go_on(system, {damage: paused_with_two_checkpoints(system) for damage in rest}, quiet)
+    they_go_on(system, {damage: pausing_with_two_checkpoints(system) for damage in rest}, quiet)
 
 
 def they_go_on(system: System, jobs: dict[str, str], quiet: str) -> None:
     should_use = {}
     for damage, job in jobs.items():
+        assert system.until_settled(job)["state"] == "paused"
         newest, before = checkpoints(system, job)[:2]
         should_use[damage] = before if damage in DAMAGE else newest
         if damage in DAMAGE:
@@ -184,13 +185,12 @@ def they_go_on(system: System, jobs: dict[str, str], quiet: str) -> None:
         assert_bit_equal(system, job, quiet)
 
 
-def paused_with_two_checkpoints(system: System) -> str:
-    """One of the end of an epoch, and one of wherever in the next it was."""
+def pausing_with_two_checkpoints(system: System) -> str:
+    """One of the end of an epoch, and one of wherever in the next it is."""
     job = system.submit(SAVING)
     system.until_checkpoint(job, within=120)
     system.until_step(job, 10)
     assert system.do(job, "pause").status_code == 202
-    assert system.until_settled(job)["state"] == "paused"
     return job
 
 
@@ -212,6 +212,7 @@ def it_went_on(system: System, job: str, damage: str, used: Path) -> None:
 
 def without_any_it_fails_until_one_is_back(system: System, job: str, quiet: str) -> None:
     """Resumed in vain as often as one likes; with one of them put back it goes on from there."""
+    assert system.until_settled(job)["state"] == "paused"
     every = checkpoints(system, job)
     kept = (every[-1] / "model.safetensors").read_bytes()
     for folder in every:
