@@ -113,6 +113,12 @@ class ProgressData(BaseModel):
     eta_s: float | None = None
 
 
+class SystemData(BaseModel):
+    """`system`: what the attempt takes of its node; and for how long training has run, by its supervisor's clock."""
+
+    running_s: float = Field(default=0.0, ge=0, lt=1e9, allow_inf_nan=False)
+
+
 class Ending(StrEnum):
     """How a source of an attempt ended, as its supervisor saw it."""
 

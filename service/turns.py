@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,11 +31,12 @@ from service.counts import Counts, Depths
 from service.events.entries import Read, apart, as_gap, read_entries
 from service.events.ingest import Ingested, ingest
 from service.jobs import dispatch
+from service.jobs.beat import StopLeft
 from service.jobs.dispatch import Bell
 from service.jobs.inbox import Heard, answer, stops
 from service.jobs.placing import place_waiting
 from service.jobs.prune import prune, prune_deleted, prune_folders
-from service.jobs.rescue import Timers, rescue
+from service.jobs.rescue import Timers, rescue, stop_left
 from service.settings import ServiceSettings
 from service.store import jobs, queue
 from service.store.database import Database, Write
@@ -201,11 +203,14 @@ class Turns:
 
     async def push_stops(self) -> None:
         """Tells whoever runs a stopping job, without waiting for its next beat. Once for each decision."""
-        now = now_ms()
-        told = await self._db.read(lambda conn: stops(conn, now))
+        stop_left = self._stop_left()
+        told = await self._db.read(lambda conn: stops(conn, stop_left))
         fresh = [reply for key, reply in told.items() if key not in self._told]
         await self._send([(keys.reply(reply.claim), reply) for reply in fresh])
         self._told = set(told)
+
+    def _stop_left(self) -> StopLeft:
+        return partial(stop_left, timers=self._timers, clock=time.monotonic(), settings=self._settings)
 
     # Listen -------------------------------------------------------------------------------------------------------
 
@@ -237,7 +242,8 @@ class Turns:
     async def _answer(self, messages: Sequence[Claim | AttemptBeat | NodeBeat], now: int) -> list[Heard]:
         """Together; one by one where that fails for what one of them says, so that nobody loses a lease over it."""
         try:
-            return [await self._write(lambda conn: answer(conn, messages, now, self._settings))]
+            left = self._stop_left()
+            return [await self._write(lambda conn: answer(conn, messages, now, self._settings, left))]
         except (Unavailable, NotSure, *AWAY):
             raise
         except Exception:

@@ -197,7 +197,8 @@ class Supervisor:
         if now >= self._system_at:
             self._system_at = now + SYSTEM_SECONDS
             self._usage = self._usage or Usage(training.pid, self._grant.gpus)
-            self._write([_event(Kind.SYSTEM, self._usage.look())])
+            ran = {"running_s": round(self._running_seconds(now), 3)}
+            self._write([_event(Kind.SYSTEM, ran | self._usage.look())])
 
     def _obey(self, stop: Stop) -> None:
         """The same stop comes with every beat. Another one of control's counts anew, but never later."""

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from contract.events import SERVICE_SOURCE, CheckpointData, DoneData, Ending, Kind, ProgressData, json_safe
+from contract.events import SERVICE_SOURCE, CheckpointData, DoneData, Ending, Kind, ProgressData, SystemData, json_safe
 from contract.ids import ClaimId, JobId, new_checkpoint_id
 from contract.layout import attempt_folder, job_folder
 from contract.lifecycle import JobState, Reason
@@ -115,6 +115,7 @@ class _Ledger:
         self.rows: list[EventRow] = []
         self.pages: dict[tuple[int, int], _Page] = {}
         self.progress: str | None = None
+        self.running_ms = 0
         self.metrics: dict[str, Any] = {}
         self.committed: list[CheckpointRow] = []
         self.marks: list[tuple[list[str], str]] = []
@@ -195,6 +196,8 @@ class _Ledger:
         elif event.kind == Kind.PROGRESS:
             ProgressData.model_validate(data)
             self.progress = event.text
+        elif event.kind == Kind.SYSTEM:
+            self.running_ms = max(self.running_ms, round(SystemData.model_validate(data).running_s * 1000))
         elif event.kind == Kind.CHECKPOINT:
             self._checkpoint(event, CheckpointData.model_validate(data), page.part)
         elif event.kind == Kind.STATE and data.get("state") == JobState.RUNNING:
@@ -252,6 +255,8 @@ class _Ledger:
             columns["stuck"] = 0
         if columns:
             jobs.record(conn, self.job.id, **columns)
+        if self.running_ms:
+            attempts.has_run(conn, self.job.id, self.job.attempt, self.running_ms)
 
     def _turn(self, conn: Connection, page: _Page) -> None:
         part = page.part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
@@ -28,7 +29,11 @@ def protocol_refusal(protocol: int) -> str | None:
     return f"it speaks protocol {protocol}; this service speaks {SPOKEN[1]} and {SPOKEN[0]}: install its version there"
 
 
-def attempt_beat(conn: Connection, beat: AttemptBeat, now: int) -> AttemptReply:
+StopLeft = Callable[[JobRow], float]
+"""How many seconds a stopping job has left: by the clock of who asks."""
+
+
+def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft) -> AttemptReply:
     """Superseded, unless (attempt, fence, claim) is the one that holds the job now."""
     job = jobs.peek(conn, beat.job)
     if job is None:
@@ -44,7 +49,7 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int) -> AttemptReply:
         return AttemptReply(
             claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=closed
         )
-    stop = stop_of(job, now)
+    stop = stop_of(job, stop_left)
     stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
     return AttemptReply(claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step)
 
@@ -62,12 +67,11 @@ def holds(job: JobRow, part: SourceRow, attempt: int, fence: int, claim: str) ->
     return current and part.attempt == attempt and part.claim == claim and part.ended_at is None
 
 
-def stop_of(job: JobRow, now: int) -> Stop | None:
+def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
     """What a stopping job's worker is told."""
     if job.state is not JobState.STOPPING or job.stop_mode is None:
         return None
-    left_ms = 0 if job.stop_deadline is None else max(0, job.stop_deadline - now)
-    within = left_ms / 1000
+    within = max(0.0, stop_left(job))
     if job.desired is Desired.CANCEL:
         return Stop(because="cancel", mode=job.stop_mode, within_seconds=within)
     if job.desired is Desired.PAUSE:

@@ -12,7 +12,7 @@ from contract.ids import JobId
 from contract.lifecycle import Reason
 from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Message, NodeBeat
 from contract.moments import Moment, reached
-from service.jobs.beat import attempt_beat, node_beat, protocol_refusal, stop_of
+from service.jobs.beat import StopLeft, attempt_beat, node_beat, protocol_refusal, stop_of
 from service.jobs.grant import grant
 from service.jobs.rescue import attempt_key, node_key
 from service.settings import ServiceSettings
@@ -40,14 +40,18 @@ class Heard:
 
 
 def answer(
-    conn: Connection, messages: Sequence[Claim | AttemptBeat | NodeBeat], now: int, settings: ServiceSettings
+    conn: Connection,
+    messages: Sequence[Claim | AttemptBeat | NodeBeat],
+    now: int,
+    settings: ServiceSettings,
+    stop_left: StopLeft,
 ) -> Heard:
     heard = Heard()
     for message in messages:
         if isinstance(message, Claim):
             _claim(conn, message, now, settings, heard)
         elif isinstance(message, AttemptBeat):
-            _attempt(conn, message, now, heard)
+            _attempt(conn, message, now, stop_left, heard)
         else:
             _node(conn, message, now, settings, heard)
     return heard
@@ -66,8 +70,8 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
         reached(Moment.BEFORE_GRANT_COMMITS)
 
 
-def _attempt(conn: Connection, beat: AttemptBeat, now: int, heard: Heard) -> None:
-    reply = attempt_beat(conn, beat, now)
+def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, heard: Heard) -> None:
+    reply = attempt_beat(conn, beat, now, stop_left)
     heard.beats += 1
     heard.replies.append((keys.reply(beat.claim), reply))
     is_over = reply.superseded or reply.closed
@@ -92,13 +96,13 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
     heard.has_new_room |= beaten.has_new_room
 
 
-def stops(conn: Connection, now: int) -> dict[tuple[str, int], AttemptReply]:
+def stops(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:
     """What workers of stopping jobs must hear, by claim and by the job's version, which every new decision moves."""
     told: dict[tuple[str, int], AttemptReply] = {}
     for job in jobs.stopping(conn):
         for part in attempts.sources_of(conn, job.id, job.attempt):
             if part.claim is not None and part.ended_at is None:
                 told[part.claim, job.version] = AttemptReply(
-                    claim=part.claim, stop=stop_of(job, now), watermark=part.watermark
+                    claim=part.claim, stop=stop_of(job, stop_left), watermark=part.watermark
                 )
     return told

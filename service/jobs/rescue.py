@@ -20,7 +20,7 @@ from service.jobs.conclude import End, conclude, record_loss
 from service.jobs.stopping import tell, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, jobs, nodes
-from service.store.rows import AttemptRow, JobRow, SourceRow
+from service.store.rows import JobRow, SourceRow
 
 
 class Timers:
@@ -66,6 +66,18 @@ def attempt_key(job_id: str, attempt: int, source: int) -> Hashable:
 
 def node_key(node: str, boot: str) -> Hashable:
     return ("node", node, boot)
+
+
+def stop_left(job: JobRow, timers: Timers, clock: float, settings: ServiceSettings) -> float:
+    """Seconds that a stopping job has left, less than none when they are over. By no wall clock: one that jumps would
+    kill it before its checkpoint."""
+    given = settings.stop_seconds if job.stop_mode is not StopMode.KILL else 0.0
+    return given - timers.elapsed(_stop_key(job), clock)
+
+
+def _stop_key(job: JobRow) -> Hashable:
+    # With the deadline, because a harder cancel moves it.
+    return ("stop", job.id, job.attempt, job.stop_deadline)
 
 
 @dataclass(slots=True)
@@ -139,12 +151,8 @@ class _Look:
         return waited > self.settings.start_seconds and waited > _stall_seconds(self.job)
 
     def _overran_its_stop(self) -> bool:
-        # Keyed by the deadline, because a harder cancel moves it. The stored one is what a new control goes by, but
-        # for no longer than a stop may take, whatever the wall clock says.
-        key = ("stop", self.job.id, self.job.attempt, self.job.stop_deadline)
-        waited = self._elapsed(key)
-        given = self.settings.stop_seconds if self.job.stop_mode is not StopMode.KILL else 0.0
-        return waited > given + self.settings.kill_seconds
+        self.used.add(_stop_key(self.job))
+        return stop_left(self.job, self.timers, self.clock, self.settings) < -self.settings.kill_seconds
 
     def _is_out_of_time(self) -> bool:
         if self.job.time_limit_ms is None:
@@ -205,7 +213,8 @@ def lose(
     end = End(
         ending="lost",
         reason=reason,
-        running_ms=_ran_for(row, now, settings),
+        # By its supervisor's own count, as far as it came: who can still say more of an attempt that is lost?
+        running_ms=row.running_ms if row else 0,
         error={"code": reason.value, "message": f"attempt {attempt} on {names} was lost: {why}"},
     )
     return conclude(conn, job, end, now, retry_backoff_seconds=settings.retry_backoff_seconds)
@@ -213,12 +222,6 @@ def lose(
 
 def _stall_seconds(job: JobRow) -> float:
     return float(json.loads(job.spec).get("resources", {}).get("stall_limit") or 0)
-
-
-def _ran_for(row: AttemptRow | None, now: int, settings: ServiceSettings) -> int:
-    if row is None or row.running_at is None:
-        return 0
-    return max(0, now - row.running_at - round(settings.lease_seconds * 1000))
 
 
 def _silent_nodes(

@@ -116,6 +116,12 @@ def change(conn: Connection, job_id: JobId, attempt: int, **columns: Any) -> Non
     conn.execute(update(attempts).where(this).values(**columns))
 
 
+def has_run(conn: Connection, job_id: JobId, attempt: int, running_ms: int) -> None:
+    """For so long by now, as one of its sources says."""
+    this = (attempts.c.job_id == job_id) & (attempts.c.attempt == attempt) & (attempts.c.running_ms < running_ms)
+    conn.execute(update(attempts).where(this).values(running_ms=running_ms))
+
+
 def change_source(conn: Connection, job_id: JobId, attempt: int, source: int, **columns: Any) -> None:
     this = (sources.c.job_id == job_id) & (sources.c.attempt == attempt) & (sources.c.source == source)
     conn.execute(update(sources).where(this).values(**columns))

@@ -21,7 +21,7 @@ from service.jobs.cancel import cancel
 from service.jobs.grant import grant
 from service.jobs.pause import pause
 from service.jobs.placing import place_waiting
-from service.jobs.rescue import Rescued, Timers, rescue
+from service.jobs.rescue import Rescued, Timers, rescue, stop_left
 from service.jobs.resume import NO_CHANGES, ResumeChanges, resume
 from service.jobs.submit import IdempotencyUse, Submitted, submit
 from service.settings import ServiceSettings
@@ -121,6 +121,9 @@ class Stage:
     def place(self) -> list[JobId]:
         return self.write(lambda conn: place_waiting(conn, self.now)).jobs
 
+    def stop_left(self, job: JobRow) -> float:
+        return stop_left(job, self.timers, self.clock, self.settings)
+
     def rescue(self) -> Rescued:
         return self.write(lambda conn: rescue(conn, self.timers, self.clock, self.now, self.settings))
 
@@ -175,7 +178,7 @@ class Worker:
             job=self.job, attempt=self.attempt, fence=self.fence, claim=self.claim, source=self.source,
             number=self.number,
         )  # fmt: skip
-        reply = self.stage.write(lambda conn: attempt_beat(conn, beat, self.stage.now))
+        reply = self.stage.write(lambda conn: attempt_beat(conn, beat, self.stage.now, self.stage.stop_left))
         if not reply.superseded:
             self.stage.timers.heard(("lease", self.job, self.attempt, self.source), self.number, self.stage.clock)
         return reply

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from contract.events import Kind
 from contract.lifecycle import JobState, Reason
 from contract.messages import Grant
 from service.settings import ServiceSettings
@@ -118,3 +119,31 @@ def test_only_who_holds_a_job_hears_that_its_checkpoint_is_stored(stage: Stage) 
     assert after.beat().stored_step is None
     after.checkpoints(10)
     assert after.beat().stored_step == 10
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_stop_has_its_time_whatever_the_wall_clock_does_meanwhile(stage: Stage, hours: int) -> None:
+    job, worker = stage.running()
+    stage.pause(job)
+    stage.rescue()
+
+    stage.later(10)
+    stage.now += hours * HOUR_SECONDS * 1000
+    reply = worker.beat()
+
+    assert reply.stop is not None
+    assert reply.stop.within_seconds == pytest.approx(stage.settings.stop_seconds - 10, abs=0.1)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_lost_attempt_ran_for_as_long_as_it_says_whatever_the_wall_clock_does(stage: Stage, hours: int) -> None:
+    job, worker = stage.running()
+    stage.rescue()
+    worker.send(worker.write(Kind.SYSTEM, {"running_s": 40.5}))
+    worker.send(worker.write(Kind.SYSTEM, {"running_s": "a while"}))
+
+    stage.now += hours * HOUR_SECONDS * 1000
+    stage.later(stage.settings.lease_seconds + 1)
+
+    assert stage.rescue().lost == 1
+    assert stage.job(job).running_ms == 40_500
