@@ -9,7 +9,7 @@ from sqlalchemy import BindParameter, Connection, and_, bindparam, exists, func,
 
 from contract.ids import Fence, JobId, NodeId
 from contract.lifecycle import JobState, Reason
-from service.store.tables import IS_WAITING, attempts, jobs, sources
+from service.store.tables import IS_FRESH, IS_WAITING, attempts, jobs, sources
 
 SKEW_MS = 60_000
 """By so much the clocks of two machines may differ."""
@@ -93,13 +93,13 @@ def _to_row(row: Any) -> QueuedRow:
     return QueuedRow(row.id, row.priority, row.queued_at, row.needs, Reason(row.reason), row.message)
 
 
-_IS_FRESH = and_(IS_WAITING, jobs.c.reason.not_in([Reason.CAPACITY.value, Reason.NO_SUCH_SHAPE.value]), _MAY_START)
-_FRESH = select(jobs.c.id).where(_IS_FRESH).limit(1)
+_IS_FRESH = and_(IS_FRESH, _MAY_START)
+FRESH = select(jobs.c.id).where(_IS_FRESH).limit(1)
 
 
 def has_fresh(conn: Connection, now: int) -> bool:
     """Whether a job waits that placement has not looked at, or whose time has come."""
-    return conn.execute(_FRESH, {"now": now}).one_or_none() is not None
+    return conn.execute(FRESH, {"now": now}).one_or_none() is not None
 
 
 def explain(conn: Connection, job_id: JobId, reason: Reason, message: str) -> None:

@@ -56,8 +56,10 @@ Index("ix_jobs_project_name", jobs.c.project, jobs.c.name, jobs.c.id)
 Index("ix_jobs_project_priority", jobs.c.project, jobs.c.priority, jobs.c.id)
 # Literals, word for word as in the statements: SQLite uses a partial index only where it sees the same condition.
 IS_WAITING = text("state = 'queued'")
+IS_FRESH = text("state = 'queued' AND reason <> 'capacity' AND reason <> 'no_such_shape'")
 IS_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
 Index("ix_jobs_waiting", jobs.c.priority.desc(), jobs.c.id, sqlite_where=IS_WAITING, postgresql_where=IS_WAITING)
+Index("ix_jobs_fresh", jobs.c.id, sqlite_where=IS_FRESH, postgresql_where=IS_FRESH)
 Index("ix_jobs_active", jobs.c.id, sqlite_where=IS_ACTIVE, postgresql_where=IS_ACTIVE)
 
 job_tags = Table(

@@ -6,6 +6,7 @@ import json
 from functools import partial
 
 import pytest
+from sqlalchemy import Connection
 
 from contract.events import Kind
 from contract.lifecycle import JobState, Reason
@@ -147,3 +148,18 @@ def test_a_lost_attempt_ran_for_as_long_as_it_says_whatever_the_wall_clock_does(
 
     assert stage.rescue().lost == 1
     assert stage.job(job).running_ms == 40_500
+
+
+def test_a_long_queue_that_was_looked_at_costs_a_poll_nothing(stage: Stage) -> None:
+    """By an index of its own, in which there is no job that waits and knows why."""
+    stage.submit()
+
+    def plan(conn: Connection) -> str:
+        asked = str(queue.FRESH.compile(conn, compile_kwargs={"literal_binds": True, "render_postcompile": True}))
+        if conn.dialect.name == "sqlite":
+            return str(conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked.replace(':now', '0')}").all())
+        conn.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        return str(conn.exec_driver_sql(f"EXPLAIN {asked}").all())
+
+    found = stage.read(plan)
+    assert "ix_jobs_fresh" in found
