@@ -26,7 +26,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     rounds, seconds = (2, 1.5) if quick else (3, 4.0)
     rows = []
     for database in ("sqlite", "postgres"):
-        with _url(database, folder) as url:
+        with database_url(database, folder) as url:
             if url:
                 rows += _compare(folder, database, url, rounds, seconds)
     return rows
@@ -115,7 +115,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def _url(database: str, folder: Path) -> Iterator[str]:
+def database_url(database: str, folder: Path) -> Iterator[str]:
     if database == "sqlite":
         yield f"sqlite:///{folder / 'bench.db'}"
     elif (found := programs()) is None:

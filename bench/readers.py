@@ -24,7 +24,7 @@ from bench.footprint import memory_mb
 from bench.post import serve
 from contract import keys
 from contract.events import now_text
-from contract.ids import new_claim_id
+from contract.ids import new_claim_id, new_node_id
 from contract.messages import Claim, EventBatch, NodeBeat
 from tests.support.processes import Process, Processes, until
 from tests.support.redis_server import RedisServer
@@ -38,7 +38,7 @@ class Played:
 
         self.client = httpx2.Client(base_url=url, timeout=20)
         self.redis = redis.Redis.from_url(redis_url)
-        self.node, self.claim, self.seq = "node_" + "1" * 32, new_claim_id(), 0
+        self.node, self.claim, self.seq = new_node_id(), new_claim_id(), 0
         self.job = self.client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression"}).json()["id"]
         self._beat()
         until(lambda: self._job()["state"] == "starting", within=20, what="it is placed")
@@ -164,8 +164,8 @@ _NO, _SENT = re.compile(r'"no":(\d+)'), re.compile(r'"sent":\s*([\d.]+)')
 class Reader:
     """One websocket to the end of the job. Frames are searched, not parsed: the service needs the cores."""
 
-    def __init__(self) -> None:
-        self.no = 0
+    def __init__(self, after: int) -> None:
+        self.no = after
         self.lags: list[float] = []
         self.first = self.last = 0.0
         self.caught_up = asyncio.Event()
@@ -194,7 +194,8 @@ class Reader:
 
 async def _read(address: str, count: int) -> None:
     """Readers of one process."""
-    readers = [Reader() for _ in range(count)]
+    after = int(address.partition("?after=")[2] or 0)
+    readers = [Reader(after) for _ in range(count)]
     async with asyncio.TaskGroup() as group:
         for reader in readers:
             group.create_task(reader.read(address))

@@ -1,0 +1,112 @@
+"""Events from workers' journals into SQL: the real sender, Redis, control's ingest, the commit, the acknowledgement.
+
+Journals are filled beforehand; timed is from the first XADD until the last journal has heard that it may forget. Then
+SQL is read: every (attempt, source, seq) once, and `no` dense.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import redis
+from sqlalchemy import create_engine, text
+
+from bench import report
+from bench.footprint import memory_mb
+from bench.post import cpu_seconds, database_url, serve
+from bench.readers import Played
+from contract.events import Kind, now_text
+from contract.ids import Fence
+from tests.support.processes import Processes
+from tests.support.redis_server import RedisServer
+from worker.control import Sender
+from worker.journal import Header, Journal
+
+BARS = {"sqlite": 20_000, "postgres": 12_000}
+ATTEMPTS = 4
+"""Run at the same time, each with a journal of its own."""
+
+
+def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
+    rounds, events = (2, 10_000) if quick else (3, 40_000)
+    rows = []
+    for database in BARS:
+        with database_url(database, folder) as url:
+            if url:
+                rows += _measure(folder / database, database, url, rounds, events)
+    return rows
+
+
+def _measure(folder: Path, database: str, url: str, rounds: int, events: int) -> list[report.Row]:
+    folder.mkdir()
+    processes, server = Processes(folder), RedisServer().start()
+    rates, cpu = list[float](), list[float]()
+    try:
+        env = {"FOOTPLATE_REDIS": server.url, "FOOTPLATE_LEASE_SECONDS": "600"}
+        service, port = serve(processes, folder / "home", url, role="all", **env)
+        client = redis.Redis.from_url(server.url, protocol=2)
+        for _ in range(rounds):
+            played = [Played(f"http://127.0.0.1:{port}", server.url) for _ in range(ATTEMPTS)]
+            senders = [_filled(folder, one, events) for one in played]
+            before, started = cpu_seconds(service.pid), time.perf_counter()
+            _send(client, senders)
+            seconds = time.perf_counter() - started
+            rates.append(ATTEMPTS * events / seconds)
+            cpu.append(1e6 * (cpu_seconds(service.pid) - before) / (ATTEMPTS * events))
+            _verify(url, played, events)
+        resident = memory_mb(service.pid)
+    finally:
+        processes.stop_all()
+        server.close()
+    name = f"journal → Redis → {database}, acknowledged, exactly once"
+    return [
+        report.Row(f"{name}: {ATTEMPTS} attempts × {events:,} events", rates, "events/s", f"≥ {BARS[database]:,}"),
+        report.Row(f"{name}: the service's CPU time for each", cpu, "µs"),
+        report.Row(f"{name}: memory of the service then", [resident], "MB"),
+    ]
+
+
+def _filled(folder: Path, played: Played, events: int) -> Sender:
+    """The played attempt's journal. Its first event, that it runs, is in SQL already."""
+    journal = Journal.create(folder, Header(played.job, 1, Fence(1), played.claim), max_mb=1024)
+    journal.append([{"kind": Kind.STATE, "at": now_text(), "data": {"state": "running"}}])
+    for first in range(1, events, 1000):
+        journal.append([_log(step) for step in range(first, min(first + 1000, events))])
+    return Sender(journal, acknowledged=played.seq)
+
+
+def _log(step: int) -> dict[str, object]:
+    data = {"loss": 2.5 / step, "learning_rate": 5e-5, "grad_norm": 1.25}
+    return {"kind": Kind.LOG, "at": now_text(), "step": step, "epoch": step / 1000, "data": data}
+
+
+def _send(client: redis.Redis, senders: Sequence[Sender]) -> None:
+    """As supervisors do, but in turn: a window of each is under way at any time."""
+    deadline = time.monotonic() + 300
+    while waiting := [one for one in senders if one.acknowledged < one.journal.last]:
+        assert time.monotonic() < deadline, "events are not acknowledged"
+        for sender in waiting:
+            sender.exchange(client)
+        if not any(sender.has_more for sender in waiting):
+            time.sleep(0.005)
+
+
+def _verify(url: str, played: Sequence[Played], events: int) -> None:
+    engine = create_engine(url)
+    with engine.connect() as conn:
+        for one in played:
+            asked = text("SELECT no, attempt, source, seq, data FROM events WHERE job_id = :job ORDER BY no")
+            rows = conn.execute(asked, {"job": one.job}).all()
+            assert [row.no for row in rows] == list(range(1, len(rows) + 1)), f"{one.job}: `no` has holes"
+            told = [row for row in rows if row.source == 0]
+            assert [(row.attempt, row.seq) for row in told] == [(1, seq) for seq in range(1, events + 1)], one.job
+            assert json.loads(told[-1].data)["grad_norm"] == 1.25
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    report.main(run, quick="--quick" in sys.argv)
