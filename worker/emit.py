@@ -130,6 +130,8 @@ class Emit(TrainerCallback):
         """Path and step, in the order of their commits."""
         self._progress_due = self._tick_due = 0.0
         self._began, self._first_step = 0.0, 0
+        self._state: TrainerState | None = None
+        self._told_step = 0
 
     def note(self, message: str, **more: Any) -> None:
         self.wire.send(Kind.NOTE, {"message": message, **more})
@@ -142,6 +144,7 @@ class Emit(TrainerCallback):
     ) -> TrainerControl | None:
         if self._stop[0]:
             self._obey(control)
+        self._state = state
         now = time.monotonic()
         if now >= self._progress_due or state.global_step == state.max_steps:
             self._progress_due, self._tick_due = now + PROGRESS_SECONDS, now + TICK_SECONDS
@@ -188,6 +191,11 @@ class Emit(TrainerCallback):
         self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
         reached(Moment.AFTER_CHECKPOINT_TOLD)
 
+    def last_progress(self) -> None:
+        """Where it stood when it ended, if that was not told yet: a failure shows the step that it came to."""
+        if self._state is not None and self._state.global_step != self._told_step:
+            self._progress(self._state, time.monotonic())
+
     def relied_on(self) -> set[Path]:
         """The newest checkpoint that SQL knows, or the first that it will know.
 
@@ -212,6 +220,7 @@ class Emit(TrainerCallback):
 
     def _progress(self, state: TrainerState, now: float) -> None:
         step, epoch = state.global_step, state.epoch or 0.0
+        self._told_step = step
         done, left = step - self._first_step, state.max_steps - step
         eta = (now - self._began) / done * left if done > 1 else None
         data = ProgressData(step=step, max_steps=state.max_steps, epoch=epoch, eta_s=eta and round(eta, 2))

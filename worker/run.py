@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +43,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float) -> int:
     started = time.monotonic()
     order = read_order(order_fd)
     wire = Wire(events_fd)
+    emit: Emit | None = None
     try:
         emit = Emit(wire, stop_fd, order.files)
         wire.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
@@ -52,6 +54,9 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         verdict = outcome.of_exception(error, order.rank)
         done = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=verdict.error)
+        if emit is not None:
+            with suppress(Exception):
+                emit.last_progress()
     wire.send(OUTCOME, done.model_dump(mode="json"))
     sys.stdout.flush()
     wire.flush(within=FLUSH_SECONDS)

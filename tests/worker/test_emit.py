@@ -105,6 +105,19 @@ def test_the_stop_byte_reaches_the_loop(reader: socket.socket, tmp_path: Path, m
     assert emit.obeyed is mode
 
 
+def test_a_failure_shows_the_step_that_it_came_to(reader: socket.socket, tmp_path: Path) -> None:
+    emit, _ = emit_with_stop_byte(tmp_path)
+
+    for step in (1, 2, 3):
+        emit.on_step_end(None, TrainerState(global_step=step, max_steps=10), TrainerControl())
+    emit.last_progress()
+    emit.last_progress()
+    emit.wire.send("note", {})
+
+    told = [line["step"] for line in lines(reader, "note") if line["kind"] == "progress"]
+    assert told == [1, 3], "the first is told at once, those that follow closely are not, the last is, once"
+
+
 def test_a_step_costs_two_microseconds_at_most(reader: socket.socket, tmp_path: Path) -> None:
     emit, _ = emit_with_stop_byte(tmp_path)
     state, control = TrainerState(global_step=1, max_steps=9), TrainerControl()
