@@ -1,0 +1,61 @@
+"""The temporary folder of an attempt goes with its supervisor, however that ends; a living one's stays."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from contract.ids import new_node_id
+from worker.scratch import LONGEST, YOUNG_SECONDS, scratch, sweep
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = Path(tempfile.mkdtemp(prefix="fp-", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(found))
+    return found
+
+
+def age(folder: Path) -> None:
+    then = folder.stat().st_mtime - 2 * YOUNG_SECONDS
+    os.utime(folder, (then, then))
+
+
+def test_it_is_there_for_as_long_as_its_supervisor_and_no_longer(root: Path) -> None:
+    with scratch(new_node_id()) as folder:
+        Path(folder, "listener").touch()
+
+    assert list(root.iterdir()) == []
+    root.rmdir()
+
+
+def test_a_sweep_takes_what_nobody_holds_and_was_this_nodes(root: Path) -> None:
+    node, other = new_node_id(), new_node_id()
+    left, foreign, young = (root / f"footplate-{whose[-8:]}-{name}" for whose, name in
+                            ((node, "left"), (other, "left"), (node, "young")))  # fmt: skip
+    for folder in (left, foreign, young):
+        folder.mkdir()
+    age(left), age(foreign)
+
+    with scratch(node) as held:
+        age(Path(held))
+        sweep(node)
+        there = {folder.name for folder in root.iterdir()}
+
+    assert there == {Path(held).name, foreign.name, young.name}
+    for folder in (foreign, young, root):
+        folder.rmdir()
+
+
+def test_a_temporary_folder_whose_name_leaves_no_room_for_a_socket_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("long" * LONGEST)[:LONGEST]
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+
+    with scratch(new_node_id()) as folder:
+        assert Path(folder).parent == Path("/tmp")
