@@ -15,7 +15,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -31,17 +31,19 @@ def main(folder: Path, seed: int, points: int) -> list[dict[str, Any]]:
     from worker.trainer import preload
 
     preload()
-    random = Random(seed)
     _train(folder / "quiet")
     quiet = _read(folder / "quiet")
     shutil.copytree(folder / "quiet" / "checkpoint-4", folder / "first" / "checkpoint-4")
     _train(_copy(folder, "counted"), watch=_Count())
     counted = json.loads((folder / "counted" / "calls.json").read_text())
-    told = []
-    for number in range(points):
-        place = counted["disk"] if number % 2 else range(counted["all"])
-        told.append(_die_and_go_on(_copy(folder, f"point-{number}"), random.choice(place), quiet))
-    return told
+    random, half = Random(seed), points // 2
+    drawn = _spread(random, range(counted["all"]), points - half) + _spread(random, counted["disk"], half)
+    return [_die_and_go_on(_copy(folder, f"{number}"), point, quiet) for number, point in enumerate(drawn)]
+
+
+def _spread(random: Random, places: Sequence[int], count: int) -> list[int]:
+    """One of each of so many equal parts: or the few after the rename would be missed by most draws."""
+    return [places[int((part + random.random()) * len(places) / count)] for part in range(count)]
 
 
 def _die_and_go_on(folder: Path, point: int, quiet: dict[str, Any]) -> dict[str, Any]:
