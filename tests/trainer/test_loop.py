@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import IterableDataset
 
 from contract.errors import DatasetError
@@ -17,9 +18,9 @@ from worker.trainer.testing import digest
 from worker.trainer.trainer import Trainer, set_seed
 
 
-def a_trainer(folder: Path, data: Any = None, **values: Any) -> Trainer:
+def a_trainer(folder: Path, data: Any = None, model: nn.Module | None = None, **values: Any) -> Trainer:
     args = TrainingArguments(str(folder), **{"save_strategy": "no", "disable_tqdm": True, **values})
-    return Trainer(toy.mlp(), args, train_dataset=toy.regression(n=50) if data is None else data)
+    return Trainer(model or toy.mlp(), args, train_dataset=toy.regression(n=50) if data is None else data)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +185,44 @@ def test_the_reference_s_own_arguments_are_told_where_ours_are(tmp_path: Path) -
     theirs: Any = transformers.TrainingArguments(str(tmp_path))
     with pytest.raises(TypeError, match="import TrainingArguments from footplate too"):
         Trainer(toy.mlp(), theirs)
+
+
+class Wraps(nn.Module):
+    """A part that was loaded for inference, as pretrained ones are, in a module of one's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).eval()
+        self.head = nn.Linear(8, 4)
+        self.was_training: list[bool] = []
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.was_training.append(self.backbone.training)
+        return {"logits": self.head(self.backbone(x))}
+
+
+def test_a_part_that_was_loaded_for_inference_is_trained_in_training_mode(tmp_path: Path) -> None:
+    model = Wraps()
+    trainer = a_trainer(tmp_path, max_steps=2, model=model)
+
+    trainer.train()
+
+    assert model.training, "the model as a whole was in training mode from the beginning"
+    assert model.was_training == [True, True]
+
+
+def test_an_optimizer_that_must_be_told_of_training_is_told_before_its_first_step(tmp_path: Path) -> None:
+    class Told(torch.optim.SGD):
+        is_training = False
+
+        def train(self) -> None:
+            self.is_training = True
+
+        def step(self, *args: Any) -> Any:  # type: ignore[override]
+            assert self.is_training, "stepped without train()"
+            return super().step(*args)
+
+    trainer = a_trainer(tmp_path, max_steps=2)
+    trainer.optimizer = Told(trainer.model.parameters(), lr=0.1)
+
+    assert trainer.train().global_step == 2

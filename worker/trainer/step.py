@@ -67,8 +67,7 @@ class Step:
         trainer, events = self.trainer, self.trainer.callback_handler
         args, state = trainer.args, trainer.state
         if not self.model.training:
-            self.model.train()
-            self.optimizer_to_training()
+            self.to_training()
         self.accumulate(window, items)
         self.tally.end_step()
         self.grad_norm = self.clip(self.parameters, self.max_norm)
@@ -78,6 +77,11 @@ class Step:
         self.learning_rate = self.optimizer.param_groups[0]["lr"]
         self.advance()
         self.zero()
+
+    def to_training(self) -> None:
+        """The model with all its parts, and an optimizer that holds other weights in evaluation."""
+        self.model.train()
+        self.optimizer_to_training()
 
     def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, last = self.trainer, len(window)

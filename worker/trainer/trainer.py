@@ -202,6 +202,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
         try:
             if args.eval_on_start:
                 self._evaluate(None, self._ignore_keys_for_eval, skip_scheduler=True)
+            # A part may have been loaded for inference, as pretrained ones are, in a whole that was not.
+            self._step.to_training()
             run_epochs(self, plan, self._step, loader, rng)
             return self._finish(plan)
         except BaseException:
