@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -89,7 +90,7 @@ class _Death:
                 self.die_unless_another_did(self.folder / f"death-{moment}")
 
     def die_unless_another_did(self, stone: Path) -> None:
-        mine = stone.with_name(f"dying-{os.getpid()}")
+        mine = stone.with_name(f"dying-{threading.get_native_id()}")
         mine.write_text(str(os.getpid()))
         with suppress(FileExistsError):
             os.link(mine, stone)

@@ -1,0 +1,249 @@
+"""A death at every moment around every durable step: one job, one run of each attempt, one result.
+
+What dies is started again, as systemd and Celery do; a client that was not answered asks again with its
+Idempotency-Key. Every job must end with the weights and losses of one that nothing has happened to.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from contract.moments import Moment
+from tests.support import preload
+from tests.support.postgres import PostgresServer
+from tests.support.processes import Processes, children
+from tests.support.redis_server import RedisServer
+from tests.support.system import JSON, LONG_TOY, System, assert_whole
+
+pytestmark = pytest.mark.timeout(900)
+
+LATER = {
+    Moment.AFTER_JOURNAL_WRITE: 14,
+    Moment.AFTER_JOURNAL_SYNC: 3,
+    Moment.BEFORE_SEND: 6,
+    Moment.AFTER_SEND: 6,
+    Moment.AFTER_CHECKPOINT_WRITTEN: 2,
+    Moment.AFTER_CHECKPOINT_SEALED: 2,
+    Moment.AFTER_CHECKPOINT_RENAMED: 2,
+    Moment.AFTER_CHECKPOINT_COMMITTED: 2,
+    Moment.AFTER_CHECKPOINT_TOLD: 2,
+}
+"""Not at the first time, but in the midst of the work. Counted in each process, so only for what lives long."""
+VERBS = (Moment.BEFORE_VERB_COMMITS, Moment.AFTER_VERB_COMMITS)
+RESCUES = (Moment.BEFORE_RESCUE_COMMITS, Moment.AFTER_RESCUE_COMMITS)
+SERVICE = {
+    "rung": [
+        Moment.BEFORE_SUBMIT_COMMITS, Moment.AFTER_SUBMIT_COMMITS, Moment.BEFORE_PLACE_COMMITS,
+        Moment.AFTER_PLACE_COMMITS, Moment.AFTER_RING,
+    ],
+    "granted": [
+        Moment.BEFORE_GRANT_COMMITS, Moment.AFTER_GRANT_COMMITS, Moment.AFTER_GRANT_TOLD,
+        Moment.BEFORE_BEAT_COMMITS, Moment.AFTER_BEAT_COMMITS,
+    ],
+    "stored": [Moment.BEFORE_INGEST_COMMITS, Moment.AFTER_INGEST_COMMITS, Moment.AFTER_ACKNOWLEDGE],
+    "closed": [Moment.AFTER_RING_COMMITS, Moment.BEFORE_CLOSE_COMMITS, Moment.AFTER_CLOSE_COMMITS],
+}  # fmt: skip
+"""Together only what comes one after the other: a node claims while its bell is being marked, and who dies over the
+last events once they are stored finds nothing to close."""
+
+
+def toy(seconds_per_item: float = 0.004) -> JSON:
+    """The same job, quick or slow."""
+    return {
+        **LONG_TOY,
+        "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": seconds_per_item}},
+        "training": {**LONG_TOY["training"], "max_steps": 12, "save_steps": 3, "save_total_limit": 1},
+        "retry": {"max_attempts": 10},
+    }
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def walk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+    folder = tmp_path_factory.mktemp("walk")
+    processes, redis = Processes(folder), RedisServer().start()
+    with database(request, folder) as url:
+        yield Walk(System(processes, redis, url, mortal=True))
+        processes.stop_all()
+        redis.close()
+
+
+@contextmanager
+def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{folder / 'footplate.db'}"
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        with server.database() as url:
+            yield url
+
+
+def test_a_service_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -> None:
+    """Whoever serves a job dies at each moment of its way."""
+    for part, moments in SERVICE.items():
+        walk.arm(moments)
+        job = walk.submit(part)
+        with walk.held(job) if part == "granted" else nullcontext():
+            walk.rest()
+        walk.until_ended(job)
+        walk.compare(job)
+
+
+def test_a_supervisor_or_training_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -> None:
+    """Several jobs, so that many are lost at once; and whoever rescues them, or hears a pause, dies as well."""
+    alone = {moment for moments in SERVICE.values() for moment in moments}
+    walk.arm([moment for moment in Moment if moment not in alone])
+    # Enough of them that nobody is lost three times before its first checkpoint: that would be poison.
+    others = [walk.submit(f"trained-{number}") for number in range(6)]
+    paused = walk.submit("paused")
+    walk.pause_and_resume(paused)
+    for job in (paused, *others):
+        walk.until_ended(job)
+    walk.rest()
+    for job in (paused, *others):
+        walk.compare(job)
+
+
+def test_there_is_no_moment_at_which_nobody_died(walk: Walk) -> None:
+    missed = [moment.value for moment in Moment if moment not in walk.died_at]
+    assert not missed, f"the two tests above reach {walk.died_at}, and miss {missed}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("moment", list(Moment))
+def test_a_death_at_one_moment_alone_changes_nothing(walk: Walk, moment: Moment) -> None:
+    """Finds out which one it is, when those above fail."""
+    walk.arm([moment])
+    job = walk.submit(f"alone-{moment}", toy(seconds_per_item=0.05 if moment in RESCUES else 0.004))
+    if moment in VERBS:
+        walk.pause_and_resume(job)
+    if moment in RESCUES:
+        walk.lose(job)
+    walk.until_ended(job)
+    walk.rest()
+    walk.compare(job)
+
+
+class Walk:
+    """One system that dies in many ways."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        system.start_service()
+        system.start_node(slots=3)
+        undisturbed = system.submit(toy())
+        system.until_settled(undisturbed)
+        self.weights, self.losses = system.final_weights(undisturbed), system.losses(undisturbed)
+        self.armed: set[str] = set()
+        self.deaths: dict[str, int] = {}
+        self.died_at: set[str] = set()
+
+    def arm(self, moments: list[Moment]) -> None:
+        self.armed = {moment.value for moment in moments}
+        preload.die_at(self.system.preload, {moment.value: LATER.get(moment, 1) for moment in moments})
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def submit(self, key: str, spec: JSON | None = None) -> str:
+        return str(self.ask("/jobs", {**(spec or toy()), "name": key}, key)["id"])
+
+    def ask(self, path: str, body: JSON | None = None, key: str | None = None) -> JSON:
+        """As a client does that wants to be sure: the same request, until it is answered."""
+        headers = {"Idempotency-Key": key} if key else {}
+
+        def answered() -> httpx2.Response:
+            self.system.revive()
+            return self.system.client.post(path, json=body, headers=headers)
+
+        answer = self.system.processes.until(answered, within=60, what=f"POST {path} is answered")
+        assert answer.status_code in (201, 202), answer.text
+        return dict(answer.json())
+
+    def pause_and_resume(self, job: str) -> None:
+        self.ask(f"/jobs/{job}/pause")
+        self.until(lambda: self.system.state(job) == "paused", job, "the job is paused")
+        self.ask(f"/jobs/{job}/resume")
+
+    def lose(self, job: str) -> None:
+        """Kills its supervisor, so that there is something to rescue."""
+        self.until(lambda: self.system.metrics(job), job, "the job trains")
+        os.kill(supervisor_of(self.system, job), signal.SIGKILL)
+
+    @contextmanager
+    def held(self, job: str) -> Iterator[None]:
+        """Its training does not end meanwhile, so that its supervisor goes on asking."""
+        self.until(lambda: self.system.training_pids(job), job, "training has started")
+        training = self.system.training_pids(job)[0]
+        os.kill(training, signal.SIGSTOP)
+        yield
+        os.kill(training, signal.SIGCONT)
+
+    def until_ended(self, job: str) -> None:
+        self.until(lambda: self.system.state(job) in ("succeeded", "failed"), job, "the job has ended")
+
+    def rest(self) -> None:
+        """Nobody dies any more, once all have."""
+        system = self.system
+        with suppress(AssertionError):
+            system.processes.until(self.all_died, within=60, what="somebody has died everywhere")
+        self.deaths = preload.deaths(system.preload)
+        self.died_at |= self.deaths.keys()
+        assert self.deaths.keys() == self.armed, f"nobody died at {self.armed - self.deaths.keys()}"
+        self.arm([])
+        system.processes.until(self.answers, within=60, what="the service answers")
+
+    def until(self, predicate: Callable[[], object], job: str, what: str) -> None:
+        def supervised() -> object:
+            self.system.revive()
+            return predicate()
+
+        self.system.until(supervised, within=180, what=what, job=job)
+
+    def all_died(self) -> bool:
+        self.system.revive()
+        return preload.deaths(self.system.preload).keys() >= self.armed
+
+    def answers(self) -> bool:
+        self.system.revive()
+        return self.system.client.get("/readyz").status_code == 200
+
+    # -- what must be true -------------------------------------------------------------------------------------------
+
+    def compare(self, job: str) -> None:
+        system, story = self.system, f"{job} after deaths at {', '.join(self.deaths)}"
+        done = system.job(job)
+        again = self.submit(done["name"])
+        assert done["state"] == "succeeded", f"{story}: {done}"
+        assert again == job, f"{story}: the same Idempotency-Key made {again} too"
+        assert [one["id"] for one in system.get("/jobs", name=done["name"])["data"]] == [job], story
+        assert_whole(system.events(job))
+        assert set(runs(system, job).values()) == {1}, f"{story}: an attempt was granted twice, {runs(system, job)}"
+        assert system.losses(job) == self.losses, story
+        assert system.final_weights(job) == self.weights, story
+        self.until(lambda: not left_of(system, job), job, "nothing of it is left on its node")
+
+
+def supervisor_of(system: System, job: str) -> int:
+    """Who holds the job's journal."""
+    for pid in children(system.nodes[1].pid):
+        with suppress(OSError):
+            if any(f"/journals/{job}-" in os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()):
+                return pid
+    raise AssertionError(f"nobody supervises {job}")
+
+
+def runs(system: System, job: str) -> Counter[str]:
+    """How many supervisors each attempt had."""
+    return Counter(re.findall(rf"{job} attempt (\d+) is ours", system.nodes[1].output))
+
+
+def left_of(system: System, job: str) -> list[object]:
+    return [*system.training_pids(job), *(system.folder / "node-1" / "journals").glob(f"{job}-*")]
