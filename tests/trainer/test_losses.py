@@ -131,6 +131,21 @@ def test_whatever_a_model_returns_its_loss_is_found(tmp_path: Path, shape: str) 
         assert torch.allclose(mine, theirs, atol=1e-6)
 
 
+def test_a_tuple_that_begins_with_no_loss_is_refused_and_not_summed_up(tmp_path: Path) -> None:
+    """Logits that come first are no loss: to make their sum small trains nothing, and looks like training."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = a_plain_model()
+
+        def forward(self, x: Tensor) -> Any:
+            return self.net(x), x
+
+    with pytest.raises(ValueError, match="returned a tuple that does not begin with a loss"):
+        trained(tmp_path, Net(), toy.classification(n=24))
+
+
 def test_an_overridden_compute_loss_is_a_mean_per_micro_batch(tmp_path: Path) -> None:
     class Own(Trainer):
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:

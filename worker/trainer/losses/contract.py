@@ -81,12 +81,16 @@ def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def own_loss(outputs: Any) -> Tensor | None:
-    """The loss that the model computed itself, if it did: under the key `loss`, or first in a tuple."""
+    """The loss that the model computed itself, if it did: under the key `loss`, or first in a tuple.
+
+    In a tuple it is one number: what has a shape there may as well be logits, and nobody wants their sum to be small.
+    """
     loss: Tensor | None = None
     if isinstance(outputs, Mapping):
         loss = outputs.get("loss")
-    elif isinstance(outputs, tuple):
-        loss = outputs[0]
+    elif isinstance(outputs, tuple) and not hasattr(outputs, "loss"):
+        first = next(iter(outputs), None)
+        loss = first if isinstance(first, Tensor) and first.shape in ((), (1,)) else None
     elif not isinstance(outputs, Tensor):
         loss = getattr(outputs, "loss", None)
     return loss
@@ -150,6 +154,11 @@ def logits_of(outputs: Any) -> Tensor:
     if isinstance(outputs, Tensor):
         return outputs
     logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if logits is None and isinstance(outputs, tuple):
+        raise ValueError(
+            "the model returned a tuple that does not begin with a loss: return a loss of one number first, a dict with "
+            "logits, or the logits alone"
+        )
     if logits is None:
         keys = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise ValueError(f"the model returned neither loss nor logits, only: {keys}")
