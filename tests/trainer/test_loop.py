@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -226,3 +228,21 @@ def test_an_optimizer_that_must_be_told_of_training_is_told_before_its_first_ste
     trainer.optimizer = Told(trainer.model.parameters(), lr=0.1)
 
     assert trainer.train().global_step == 2
+
+
+def test_a_model_that_a_model_init_made_before_is_let_go(tmp_path: Path) -> None:
+    made: list[weakref.ref[nn.Module]] = []
+
+    def make() -> nn.Module:
+        model = toy.mlp()
+        made.append(weakref.ref(model))
+        return model  # type: ignore[no-any-return]
+
+    args = TrainingArguments(str(tmp_path), max_steps=1, save_strategy="no", disable_tqdm=True)
+    trainer = Trainer(model_init=make, args=args, train_dataset=toy.regression(n=16))
+    for _ in range(3):
+        trainer.train()
+    gc.collect()
+
+    assert [each() is trainer.model for each in made] == [False, False, False, True]
+    assert [each() for each in made[:-1]] == [None, None, None]

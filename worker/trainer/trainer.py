@@ -230,7 +230,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
 
     def _prepare(self, max_steps: int, loader: Any, folder: Path | None) -> None:
         """Weights before Accelerate sees the model, so that it places them; optimizer and schedule after."""
-        self.strategy.forget()
+        self.strategy.forget(all_but=self.model)
         if folder is not None:
             self._load_from_checkpoint(str(folder))
         if self.made_schedule:

@@ -102,8 +102,10 @@ class Single:
             return self.scale.clip(parameters, max_norm)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
-    def forget(self) -> None:
-        """Lets go of what was prepared, so that a second `train()` starts clean. The model stays prepared."""
+    def forget(self, *, all_but: nn.Module) -> None:
+        """Lets go of what was prepared, so that a second `train()` starts clean. This model stays prepared."""
+        # What a model_init made for the runs before would fill the device.
+        self.accelerator._models[:] = [each for each in self.accelerator._models if each is all_but]
         self.accelerator._optimizers.clear()
         self.accelerator._schedulers.clear()
         self.scale = None
