@@ -246,3 +246,20 @@ def test_a_model_that_a_model_init_made_before_is_let_go(tmp_path: Path) -> None
 
     assert [each() is trainer.model for each in made] == [False, False, False, True]
     assert [each() for each in made[:-1]] == [None, None, None]
+
+
+def test_a_second_run_has_the_batch_of_the_first_though_memory_was_short(tmp_path: Path) -> None:
+    class Small(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            if len(x) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return {"logits": self.line(x)}
+
+    trainer = a_trainer(tmp_path, model=Small(), num_train_epochs=1, auto_find_batch_size=True)
+
+    assert [trainer.train().global_step for _ in range(2)] == [7, 7]
+    assert trainer.get_total_train_batch_size(trainer.args) == 8

@@ -51,7 +51,8 @@ class FittingStep(Step):
             self.parts,
             size,
         )
-        self.trainer._train_batch_size = self.trainer.state.train_batch_size = size
+        # For who reads the state. What the loader reads stays what it is, in a second run too.
+        self.trainer.state.train_batch_size = size
 
     def _in_parts(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, events = self.trainer, self.trainer.callback_handler
