@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from worker.trainer.trainer import Trainer
 
 
 def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
+    compute_metrics = values.pop("compute_metrics", None)
     args = TrainingArguments(str(folder), **{"disable_tqdm": True, "save_strategy": "no", **values})
     return Trainer(
         toy.mlp(),
         args,
         train_dataset=toy.regression(n=40),
         eval_dataset=toy.regression(n=16, seed=1),
+        compute_metrics=compute_metrics,
         callbacks=list(callbacks),
     )
 
@@ -112,6 +115,36 @@ def test_an_error_in_training_still_ends_it_for_the_callbacks(tmp_path: Path) ->
 
     assert events.names[-1] == "on_train_end"
     assert not trainer.is_in_train
+
+
+def test_an_error_as_training_begins_ends_it_for_the_callbacks_too(tmp_path: Path) -> None:
+    """By then SIGTERM may be listened for: who leaves it so makes a process that cannot be told to stop."""
+    events, before = Events(), signal.getsignal(signal.SIGTERM)
+
+    class Break(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            raise RuntimeError("the user's own bug")
+
+    with pytest.raises(RuntimeError, match="the user's own bug"):
+        a_trainer(tmp_path, events, Break(), enable_jit_checkpoint=True).train()
+
+    after = signal.signal(signal.SIGTERM, before)
+    assert events.names[-1] == "on_train_end"
+    assert after == before
+
+
+def test_what_goes_wrong_as_a_failed_run_ends_does_not_hide_why_it_failed(tmp_path: Path) -> None:
+    class Break(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            raise RuntimeError("the cause")
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            raise KeyError("its consequence")
+
+    with pytest.raises(RuntimeError, match="the cause") as caught:
+        a_trainer(tmp_path, Break()).train()
+
+    assert "its consequence" in "".join(caught.value.__notes__)
 
 
 def test_callbacks_come_and_go_while_training(tmp_path: Path) -> None:

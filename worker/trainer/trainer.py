@@ -198,20 +198,27 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
         self._last_logged_step, self._loss_taken = self.state.global_step, 0.0
         self._step = make_step(self)
         self.model_wrapped.zero_grad()
-        self.control = self.callback_handler.on_train_begin(args, self.state, self.control)
         try:
+            self.control = self.callback_handler.on_train_begin(args, self.state, self.control)
             if args.eval_on_start:
                 self._evaluate(None, self._ignore_keys_for_eval, skip_scheduler=True)
             # A part may have been loaded for inference, as pretrained ones are, in a whole that was not.
             self._step.to_training()
             run_epochs(self, plan, self._step, loader, rng)
-            return self._finish(plan)
-        except BaseException:
+            output = self._finish(plan)
+        except BaseException as error:
             self._let_save_finish()
+            self._end_after(error)
             raise
-        finally:
-            # Also when training raises: a progress bar or a tracker that is left open loses what it holds.
-            self.control = self.callback_handler.on_train_end(args, self.state, self.control)
+        self.control = self.callback_handler.on_train_end(args, self.state, self.control)
+        return output
+
+    def _end_after(self, error: BaseException) -> None:
+        """A progress bar or a tracker that is left open loses what it holds. Why training failed stays what is told."""
+        try:
+            self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        except Exception as another:
+            error.add_note(f"and then on_train_end raised {another!r}")
 
     def set_initial_training_values(
         self, args: contract_arguments.TrainingArguments, dataloader: Any
