@@ -46,6 +46,8 @@ class Moment(StrEnum):
     """The attempt has ended, and its supervisor waits for the word."""
     BEFORE_RESCUE_COMMITS = "rescue.before"
     AFTER_RESCUE_COMMITS = "rescue.after"
+    AFTER_CHECKPOINTS_REMOVED = "rotate.removed"
+    """Folders that a job need not keep are gone; SQL still means to remove them."""
 
     # The supervisor of an attempt
     AFTER_GRANT_HEARD = "attempt.granted"

@@ -104,6 +104,7 @@ class Control:
                 (turns.listen, 0.0),
                 (turns.rescue, RESCUE_SECONDS),
                 (turns.watch_epoch, RESCUE_SECONDS),
+                (turns.rotate, RESCUE_SECONDS),
                 (turns.prune, PRUNE_SECONDS),
             )
         ]
@@ -142,9 +143,9 @@ class Control:
             except NotSure as error:
                 log.warning("%s waits for the lock: %s", name, error)
             except AWAY as error:
-                if name == "prune":
-                    # It touches files and SQL only.
-                    log.warning("prune could not clean up: %s", error)
+                if name in ("prune", "rotate"):
+                    # They touch files and SQL only.
+                    log.warning("%s could not clean up: %s", name, error)
                 elif self.redis_ok:
                     log.warning("%s waits for Redis: %s", name, error)
                 # The inbox is the one that hears: whether anyone is silent depends on it alone.

@@ -35,10 +35,10 @@ from service.jobs.beat import StopLeft
 from service.jobs.dispatch import Bell
 from service.jobs.inbox import Heard, answer, stops
 from service.jobs.placing import place_waiting
-from service.jobs.prune import prune, prune_deleted, prune_folders
+from service.jobs.prune import prune, prune_deleted, prune_folders, remove_checkpoints
 from service.jobs.rescue import Timers, rescue, stop_left
 from service.settings import ServiceSettings
-from service.store import jobs, queue
+from service.store import checkpoints, jobs, queue
 from service.store.database import Database, Write
 from service.store.queue import BellRow
 from service.store.times import now_ms, text_of
@@ -403,6 +403,14 @@ class Turns:
         if is_new:
             self._ring_everything = True
             self.poked.set()
+
+    async def rotate(self) -> None:
+        """What jobs need not keep goes: first the folder, then its row says so. Who dies in between does it again."""
+        going = await self._db.read(checkpoints.deleting)
+        if going:
+            removed = await asyncio.to_thread(remove_checkpoints, self._settings.artifacts_path, going)
+            reached(Moment.AFTER_CHECKPOINTS_REMOVED)
+            await self._write(lambda conn: checkpoints.mark_deleted(conn, removed))
 
     async def prune(self) -> None:
         artifacts = self._settings.artifacts_path

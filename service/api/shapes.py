@@ -142,7 +142,7 @@ class Checkpoint(Shape):
     step: int
     no: int
     status: str
-    """committed, corrupt or deleted."""
+    """committed, corrupt, deleting or deleted."""
     bytes: int
     files: int
     path: str

@@ -28,6 +28,7 @@ from contract.moments import Moment, reached
 from service.events.entries import Batch, Incoming, Read
 from service.jobs.beat import holds
 from service.jobs.conclude import End, conclude
+from service.jobs.prune import rotate
 from service.store import attempts, checkpoints, events, jobs, nodes
 from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow, loads
 from service.store.times import text_of
@@ -234,6 +235,8 @@ class _Ledger:
             self._turn(conn, page)
         self._start_running(conn)
         self._close(conn, done, retry_backoff_seconds)
+        if self.committed:
+            rotate(conn, self.job.id)
         self._answer(conn, done)
         done.refused += sum(status == checkpoints.CORRUPT for _, status in self.marks)
         done.refused += sum(why.startswith("checkpoint ") for why, _ in self.troubles)

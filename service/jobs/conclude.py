@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from contract.events import DoneData, Kind
 from contract.lifecycle import Desired, JobState, Reason
+from service.jobs.prune import rotate
 from service.store import attempts, events, jobs
 from service.store.rows import JobRow
 
@@ -88,6 +89,7 @@ def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff
         conn, job.id, to=move.to, expect=[job.state], attempt=job.attempt, fence=job.fence, reason=move.reason, now=now,
         message=move.message, running_ms=job.running_ms + end.running_ms, **kept, **move.columns,
     )  # fmt: skip
+    rotate(conn, job.id)
     return move.to
 
 

@@ -10,9 +10,10 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from contract.ids import JobId
 from service.store.mapping import columns_of, values_of
 from service.store.rows import CheckpointRow
-from service.store.tables import checkpoints
+from service.store.tables import IS_DELETING, checkpoints
 
-COMMITTED, CORRUPT, DELETED = "committed", "corrupt", "deleted"
+COMMITTED, CORRUPT, DELETING, DELETED = "committed", "corrupt", "deleting", "deleted"
+"""DELETING: nobody is offered it any more, and its folder may still be there."""
 _OF_JOB = (
     select(*columns_of(checkpoints, CheckpointRow))
     .where(checkpoints.c.job_id == bindparam("job_id"))
@@ -23,7 +24,8 @@ _STORED_STEP = select(func.max(checkpoints.c.step)).where(
     checkpoints.c.attempt == bindparam("attempt"),
     checkpoints.c.status == COMMITTED,
 )
-_OFFERS = _OF_JOB.where(checkpoints.c.status != DELETED)
+_OFFERS = _OF_JOB.where(checkpoints.c.status.not_in([DELETING, DELETED]))
+_DELETING = select(checkpoints.c.job_id, checkpoints.c.path).where(IS_DELETING)
 
 
 def of_job(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
@@ -57,6 +59,17 @@ def mark(conn: Connection, job_id: JobId, paths: Collection[str], status: str) -
     if paths:
         named = (checkpoints.c.job_id == job_id) & checkpoints.c.path.in_(sorted(paths))
         conn.execute(update(checkpoints).where(named).values(status=status))
+
+
+def deleting(conn: Connection) -> list[tuple[JobId, str]]:
+    """Whose folders are to be removed, of every job."""
+    return [(JobId(job_id), path) for job_id, path in conn.execute(_DELETING)]
+
+
+def mark_deleted(conn: Connection, removed: Collection[tuple[JobId, str]]) -> None:
+    for job_id, path in removed:
+        this = (checkpoints.c.job_id == job_id) & (checkpoints.c.path == path)
+        conn.execute(update(checkpoints).where(this, IS_DELETING).values(status=DELETED))
 
 
 def _rows(conn: Connection, statement: Any, job_id: JobId) -> list[CheckpointRow]:

@@ -156,6 +156,8 @@ checkpoints = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 Index("ix_checkpoints_job", checkpoints.c.job_id, checkpoints.c.no)
+IS_DELETING = text("status = 'deleting'")
+Index("ix_checkpoints_deleting", checkpoints.c.job_id, sqlite_where=IS_DELETING, postgresql_where=IS_DELETING)
 
 # A job's rows go in one transaction and its files after it: whose are still to go, or may come back from a zombie.
 deleted_jobs = Table(

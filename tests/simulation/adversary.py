@@ -18,8 +18,10 @@ STRIKES = (
 _ZOMBIES = ("node_frozen", "node_cut_off")
 """What makes two of one attempt's kind: the heart of the matter, and rare."""
 HABITS = ("users", "crashes", "poison", "hangs", "deaf")
+ROTATION = "rotation"
+"""Jobs say how many checkpoints they keep over all of their attempts."""
 NETWORK = ("drop", "twice", "late", "half", "interleave")
-ALL = frozenset((*STRIKES, *HABITS, *NETWORK))
+ALL = frozenset((*STRIKES, *HABITS, ROTATION, *NETWORK))
 
 
 def weather_of(seed: int, without: frozenset[str] = frozenset()) -> Weather:
@@ -28,6 +30,8 @@ def weather_of(seed: int, without: frozenset[str] = frozenset()) -> Weather:
     some = frozenset(name for name in (*STRIKES, *HABITS) if dice.random() < (0.5 if name in _ZOMBIES else 0.25))
     rates = {name: dice.choice([0.0, 0.0, 0.02, 0.1]) for name in NETWORK}
     rates = {name: 0.0 if name in without else rate for name, rate in rates.items()}
+    if dice.random() < 0.5:
+        some |= {ROTATION}
     return Weather(some - without, **rates)
 
 

@@ -5,6 +5,7 @@ at most one grant per (job, attempt, source)           fences, attempts, version
 at most one open attempt of a job, and it is current   a job that was cancelled succeeds only after a resume
 no slot is given to two                                a checkpoint is committed by the current attempt alone
 nobody hears "stored" of what is not                   nobody is called silent who spoke within a lease
+what is rotated away is none of the newest, and of an attempt before the newest that has a checkpoint
 and every history is whole: history.py
 """
 
@@ -95,6 +96,9 @@ class Books:
         self._granted: dict[SourceKey, str] = {}
         self._histories: dict[str, History] = {}
         self._checkpoints: set[str] = set()
+        self._going: set[str] = set()
+        self.keep: dict[str, int] = {}
+        """How many checkpoints a job said that it keeps."""
         self._ended: set[tuple[str, int]] = set()
         self._seen: int | None = None
 
@@ -219,12 +223,24 @@ class Books:
             self.must(slots <= self.slots[node], "{} has {} slots, and gave away {}", node, self.slots[node], slots)
 
     def _look_at_checkpoints(self) -> None:
-        for id_, job_id, attempt, path in self.rows("SELECT id, job_id, attempt, path FROM checkpoints"):
+        names = "id, job_id, attempt, path, status"
+        for id_, job_id, attempt, path, status in self.rows(f"SELECT {names} FROM checkpoints"):
+            if status == "deleting" and id_ not in self._going:
+                self._going.add(id_)
+                self._look_at_what_goes(self.jobs[job_id], attempt)
             if id_ not in self._checkpoints:
                 self._checkpoints.add(id_)
                 current = self.jobs[job_id].attempt
                 is_ours = attempt == current and path.startswith(f"jobs/{job_id}/attempts/{attempt}/")
                 self.must(is_ours, "{} is at attempt {}, and {} was committed", job_id, current, path)
+
+    def _look_at_what_goes(self, job: Job, attempt: int) -> None:
+        found = self.rows(f"SELECT attempt FROM checkpoints WHERE job_id = '{job.id}' AND status = 'committed'")
+        newest = max((row[0] for row in found), default=0)
+        self.must(attempt < newest, "{} loses what attempt {} saved, the newest to do so", job.id, attempt)
+        self.must(len(found) >= self.keep[job.id], "{} keeps {}, not {}", job.id, len(found), self.keep[job.id])
+        resumes = job.state in ACTIVE and newest < job.attempt
+        self.must(not resumes, "{} loses what attempt {} was offered", job.id, job.attempt)
 
     def _read(self, job: Job) -> None:
         history = self._histories.setdefault(job.id, History(job.id, self.must))
@@ -238,6 +254,13 @@ class Books:
         self.must(history.last_no == job.last_no, "{} counts {} events, has {}", job.id, job.last_no, history.last_no)
 
     # The end
+
+    def going(self) -> list[str]:
+        """Checkpoints whose folders wait to be removed."""
+        return [row[0] for row in self.rows("SELECT path FROM checkpoints WHERE status = 'deleting'")]
+
+    def gone(self) -> list[str]:
+        return [row[0] for row in self.rows("SELECT path FROM checkpoints WHERE status = 'deleted'")]
 
     def begin_anew(self) -> None:
         """SQL was put back to what it once was."""
@@ -255,6 +278,16 @@ class Books:
         for job_id, job in self.jobs.items():
             numbers = [row[0] for row in self.rows(f"SELECT no FROM events WHERE job_id = '{job_id}' ORDER BY no")]
             self.must(numbers == list(range(1, job.last_no + 1)), "the numbers of {} are {}", job_id, numbers)
+            if self.world.rotates:
+                self._look_at_what_stayed(job_id)
+
+    def _look_at_what_stayed(self, job_id: str) -> None:
+        """The newest attempt's own are its training's business, which died, perhaps."""
+        found = self.rows(
+            f"SELECT attempt FROM checkpoints WHERE job_id = '{job_id}' AND status = 'committed' ORDER BY no DESC"
+        )
+        older = [attempt for (attempt,) in found[self.keep[job_id] :] if attempt < found[0][0]]
+        self.must(not older, "{} keeps {}, and {} checkpoints of older attempts", job_id, self.keep[job_id], len(older))
 
 
 def _is_allowed(old: str, new: str) -> bool:

@@ -21,6 +21,7 @@ from service.settings import ServiceSettings
 from service.turns import AWAY, Turns
 from tests.simulation.books import Ear
 from tests.simulation.pipe import AsyncLine, Bell, Redis
+from tests.simulation.training import Store
 from tests.simulation.world import World, _interrupted
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ SETTINGS = ServiceSettings(
     lease_seconds=8, beat_seconds=2, claim_seconds=8, ring_seconds=3, start_seconds=15, stop_seconds=8, kill_seconds=3,
     retry_backoff_seconds=0.5,
 )  # fmt: skip
-EVERY = {"decide": 1.5, "read_inbox": 0.7, "ingest": 0.7, "rescue": 1.5, "watch_epoch": 2.0}
+EVERY = {"decide": 1.5, "read_inbox": 0.7, "ingest": 0.7, "rescue": 1.5, "watch_epoch": 2.0, "rotate": 1.5}
 """Seconds between two turns. A poke brings the next decision at once."""
 
 
@@ -81,6 +82,8 @@ class Control:
         """When it began, or last found Redis or SQL away."""
         self._running: dict[str, Coroutine[Any, Any, None]] = {}
         for turn in EVERY:
+            if turn == "rotate" and not self.world.rotates:
+                continue
             self.world.after(self.world.between(0, 0.5), self._step, turn)
 
     def die(self) -> None:
@@ -140,11 +143,23 @@ def _is_a_bug(text: str, *_: object, **__: object) -> None:
 
 
 @contextmanager
-def in_place_of_reality(world: World, redis: Redis) -> Iterator[None]:
+def in_place_of_reality(world: World, redis: Redis, store: Store) -> Iterator[None]:
     """What control and workers see: simulated time, Redis and loop; buffers so small that they matter."""
     clock = SimpleNamespace(monotonic=lambda: world.clock)
+
+    async def to_thread(fn: Callable[..., Any], *args: Any) -> Any:
+        await world.breathe()
+        done = fn(*args)
+        await world.breathe()
+        return done
+
     loop = SimpleNamespace(
-        Lock=Lock, Event=Event, timeout=_timeout, get_running_loop=Loop, TimeoutError=asyncio.TimeoutError
+        Lock=Lock,
+        Event=Event,
+        timeout=_timeout,
+        get_running_loop=Loop,
+        TimeoutError=asyncio.TimeoutError,
+        to_thread=to_thread,
     )
     turns: dict[str, Any] = {
         "time": clock,
@@ -153,6 +168,7 @@ def in_place_of_reality(world: World, redis: Redis) -> Iterator[None]:
         "Redis": SimpleNamespace(from_url=lambda *_, **__: AsyncLine(redis)),
         "Bell": lambda _url: Bell(redis),
         "ThreadPoolExecutor": lambda *_, **__: SimpleNamespace(submit=lambda *_: None),
+        "remove_checkpoints": lambda _, going: store.remove_all(going),
         "MAX_MESSAGES": 6,
         "MAX_ENTRIES": 4,
     }

@@ -69,7 +69,7 @@ class Railway:
 
     def is_quiet(self) -> bool:
         """Nobody will do anything any more."""
-        return self.is_settled() and self.redis.is_idle and not self.left_journals()
+        return self.is_settled() and self.redis.is_idle and not self.left_journals() and not self.books.going()
 
     def is_settled(self) -> bool:
         resting = {JobState.PAUSED.value} | {state.value for state in JobState if state.is_terminal}
@@ -87,9 +87,11 @@ class Railway:
             ]
             raise Violation(
                 f"not quiet after {QUIET_SECONDS:g} s of peace: {stuck}, journals {self.left_journals()}, "
-                f"stream {len(self.redis.stream)}"
+                f"stream {len(self.redis.stream)}, checkpoints {self.books.going()}"
             )
         self.books.close()
+        for path in self.books.gone():
+            self.world.must(path not in self.store.whole, "{} was rotated away, and is there", path)
         for job, row in self.books.jobs.items():
             was_harmed = job in self.store.was_harmed
             if row.reason == "no_valid_checkpoint" and not was_harmed:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.simulation.adversary import HABITS, NETWORK, STRIKES, Adversary, weather_of
+from tests.simulation.adversary import HABITS, NETWORK, ROTATION, STRIKES, Adversary, weather_of
 from tests.simulation.control import in_place_of_reality
 from tests.simulation.ground import Ground
 from tests.simulation.railway import CHAOS_SECONDS, QUIET_SECONDS, Railway
@@ -35,7 +35,7 @@ def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran
         world = World(seed, weather_of(seed, without), Path(folder))
         railway = Railway(world, ground)
         ran = Ran(world, railway)
-        with in_place_of_reality(world, railway.redis), _silence():
+        with in_place_of_reality(world, railway.redis, railway.store), _silence():
             try:
                 railway.open()
                 Adversary(railway, CHAOS_SECONDS)
@@ -68,7 +68,7 @@ def _asked_rarely(railway: Railway) -> Callable[[], bool]:
 def smallest(seed: int, ground: Ground) -> frozenset[str]:
     """What may be left out, one thing after another, and the seed still fails."""
     without: frozenset[str] = frozenset()
-    for name in (*NETWORK, *HABITS, *STRIKES):
+    for name in (*NETWORK, *HABITS, ROTATION, *STRIKES):
         if run(seed, ground, without | {name}).error is not None:
             without |= {name}
     return without

@@ -14,14 +14,15 @@ from contract.lifecycle import Desired
 from service.events import ingest as ingesting
 from service.events.entries import Read
 from service.events.ingest import Ingested
-from service.jobs import beat, conclude, grant, placing, rescue, submit
+from service.jobs import beat, conclude, grant, placing, prune, rescue, submit
 from service.jobs.rescue import Timers
-from service.store import attempts
+from service.store import attempts, checkpoints
 from service.store.rows import SourceRow
 from service.store.tables import sources
 from service.turns import Turns
 from tests.simulation.ground import Ground
 from tests.simulation.seeds import run
+from tests.simulation.training import Store
 from worker.control import Sender
 
 WITHIN = 60
@@ -151,6 +152,25 @@ def nobody_is_rescued() -> Off:
 @off("not quiet")
 def starting_has_no_deadline() -> Off:
     return [patch.object(rescue._Look, "_overran_its_start", lambda _: False)]
+
+
+@off("the newest to do so")
+def rotation_takes_an_attempts_own_away() -> Off:
+    def rotate(conn: Any, job: Any) -> None:
+        older = {row.path for row in checkpoints.offers(conn, job)[1:]}
+        checkpoints.mark(conn, job, older, checkpoints.DELETING)
+
+    return [patch.object(ingesting, "rotate", rotate)]
+
+
+@off("checkpoints of older attempts")
+def older_attempts_checkpoints_are_kept() -> Off:
+    return [patch.object(prune, "_limit", lambda _: None)]
+
+
+@off("was rotated away, and is there")
+def a_row_says_deleted_before_its_folder_is_gone() -> Off:
+    return [patch.object(Store, "remove_all", lambda _, going: going)]
 
 
 # Workers

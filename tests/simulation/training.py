@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.events import CheckpointData, DoneData, Ending, Failure, Kind
+from contract.ids import JobId
 from contract.layout import checkpoint_folder, outputs_folder
 from contract.messages import Grant
 from tests.simulation.world import World
@@ -44,6 +45,12 @@ class Store:
 
     def remove(self, path: str) -> None:
         self.whole.pop(path, None)
+
+    def remove_all(self, going: list[tuple[JobId, str]]) -> list[tuple[JobId, str]]:
+        """As prune does; who is interrupted has removed all of them, and said so of none."""
+        for _, path in going:
+            self.remove(path)
+        return going
 
     def flip_a_bit(self, path: str) -> None:
         self.whole[path] = False

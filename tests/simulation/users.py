@@ -28,9 +28,10 @@ PROJECT = "default"
 
 
 @cache
-def a_spec(nodes: int, time_limit: int | None) -> tuple[JobSpec, str]:
+def a_spec(nodes: int, time_limit: int | None, keep: int | None = None) -> tuple[JobSpec, str]:
     """Parsed once for all seeds. Specs may not ask for several nodes yet; everything behind them can."""
-    spec = make_spec(resources={"time_limit": time_limit, "stall_limit": 15}, retry={"max_attempts": 6})
+    resources, training = {"time_limit": time_limit, "stall_limit": 15}, {"save_total_limit": keep}
+    spec = make_spec(resources=resources, retry={"max_attempts": 6}, training=training)
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"nodes": nodes})})
     return spec, json.dumps(spec.as_json())
 
@@ -51,9 +52,10 @@ class Users:
     def submit(self, number: int) -> None:
         """Until it is answered: every request makes an id of its own, and the key makes them one job."""
         world, dice = self.world, self.world.dice
-        spec, text = a_spec(1 if dice.random() < 0.85 else 2, dice.choice([None, None, None, 5]))
+        shape = 1 if dice.random() < 0.85 else 2, dice.choice([None, None, None, 5])
         use = IdempotencyUse(f"key-{number}", "body", respond=lambda job: job.id)
         plan = a_plan(self.railway)
+        spec, text = a_spec(*shape, plan.keep if world.rotates else None)
 
         def request(job_id: JobId) -> None:
             made = partial(submit, project=PROJECT, spec=spec, spec_json=text, now=world.now_ms(), idempotency=use)
@@ -63,6 +65,7 @@ class Users:
                 world.after(1.0, request, job_id)
                 return
             self.railway.plans.setdefault(job.id, plan)
+            self.railway.books.keep.setdefault(job.id, plan.keep)
             if job.id == job_id:
                 world.call(job_id, f"job{number + 1}")
                 world.must(use.key not in self.made, "the same key made another job")

@@ -41,6 +41,8 @@ class World:
     def __init__(self, seed: int, weather: Weather, folder: Path) -> None:
         self.seed, self.weather, self.folder = seed, weather, folder
         self.dice = Random(seed)
+        self.rotates = "rotation" in weather.faults
+        """A habit that does not end with the bad weather."""
         self.clock = 0.0
         """Seconds of the monotonic clock, everywhere the same."""
         self.wall_ms = YEAR_2027_MS

@@ -1,0 +1,179 @@
+"""A job keeps as many checkpoints as its spec says, over all of its attempts, and never too few to go on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import layout
+from contract.ids import JobId
+from contract.messages import Grant
+from service.jobs.prune import remove_checkpoints
+from service.store import checkpoints
+from tests.conformance.acting import Stage, Worker
+
+TWO = {"save_strategy": "steps", "save_steps": 5, "save_total_limit": 2}
+
+
+def again(stage: Stage, worker: Worker) -> Worker:
+    """The attempt is lost, and the next one granted."""
+    stage.rescue()
+    stage.later(stage.settings.lease_seconds + 1)
+    assert stage.rescue().lost == 1
+    stage.node()
+    assert stage.place() == [worker.job]
+    return stage.claim(worker.job)
+
+
+def kept(stage: Stage, job: JobId) -> dict[str, str]:
+    """attempt/step and status, newest first."""
+    rows = stage.read(lambda conn: checkpoints.of_job(conn, job))
+    return {f"{row.attempt}/{row.step}": row.status for row in rows}
+
+
+def first_attempt(stage: Stage, training: dict[str, Any] = TWO, best: int = 0) -> Worker:
+    _, worker = stage.running(training=training, data={"train": "toy/regression", "eval": "toy/regression"})
+    for step in (5, 10, 15):
+        worker.checkpoints(step, is_best=step == best)
+    return worker
+
+
+def test_what_an_attempt_was_offered_stays_until_it_has_a_checkpoint_of_its_own(stage: Stage) -> None:
+    worker = again(stage, first_attempt(stage))
+    worker.says_running()
+
+    # Training itself lets go of what is one too many within its attempt, and says so.
+    assert kept(stage, worker.job) == {"1/15": "committed", "1/10": "committed", "1/5": "committed"}
+    worker.checkpoints(20)
+
+    assert kept(stage, worker.job) == {"2/20": "committed", "1/15": "committed", "1/10": "deleting", "1/5": "deleting"}
+
+
+def test_the_best_one_stays(stage: Stage) -> None:
+    worker = again(stage, first_attempt(stage, best=5))
+    worker.says_running()
+    worker.checkpoints(20)
+    worker.checkpoints(25)
+
+    assert kept(stage, worker.job) == {
+        "2/25": "committed", "2/20": "committed", "1/15": "deleting", "1/10": "deleting", "1/5": "committed",
+    }  # fmt: skip
+
+
+def test_an_attempt_rotates_its_own_and_is_not_helped(stage: Stage) -> None:
+    """It may be a zombie, and rely on one of them of which it knows for sure that it is stored."""
+    worker = again(stage, first_attempt(stage))
+    worker.says_running()
+    for step in (20, 25, 30):
+        worker.checkpoints(step)
+
+    assert {name for name, status in kept(stage, worker.job).items() if status == "committed"} == {
+        "2/30", "2/25", "2/20",
+    }  # fmt: skip
+    again(stage, worker)
+    assert kept(stage, worker.job)["2/20"] == "committed"
+
+
+def test_what_goes_is_not_offered(stage: Stage) -> None:
+    worker = again(stage, first_attempt(stage))
+    worker.says_running()
+    worker.checkpoints(20)
+
+    after = again(stage, worker)
+
+    assert isinstance(after.answer, Grant)
+    assert [offer.step for offer in after.answer.checkpoints] == [20, 15]
+
+
+def test_a_node_that_has_not_begun_may_still_continue_from_the_old_ones(stage: Stage) -> None:
+    for _ in range(2):
+        stage.node(slots=1)
+    job = stage.submit(nodes=2, training=TWO)
+    stage.place()
+    first = [stage.claim(job, source=source) for source in (0, 1)]
+    for worker in first:
+        worker.says_running()
+    for step in (5, 10, 15):
+        first[0].checkpoints(step)
+    stage.rescue()
+    stage.later(stage.settings.lease_seconds + 1)
+    stage.rescue()
+    for _ in range(2):
+        stage.node(slots=1)
+    stage.place()
+    quick = stage.claim(job, source=0)
+    quick.says_running()
+
+    quick.checkpoints(20)
+    assert "deleting" not in kept(stage, job).values()
+
+    stage.claim(job, source=1).says_running()
+    quick.checkpoints(25)
+    assert list(kept(stage, job).values()) == ["committed"] * 2 + ["deleting"] * 3
+
+
+def test_what_could_not_be_rotated_while_it_ran_is_when_it_has_ended(stage: Stage) -> None:
+    worker = again(stage, first_attempt(stage))
+    worker.checkpoints(20)
+    assert "deleting" not in kept(stage, worker.job).values()
+
+    worker.fails()
+
+    assert list(kept(stage, worker.job).values()) == ["committed", "committed", "deleting", "deleting"]
+
+
+@pytest.mark.parametrize("training", [{"save_steps": 5}, {**TWO, "keep_best": 2, "metric_for_best_model": "loss",
+                                                          "eval_strategy": "steps", "eval_steps": 5}])  # fmt: skip
+def test_nothing_goes_where_nothing_says_so_or_more_than_one_best_stays(stage: Stage, training: dict[str, Any]) -> None:
+    worker = again(stage, first_attempt(stage, training))
+    worker.says_running()
+    worker.checkpoints(20)
+
+    assert set(kept(stage, worker.job).values()) == {"committed"}
+
+
+def test_a_corrupt_one_counts_for_none(stage: Stage) -> None:
+    worker = again(stage, first_attempt(stage))
+    worker.says_running()
+    worker.checkpoints(15, path=f"jobs/{worker.job}/attempts/1/checkpoint-15", status="corrupt")
+    worker.checkpoints(20)
+
+    assert kept(stage, worker.job) == {"2/20": "committed", "1/15": "corrupt", "1/10": "committed", "1/5": "deleting"}
+
+
+def test_a_folder_is_gone_before_its_row_says_so(stage: Stage, tmp_path: Path) -> None:
+    worker = again(stage, first_attempt(stage))
+    worker.says_running()
+    worker.checkpoints(20)
+    going = stage.read(checkpoints.deleting)
+    folders = [tmp_path / path for _, path in going]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "weights").touch()
+    assert remove_checkpoints(tmp_path, going) == [], "an artifact store without its probe is not there"
+    (tmp_path / layout.PROBE).touch()
+
+    # Once more, as by a control that begins where another one died.
+    for _ in range(2):
+        assert remove_checkpoints(tmp_path, going) == going
+    assert not any(folder.exists() for folder in folders)
+    stage.write(lambda conn: checkpoints.mark_deleted(conn, going))
+
+    assert list(kept(stage, worker.job).values()) == ["committed", "committed", "deleted", "deleted"]
+    assert stage.read(checkpoints.deleting) == []
+
+
+def test_a_link_in_the_place_of_a_folder_is_not_followed(stage: Stage, tmp_path: Path) -> None:
+    """Training may write what it likes below its own folder."""
+    (tmp_path / layout.PROBE).touch()
+    elsewhere = tmp_path / "elsewhere" / "checkpoint-5"
+    elsewhere.mkdir(parents=True)
+    for name, aim in (("jobs/j/attempts/1", elsewhere.parent), ("jobs/j/attempts/2/checkpoint-5", elsewhere)):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).symlink_to(aim)
+    going = [(JobId("j"), "jobs/j/attempts/1/checkpoint-5"), (JobId("j"), "jobs/j/attempts/2/checkpoint-5")]
+
+    assert remove_checkpoints(tmp_path, going) == going
+    assert elsewhere.exists()
