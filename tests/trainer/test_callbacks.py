@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,32 @@ def test_early_stopping_waits_as_often_as_it_was_told(tmp_path: Path) -> None:
     )
 
     assert trainer.train().global_step == 15
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "threshold", "stops_at"),
+    [
+        # The first evaluation of a run may be NaN: what comes after it is better.
+        ([float("nan"), 0.1, 0.2, 0.3, 0.4], 0.0, 5),
+        # Each is measured against the best so far, not against the one that was better by enough.
+        ([0.10, 0.16, 0.22, 0.28, 0.34], 0.1, 3),
+    ],
+)
+def test_early_stopping_measures_against_the_best_so_far(
+    tmp_path: Path, accuracies: list[float], threshold: float, stops_at: int
+) -> None:
+    told: Iterator[float] = iter(accuracies)
+    trainer = a_trainer(
+        tmp_path,
+        EarlyStoppingCallback(2, threshold),
+        max_steps=len(accuracies),
+        eval_strategy="steps",
+        eval_steps=1,
+        metric_for_best_model="accuracy",
+        compute_metrics=lambda seen: {"accuracy": next(told)},
+    )
+
+    assert trainer.train().global_step == stops_at
 
 
 def test_a_callback_with_state_gets_it_back_on_resume(tmp_path: Path) -> None:

@@ -283,7 +283,6 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         self.early_stopping_patience = early_stopping_patience
         self.early_stopping_threshold = early_stopping_threshold
         self.early_stopping_patience_counter = 0
-        self.best: float | None = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
         if args.metric_for_best_model is None or args.eval_strategy == "no":
@@ -299,9 +298,10 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         if value is None:
             # One of several evaluation sets: another one carries the metric.
             return None
-        gain = None if self.best is None else (value - self.best if args.greater_is_better else self.best - value)
+        best = state.best_metric  # of the evaluations before this one; a NaN is never the best
+        gain = None if best is None else (value - best if args.greater_is_better else best - value)
         if gain is None or gain > self.early_stopping_threshold:
-            self.best, self.early_stopping_patience_counter = value, 0
+            self.early_stopping_patience_counter = 0
         else:
             self.early_stopping_patience_counter += 1
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
@@ -314,8 +314,5 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
                 "early_stopping_patience": self.early_stopping_patience,
                 "early_stopping_threshold": self.early_stopping_threshold,
             },
-            "attributes": {
-                "early_stopping_patience_counter": self.early_stopping_patience_counter,
-                "best": self.best,
-            },
+            "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter},
         }
