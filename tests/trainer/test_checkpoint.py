@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from contract.errors import CheckpointCorrupt
@@ -28,6 +29,7 @@ from worker.trainer.trainer import Trainer
 def a_trainer(
     folder: Path, callbacks: list[Any] | None = None, model: nn.Module | None = None, **values: Any
 ) -> Trainer:
+    compute_metrics = values.pop("compute_metrics", None)
     args = TrainingArguments(str(folder), **{"max_steps": 4, "save_steps": 2, "disable_tqdm": True, **values})
     return Trainer(
         model or toy.mlp(),
@@ -35,6 +37,7 @@ def a_trainer(
         train_dataset=toy.regression(n=64),
         eval_dataset=toy.regression(n=16, seed=1),
         callbacks=callbacks,
+        compute_metrics=compute_metrics,
     )
 
 
@@ -246,6 +249,36 @@ def test_a_full_disk_leaves_the_older_one_and_training_goes_on(tmp_path: Path, l
     assert [(each.step, each.failures_in_a_row, each.will_go_on) for each in failed] == [(4, 1, True), (5, 2, True)]
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
     files.verify(tmp_path / "checkpoint-2")
+
+
+def test_the_best_that_could_not_be_written_gives_way_to_the_best_that_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the run would fail at its very end, after all its work: there is no such checkpoint to load."""
+    commit, scores = files.commit, iter([0.5, 0.9, 0.1])
+
+    def full_at_four(parent: Path, step: int, *rest: Any) -> files.Checkpoint:
+        if step == 4:
+            raise files.CannotSave("no space left on device")
+        return commit(parent, step, *rest)
+
+    monkeypatch.setattr(files, "commit", full_at_four)
+    trainer = a_trainer(
+        tmp_path,
+        max_steps=6,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="score",
+        compute_metrics=lambda seen: {"score": next(scores)},
+    )
+
+    trainer.train()
+
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
+    stored = load_file(tmp_path / "checkpoint-2" / files.MODEL)
+    assert all(value.equal(stored[name]) for name, value in trainer.model.state_dict().items())
 
 
 def test_a_disk_that_stays_full_ends_the_run_after_three_failures_were_borne(tmp_path: Path) -> None:

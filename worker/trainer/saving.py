@@ -96,6 +96,7 @@ class Saving(Parts):
             saved = saving()
         except files.CannotSave as error:
             self._failed_saves += 1
+            _note_best_that_stands(self)
             go_on = self._failed_saves <= FAILURES_BORNE
             self.control.should_save = False
             self.on_save_failed(SaveFailed(step, str(error), self._failed_saves, go_on))
@@ -154,6 +155,15 @@ def _note_best(trainer: Saving) -> Path:
     if state.best_global_step and (best.exists() or state.best_global_step == state.global_step):
         state.best_model_checkpoint = str(best)
     return parent
+
+
+def _note_best_that_stands(trainer: Saving) -> None:
+    """A checkpoint that could not be written is nobody's best: the next one is protected, and loaded in the end."""
+    state, parent = trainer.state, Path(trainer.args.output_dir or ".")
+    if state.best_model_checkpoint is None or Path(state.best_model_checkpoint).is_dir():
+        return
+    there = best_steps(trainer, parent)
+    state.best_model_checkpoint = str(parent / f"checkpoint-{there[0]}") if there else None
 
 
 def let_go(trainer: Saving, saved: files.Checkpoint) -> files.Checkpoint:
