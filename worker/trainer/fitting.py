@@ -13,6 +13,7 @@ from accelerate.utils.memory import find_executable_batch_size as smaller_until_
 from torch import Tensor
 
 from worker.trainer.data import batch_length
+from worker.trainer.named import NamedOptimizers
 from worker.trainer.step import Step
 
 log = logging.getLogger("footplate.trainer")
@@ -40,6 +41,8 @@ class FittingStep(Step):
     def _cut_smaller(self, longest: int) -> None:
         self.tally.forget_step()
         self.zero()
+        if isinstance(self.optimizer, NamedOptimizers):
+            self.optimizer.forget_step()
         self.parts = min(2 * self.parts, longest)
         gc.collect()
         clear_device_cache()

@@ -294,3 +294,43 @@ def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
     other = NamedOptimizers(a_codec(), [MAIN, NamedOptimizer("tails", ["quantiles"])])
     with pytest.raises(ValueError, match="has the optimizers main, tails, and this run has main, aux"):
         one.load_state_dict(other.state_dict())
+
+
+def test_a_step_that_began_again_for_want_of_memory_has_the_gradients_of_one(tmp_path: Path) -> None:
+    """What was sent back before memory ran out is forgotten, and is not counted either."""
+
+    class Two(nn.Module):
+        def __init__(self, fails_at: int) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 1), nn.Linear(6, 1)
+            self.calls, self.fails_at = 0, fails_at
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            self.calls += 1
+            if self.calls == self.fails_at:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return {"loss": self.a(x).square().mean(), "gap": self.b(x).square().mean()}
+
+    def trained(fails_at: int) -> dict[str, Tensor]:
+        set_seed(5)
+        model = Two(fails_at)
+        specs = [
+            NamedOptimizer("a", ["^a"], "sgd", {"lr": 0.1}),
+            NamedOptimizer("b", ["^b"], "sgd", {"lr": 0.1}, "gap"),
+        ]
+        args = TrainingArguments(
+            str(tmp_path),
+            max_steps=1,
+            gradient_accumulation_steps=2,
+            auto_find_batch_size=True,
+            max_grad_norm=0.0,
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+        Trainer(model, args, train_dataset=data(16), optimizers=specs).train()
+        return model.state_dict()
+
+    whole, again = trained(fails_at=0), trained(fails_at=2)
+
+    for name, value in whole.items():
+        torch.testing.assert_close(again[name], value)

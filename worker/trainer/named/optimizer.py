@@ -136,6 +136,11 @@ class NamedOptimizers(Optimizer):
                 torch._foreach_div_(gradients, self._micro_batches)
         self._micro_batches = 0
 
+    def forget_step(self) -> None:
+        """The step at hand begins again: what was sent back so far does not count."""
+        self.zero_grad()
+        self._micro_batches, self._output = 0, None
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         for each in self._all:
             each.optimizer.zero_grad(set_to_none)
