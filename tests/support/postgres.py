@@ -89,6 +89,13 @@ class PostgresServer:
         finally:
             self.run(f"DROP DATABASE {name} WITH (FORCE)")
 
+    def own_folder(self, path: Path) -> Path:
+        """A new folder that the server may write to."""
+        path.mkdir()
+        if self._identity:
+            os.chown(path, self._identity["user"], self._identity["group"])
+        return path
+
     def run(self, statement: str) -> None:
         """One statement in autocommit, in the maintenance database."""
         with psycopg.connect(self.url().replace("+psycopg", ""), autocommit=True) as line:

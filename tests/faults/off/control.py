@@ -1,0 +1,51 @@
+"""Switches of the protections around control and the API."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from tests.faults.off import switch
+
+
+@switch("one control at a time", module="service.store.single")
+def lock_nothing(single: ModuleType) -> None:
+    """Everyone gets the lock who asks."""
+    for lock in (single.FileLock, single.AdvisoryLock):
+        lock.try_take = lock.is_held = lambda self: True
+
+
+@switch("a control writes only while it is sure of its lock", module="service.control")
+def always_sure(control: ModuleType) -> None:
+    control.Control._is_alone = lambda self: True
+
+
+@switch("a job is stored before it is acknowledged", module="service.api.jobs")
+def answer_first(jobs: ModuleType) -> None:
+    """The answer goes out; the transaction follows when there is time."""
+    from service.jobs.submit import Submitted, _new_job
+
+    async def create_job(request: Any) -> Any:
+        services = jobs.services_of(request)
+        raw = await jobs.read_body(request)
+        spec = jobs.accept(services, raw)
+        now, job_id = jobs.now_ms(), jobs.new_job_id()
+        words = {"project": spec.project, "spec": spec, "spec_json": spec.model_dump_json(), "now": now}
+        write = partial(jobs.submit, **words, job_id=job_id, idempotency=jobs._idempotency(request, raw))
+        asyncio.get_running_loop().call_later(0.5, lambda: asyncio.ensure_future(services.db.write(write)))
+        row = _new_job(spec.project, spec, words["spec_json"], now, job_id)
+        return jobs._created(Submitted(row, replayed=False, response=None))
+
+    jobs.create_job = create_job
+
+
+@switch("one job for each Idempotency-Key", module="service.jobs.submit")
+def take_no_keys(submit: ModuleType) -> None:
+    submit._replay = lambda conn, use, job, response: None
+
+
+@switch("a reader's cursor", module="service.api.stream")
+def read_from_the_start(stream: ModuleType) -> None:
+    stream._number = lambda text, name, default: default if name == "max_hz" else 0

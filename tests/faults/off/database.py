@@ -1,0 +1,18 @@
+"""Switches of the protections around SQL."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from tests.faults.off import switch
+
+
+@switch("a driver's error means that SQL is away", module="service.store.database")
+def let_drivers_errors_through(database: ModuleType) -> None:
+    """As if each of them were a mistake in what we asked."""
+    database.is_away = lambda error: False
+
+
+@switch("the schema is looked at before it is used", module="service.store.schema")
+def use_any_schema(schema: ModuleType) -> None:
+    schema.require_current = lambda conn: None

@@ -1,0 +1,165 @@
+"""Two controls on one database: one works, the other waits, and who is not sure of its lock writes nothing."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from contextlib import closing, suppress
+
+import psycopg
+import pytest
+
+from tests.support.postgres import PostgresServer
+from tests.support.processes import Process, Processes
+from tests.support.redis_server import RedisServer
+from tests.support.system import LONG_TOY, System, assert_whole
+
+TABLES = ("jobs", "attempts", "sources", "events", "nodes", "checkpoints")
+
+
+def works(control: Process) -> bool:
+    return "control works on" in control.output
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.fault(8, without="one control at a time", red="two controls work at once")
+def test_the_second_control_takes_over_when_the_first_dies_or_wakes(system: System) -> None:
+    system.start_service("api")
+    first = system.start_service("control", "first")
+    system.processes.until(lambda: works(first), within=30, what="the first control works")
+    second = system.start_service("control", "second")
+    system.start_node()
+    job = system.submit(LONG_TOY)
+    system.until_step(job, 20)
+    assert not works(second), "two controls work at once"
+
+    first.kill()
+    system.processes.until(lambda: works(second), within=30, what="the second control takes over")
+    third = system.start_service("control", "third")
+    second.freeze()
+    outputs = system.folder / "artifacts" / "jobs" / job / "attempts" / "1" / "outputs"
+    system.until((outputs / "metrics.json").exists, within=60, what="training ends meanwhile", job=job)
+    assert not works(third), "two controls work at once"
+    assert system.state(job) == "running"
+    second.thaw()
+
+    done = system.until_settled(job, within=40)
+    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    assert_whole(system.events(job))
+    assert sorted(system.losses(job)) == list(range(1, 121))
+    assert not works(third), "two controls work at once"
+    assert grants(system, job) == 1
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(300)
+@pytest.mark.fault(
+    8, without="a control writes only while it is sure of its lock", red="it knows that another may work"
+)
+def test_a_control_whose_lock_was_lost_without_a_word_stops_writing(
+    processes: Processes,
+    redis: RedisServer,
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    protection_off: list[str],
+) -> None:
+    system = System(processes, redis, postgres_url, without=protection_off)
+    plain = postgres_url.replace("+psycopg", "")
+    note_who_writes(plain)
+    with closing(Relay(postgres_server.port)) as relay:
+        through = postgres_url.replace(f":{postgres_server.port}/", f":{relay.port}/") + "?application_name=cut"
+        system.start_service("api")
+        cut = system.run("service", "control", FOOTPLATE_DATABASE=through)
+        processes.until(lambda: works(cut), within=30, what="the first control works")
+        other = system.start_service("control", "other")
+        system.start_node()
+
+        relay.swallow(port_of_the_lock(plain))
+        processes.until(lambda: works(other), within=30, what="the other control takes over")
+        processes.until(lambda: "waits for the lock" in cut.output, within=15, what="it knows that another may work")
+        before = written_by(plain, "cut")
+        job = system.submit(LONG_TOY)
+        done = system.until_settled(job)
+
+        assert written_by(plain, "cut") == before, "it wrote without its lock"
+        assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+        assert_whole(system.events(job))
+        assert grants(system, job) == 1
+        cut.kill()
+
+
+def port_of_the_lock(url: str) -> int:
+    """From which the connection comes that holds it."""
+    with psycopg.connect(url) as line:
+        holder = "SELECT client_port FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE locktype = 'advisory'"
+        row = line.execute(holder).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+class Relay:
+    """A network between a program and PostgreSQL. It may lose a connection: the server hears of it, the program not."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        self._servers: dict[int, socket.socket] = {}
+        self._swallowed: set[int] = set()
+        self._clients: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def swallow(self, port: int) -> None:
+        self._swallowed.add(port)
+        self._servers[port].shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listening.close()
+        for line in (*self._clients, *self._servers.values()):
+            line.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                port = int(server.getsockname()[1])
+                self._clients.append(client)
+                self._servers[port] = server
+                for source, sink in ((client, server), (server, client)):
+                    threading.Thread(target=self._carry, args=(source, sink, port), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket, port: int) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        if port not in self._swallowed:
+            with suppress(OSError):
+                sink.shutdown(socket.SHUT_WR)
+
+
+def grants(system: System, job: str) -> int:
+    return len(re.findall(rf"{job} attempt \d+ is ours", system.nodes[1].output))
+
+
+def note_who_writes(url: str) -> None:
+    """A trigger on each table writes down which program wrote."""
+    with psycopg.connect(url, autocommit=True) as line:
+        line.execute("CREATE TABLE written (who text DEFAULT current_setting('application_name'), what text)")
+        line.execute(
+            "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " INSERT INTO written (what) VALUES (TG_OP || ' ' || TG_TABLE_NAME); RETURN NULL; END $$"
+        )
+        for table in TABLES:
+            line.execute(
+                f"CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {table}"  # type: ignore[arg-type]
+                " FOR EACH STATEMENT EXECUTE FUNCTION note()"
+            )
+
+
+def written_by(url: str, program: str) -> int:
+    with psycopg.connect(url) as line:
+        row = line.execute("SELECT count(*) FROM written WHERE who = %s", [program]).fetchone()
+        assert row is not None
+        return int(row[0])

@@ -1,0 +1,105 @@
+"""Somebody who uses the API all the while: submits jobs, each until it is accepted, and reads them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+
+from tests.support.processes import until
+from tests.support.system import System, assert_whole
+
+PAUSE_SECONDS = 0.05
+WAITING = {"model": "toy/mlp", "data": "toy/regression", "resources": {"pool": "nowhere"}}
+"""A job that no node takes: it is stored and waits."""
+
+
+class Visitor(threading.Thread):
+    """`with Visitor(system) as visitor:` — what it was told must be honest, and what it was promised must be there."""
+
+    def __init__(self, system: System) -> None:
+        super().__init__(name="visitor", daemon=True)
+        self.system = system
+        self.client = httpx2.Client(base_url=system.url, timeout=60)
+        self.jobs: dict[str, str] = {}
+        """What was acknowledged, by Idempotency-Key."""
+        self.answers: Counter[int] = Counter()
+        self.reasons: set[str] = set()
+        """What it was told when it was sent away."""
+        self.wrong: list[str] = []
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._is_over.set()
+        self.join(90)
+
+    def run(self) -> None:
+        while not self._is_over.wait(PAUSE_SECONDS):
+            key = f"visit-{len(self.jobs)}"
+            answer = self._ask("POST", "/jobs", json={**WAITING, "name": key}, headers={"Idempotency-Key": key})
+            if answer is not None and answer.status_code == 201:
+                self.jobs[key] = answer.json()["id"]
+                self._ask("GET", f"/jobs/{self.jobs[key]}")
+            self._ask("GET", "/jobs", params={"limit": 5})
+
+    def _ask(self, method: str, path: str, **more: Any) -> httpx2.Response | None:
+        try:
+            answer = self.client.request(method, path, **more)
+        except httpx2.TransportError as error:
+            self.wrong.append(f"{method} {path} was not answered: {error!r}")
+            return None
+        self.answers[answer.status_code] += 1
+        if answer.status_code == 503:
+            self._note_refusal(answer)
+        elif answer.status_code not in (200, 201):
+            self.wrong.append(f"{method} {path} answered {answer.status_code}: {answer.text}")
+        return answer
+
+    def _note_refusal(self, answer: httpx2.Response) -> None:
+        told = answer.json()
+        is_problem = answer.headers["content-type"] == "application/problem+json" and told["code"] == "unavailable"
+        if not (is_problem and answer.headers["retry-after"].isdigit() and "database" in told["detail"]):
+            self.wrong.append(f"a 503 that does not say what is wrong: {answer.headers} {answer.text}")
+        self.reasons.add(told["detail"])
+
+    # -- moments -----------------------------------------------------------------------------------------------------
+
+    def until_refused(self, because: str = "", within: float = 60) -> None:
+        """Until it has been sent away once more, told so."""
+        self.reasons.clear()
+        what = f"a request is refused because of {because!r}"
+        until(lambda: self.wrong or any(because in one for one in self.reasons), within=within, what=what)
+        assert not self.wrong, self.wrong[0]
+
+    def until_served(self, within: float = 60) -> None:
+        accepted = len(self.jobs)
+        until(lambda: self.wrong or len(self.jobs) > accepted + 1, within=within, what="jobs are accepted again")
+        assert not self.wrong, self.wrong[0]
+
+    # -- afterwards --------------------------------------------------------------------------------------------------
+
+    def must_have_all(self) -> None:
+        """Each job once, each whole; and no other."""
+        assert not self.wrong, self.wrong[0]
+        stored: dict[str, list[str]] = {}
+        cursor: dict[str, str] = {}
+        while True:
+            page = self.system.get("/jobs", limit=200, **cursor)
+            for job in page["data"]:
+                stored.setdefault(job["name"] or "", []).append(job["id"])
+            if page["next_cursor"] is None:
+                break
+            cursor = {"cursor": page["next_cursor"]}
+        found = {name: ids for name, ids in stored.items() if name.startswith("visit-")}
+        # The last one may be stored without an answer: nobody asked again.
+        found.pop(f"visit-{len(self.jobs)}", None)
+        assert found == {name: [job] for name, job in self.jobs.items()}, "what was accepted is there once each"
+        for job in list(self.jobs.values())[-20:]:
+            assert_whole(self.system.events(job))
