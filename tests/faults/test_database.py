@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
@@ -30,10 +31,13 @@ LONGER_TOY = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 240,
 
 @pytest.fixture
 def disk() -> Iterator[SmallDisk]:
-    with small_disk(megabytes=24) as found:
-        if found is None:
-            pytest.skip(f"needs {NEEDED}")
-        yield found
+    # Not below the test's own folder: PostgreSQL runs as another user, who may not look in there.
+    with TemporaryDirectory(prefix="fp-disk-") as folder:
+        os.chmod(folder, 0o755)
+        with small_disk(Path(folder) / "disk", megabytes=24) as found:
+            if found is None:
+                pytest.skip(f"needs {NEEDED}")
+            yield found
 
 
 @pytest.mark.timeout(300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,17 +28,15 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(megabytes: int) -> Iterator[SmallDisk | None]:
-    """Mounted in a folder that any user may look into; None where this process may not mount."""
-    folder = Path(tempfile.mkdtemp(prefix="fp-disk-"))
-    folder.chmod(0o755)
+def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk | None]:
+    """Mounted at `folder`; None where this process may not mount."""
+    folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "footplate-test", str(folder)]
     if subprocess.run(words, capture_output=True).returncode != 0:
         yield None
-    else:
-        try:
-            yield SmallDisk(folder)
-        finally:
-            # Whoever still stands in it keeps it until it goes.
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
-    folder.rmdir()
+        return
+    try:
+        yield SmallDisk(folder)
+    finally:
+        # Whoever still stands in it keeps it until it goes.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
