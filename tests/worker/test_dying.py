@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -52,8 +53,12 @@ class Running:
 
     def _holders_of(self, folder: str) -> list[int]:
         def holds(pid: int) -> bool:
-            fds = Path(f"/proc/{pid}/fd")
-            return any(os.readlink(fd).startswith(folder) for fd in fds.iterdir())
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                # It opens and closes others while we look.
+                with suppress(FileNotFoundError):
+                    if os.readlink(fd).startswith(folder):
+                        return True
+            return False
 
         return [pid for pid in self.everyone if holds(pid)]
 
