@@ -116,9 +116,8 @@ class Control:
                 await self._sleep(LOCK_SECONDS)
         finally:
             self.is_active = False
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            self._looked_at = float("-inf")
+            await _end(tasks)
             self._lock.release()
 
     async def _holds(self, ask: Callable[[], bool]) -> bool:
@@ -134,7 +133,7 @@ class Control:
     async def _again_and_again(self, turn: Turn, pause: float) -> None:
         """The only retry there is. What a turn could not do now, the next one will."""
         name, backoff = getattr(turn, "__name__", "turn"), FIRST_BACKOFF
-        while not self._closing.is_set():
+        while self.is_active:
             try:
                 await turn()
             except Unavailable as error:
@@ -165,3 +164,12 @@ class Control:
             with suppress(asyncio.TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._closing.wait()
+
+
+async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancelled once more each second: what a turn awaits may swallow a cancel that comes while it fails or times out,
+    and a control that waited for that turn would never work again."""
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=1.0)

@@ -418,3 +418,25 @@ async def test_a_message_that_cannot_be_answered_costs_its_neighbours_nothing(li
     line.redis.rpush(keys.INBOX, endless.model_dump_json(), claim.model_dump_json(), endless.model_dump_json())
 
     assert isinstance(await line.hear(claim.claim), Grant)
+
+
+async def test_a_turn_that_swallows_its_end_does_not_keep_control_from_working_again(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a library may do whose timeout comes in the same moment."""
+    swallowed = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            swallowed.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(line.control._turns, "prune", stubborn)
+    for _ in range(2):
+        line.control._lock.release()
+        await until_async(lambda: not line.control.is_active, within=10, what="it sees that its lock is gone")
+        await until_async(lambda: line.control.is_active, within=10, what="it works again")
+
+    assert swallowed.is_set()
