@@ -133,7 +133,8 @@ class Control:
     async def _again_and_again(self, turn: Turn, pause: float) -> None:
         """The only retry there is. What a turn could not do now, the next one will."""
         name, backoff = getattr(turn, "__name__", "turn"), FIRST_BACKOFF
-        while self.is_active:
+        # Closed, it would sleep no more: a turn that fails at once would never let anybody else run.
+        while self.is_active and not self._closing.is_set():
             try:
                 await turn()
             except Unavailable as error:

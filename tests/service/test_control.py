@@ -7,6 +7,7 @@ import base64
 import json
 import random
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,9 @@ from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, migrate
 from service.store.database import Database
 from service.store.rows import EventRow, JobRow
+from service.store.single import single
 from service.store.times import now_ms
+from service.turns import NotSure
 from tests.support.processes import until_async
 from tests.support.redis_server import RedisServer
 
@@ -435,8 +438,45 @@ async def test_a_turn_that_swallows_its_end_does_not_keep_control_from_working_a
 
     monkeypatch.setattr(line.control._turns, "prune", stubborn)
     for _ in range(2):
-        line.control._lock.release()
-        await until_async(lambda: not line.control.is_active, within=10, what="it sees that its lock is gone")
-        await until_async(lambda: line.control.is_active, within=10, what="it works again")
+        await begins_anew(line)
 
     assert swallowed.is_set()
+
+
+async def test_a_turn_that_fails_at_once_does_not_keep_control_from_closing(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closing control sleeps no more: such a turn would come round for ever, and nothing else ever again."""
+
+    tries = 0
+
+    async def refuses() -> None:
+        nonlocal tries
+        if (tries := tries + 1) >= 1000:
+            await asyncio.sleep(0)
+        raise NotSure("the lock may be somebody else's")
+
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow() -> bool:
+        asked.set()
+        return answered.wait(10)
+
+    monkeypatch.setattr(line.control._turns, "rescue", refuses)
+    await begins_anew(line)
+    monkeypatch.setattr(line.control._lock, "is_held", slow)
+    await until_async(asked.is_set, within=10, what="it asks for its lock")
+
+    await line.control.close()
+    answered.set()
+    await until_async(lambda: not line.control.is_active, within=10, what="it has closed")
+    assert tries < 1000
+
+
+async def begins_anew(line: Line) -> None:
+    other = single(line.settings.database_url)
+    line.control._lock.release()
+    assert other.try_take()
+    await until_async(lambda: not line.control.is_active, within=10, what="it sees that its lock is gone")
+    other.release()
+    await until_async(lambda: line.control.is_active, within=10, what="it works again")

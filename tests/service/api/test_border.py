@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from contract.errors import Unavailable
-from service.api import browsing, jobs, listing, system
+from service import readiness
+from service.api import browsing, jobs, listing
 from service.auth import OPEN_PATHS, Tickets
 from tests.service.api.conftest import KEY, SPEC, Api, Serve
 
@@ -97,7 +98,7 @@ async def test_sql_that_is_away_is_a_503_with_a_time_to_come_back(api: Api, monk
         raise Unavailable("the database cannot serve this right now")
 
     monkeypatch.setattr(jobs, "submit", away)
-    monkeypatch.setattr(system.schema, "schema_is_current", away)
+    monkeypatch.setattr(readiness.schema, "schema_is_current", away)
     refused = await api.client.post("/jobs", json=SPEC)
 
     assert is_problem(refused, 503, "unavailable")
