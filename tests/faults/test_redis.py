@@ -60,7 +60,9 @@ def forgotten_with_a_bell_in_it(system: System, books: Books, client: redis.Redi
     queue = keys.queue(system.get("/nodes")["data"][0]["id"])
     system.nodes[1].freeze()
     # Of what it asked for before, the answer would lie in its socket, where Redis cannot forget it.
-    system.processes.until(lambda: not any(_asks_for_bells(one) for one in client.client_list()), what="it asks no more")
+    system.processes.until(
+        lambda: not any(_asks_for_bells(one) for one in client.client_list()), what="it asks no more"
+    )
     job = system.submit(books.job())
     rung = "its bell has rung"
     system.until(lambda: any(job.encode() in raw for raw in client.lrange(queue, 0, -1)), within=20, what=rung, job=job)
