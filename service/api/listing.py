@@ -20,6 +20,7 @@ from service.store import attempts, job_list
 from service.store.job_list import JobFilter, Sort
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+_CURSOR = "next_cursor of the page before."
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -27,18 +28,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 async def list_jobs(
     request: Request,
     state: Annotated[str | None, Query(description="One state, or several with commas.")] = None,
-    tag: Annotated[str | None, Query(max_length=128)] = None,
-    name: Annotated[str | None, Query(max_length=128)] = None,
-    project: Annotated[str | None, Query(max_length=64)] = None,
+    tag: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
+    name: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
+    project: Annotated[str | None, Query(min_length=1, max_length=64)] = None,
     created_after: Annotated[AwareDatetime | None, Query(description="Inclusive.")] = None,
     created_before: Annotated[AwareDatetime | None, Query(description="Exclusive.")] = None,
     sort: Annotated[Sort, Query()] = "-created",
-    cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=1000)] = None,
+    cursor: Annotated[str | None, Query(description=_CURSOR, min_length=1, max_length=1000)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     services = services_of(request)
     wanted = JobFilter(
-        project=project or services.project,
+        project=services.project if project is None else project,
         states=_states(state),
         tag=tag,
         name=name,
@@ -59,7 +60,8 @@ async def list_jobs(
 
 
 def _states(text: str | None) -> list[JobState]:
-    names = text.split(",") if text else []
+    # Empty is no state, rather than every one: a script whose variable is unset must not cancel all that it lists.
+    names = [] if text is None else text.split(",")
     known = [state.value for state in JobState]
     wrong = [
         Problem(

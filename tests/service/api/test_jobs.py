@@ -211,6 +211,13 @@ async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) ->
     [
         ("stat=queued", "/query/stat", "did you mean 'state'?"),
         ("state=queud", "/query/state", "did you mean 'queued'?"),
+        ("state=", "/query/state", None),
+        ("state=queued,", "/query/state", None),
+        ("tag=", "/query/tag", None),
+        ("name=", "/query/name", None),
+        ("project=", "/query/project", None),
+        ("cursor=", "/query/cursor", None),
+        ("limit=", "/query/limit", None),
         ("limit=0", "/query/limit", None),
         ("limit=1&limit=2", "/query/limit", None),
         ("cursor=nonsense", "/query/cursor", None),
@@ -226,6 +233,13 @@ async def test_a_query_that_cannot_be_answered_says_why(api: Api, query: str, po
     assert error["pointer"] == pointer
     if hint:
         assert error["hint"] == hint
+
+
+async def test_an_empty_state_is_answered_with_the_states_that_there_are(api: Api) -> None:
+    refused = await api.client.get("/jobs?state=")
+
+    assert refused.status_code == 422, refused.text
+    assert "there is: queued, starting," in refused.json()["errors"][0]["detail"]
 
 
 async def test_validation_shows_the_effective_spec_and_why_it_would_wait(both: Api) -> None:
