@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from contract.errors import SettingsError
-
-PREFIX = "FOOTPLATE_"
+from contract.variables import PREFIX, unknown
 
 
 class Settings(BaseModel):
@@ -23,10 +22,14 @@ class Settings(BaseModel):
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         source = os.environ if environ is None else environ
         given = {name: source[variable(name)] for name in cls.model_fields if source.get(variable(name))}
+        wrong, cause = unknown(source), None
         try:
-            return cls.model_validate(given)
+            settings = cls.model_validate(given)
         except ValidationError as error:
-            raise SettingsError("\n".join(sentence(one) for one in error.errors())) from error
+            wrong, cause = wrong + [sentence(one) for one in error.errors()], error
+        if wrong:
+            raise SettingsError("\n".join(wrong)) from cause
+        return settings
 
 
 def variable(field: str) -> str:

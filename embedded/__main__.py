@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from contract.variables import unknown
 from embedded.home import Busy, NoHome
 from embedded.processes import Failed
 from embedded.up import Options, up
@@ -25,6 +26,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON line once it is ready, and nothing else")
     parser.add_argument("--no-first-job", action="store_true", help="do not submit the toy job on the first start")
     said = parser.parse_args()
+    if wrong := unknown(os.environ):
+        # Before anything is made: it may be FOOTPLATE_HOME that is misspelt.
+        print("\n".join(f"footplate: {one}" for one in wrong), file=sys.stderr)
+        return 2
     options = Options(
         home=Path(os.environ.get("FOOTPLATE_HOME") or ".footplate").absolute(),
         port=said.port if said.port is not None else _port_from(os.environ),

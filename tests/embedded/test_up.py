@@ -125,6 +125,14 @@ def test_settings_that_the_service_refuses_end_the_start_with_its_sentence(up: U
     assert not left_behind(up.home)
 
 
+def test_a_misspelt_variable_ends_the_start_before_anything_is_made(up: Up) -> None:
+    launcher = up.launch(FOOTPLATE_LEASE_SECOND="300")
+
+    assert launcher.wait(within=60) == 2
+    assert "footplate: FOOTPLATE_LEASE_SECOND is no setting: did you mean FOOTPLATE_LEASE_SECONDS?" in launcher.output
+    assert not up.home.exists()
+
+
 def test_settings_that_a_node_refuses_end_it_with_the_nodes_sentence(up: Up) -> None:
     launcher = up.launch("--no-first-job", FOOTPLATE_SLOTS="-1")
 

@@ -1,0 +1,52 @@
+"""What the environment says is taken as it is meant, or refused with what would work."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.errors import SettingsError
+from contract.settings import Settings
+from contract.variables import SETTINGS, unknown
+from service.settings import ServiceSettings
+from worker.settings import WorkerSettings
+
+
+class Some(Settings):
+    lease_seconds: float = 30.0
+
+
+def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(SettingsError) as refused:
+        Some.from_environment({"FOOTPLATE_LEASE_SECOND": "300", "FOOTPLATE_LEASE_SECONDS": "soon"})
+
+    assert "FOOTPLATE_LEASE_SECOND is no setting: did you mean FOOTPLATE_LEASE_SECONDS?" in refused.value.message
+    assert "FOOTPLATE_LEASE_SECONDS='soon' cannot be used" in refused.value.message
+
+
+def test_a_port_that_is_no_setting_is_not_taken_for_one_of_kubernetes() -> None:
+    assert unknown({"FOOTPLATE_HOST_PORT": "8080"})
+
+
+def test_one_that_is_like_none_is_refused_with_where_they_are_listed() -> None:
+    assert unknown({"FOOTPLATE_XYLOPHONE": "1"}) == [
+        "FOOTPLATE_XYLOPHONE is no setting: unset it, or look for the one you mean in docs/settings.md."
+    ]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"FOOTPLATE_SLOTS": "2"},  # of another program of ours
+        {"FOOTPLATE_LEASE_SECOND": ""},
+        {"FOOTPLATE_API_PORT": "tcp://10.0.0.1:8080", "FOOTPLATE_API_SERVICE_HOST": "10.0.0.1"},
+        {"FOOTPLATE_PORT_8080_TCP_ADDR": "10.0.0.1", "FOOTPLATE_SERVICE_PORT_HTTP": "8080"},
+        {"PATH": "/bin", "FOOTPLATER": "1"},
+    ],
+)
+def test_what_others_put_there_and_what_is_empty_are_no_mistakes(environ: dict[str, str]) -> None:
+    assert Some.from_environment(environ) == Some()
+
+
+def test_the_known_variables_are_those_that_somebody_reads() -> None:
+    fields = {name.upper() for settings in (ServiceSettings, WorkerSettings) for name in settings.model_fields}
+    assert fields == SETTINGS, "contract/variables.py lists every field of the settings"
