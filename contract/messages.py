@@ -86,7 +86,9 @@ class NodeBeat(Message):
     consuming: bool = True
     """Whether its canary came back through its own queue: alive is not enough, it must take work."""
     store_ok: bool = True
-    """Whether it could read the service's probe file in the artifact store."""
+    """Whether it could read the service's probe file in the artifact store, and write beside it."""
+    trouble: str | None = None
+    """Why it can do no work now, in a sentence; None: it can."""
     catalogue_hash: str | None = None
     catalogue: dict[str, Any] | None = None
     """Sent until the reply names its hash as known."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -74,8 +74,10 @@ def _late(control: Numbers) -> Degraded:
 def _of_nodes(known: Sequence[NodeRow], now: int) -> Degraded:
     found: Degraded = {}
     if not any(node.takes_work for node in known):
-        here = ", ".join(f"{node.name} {_why_not(node)}" for node in known if not node.lost)
+        here = _reasons(node for node in known if not node.lost)
         found["nodes"] = "no node takes work, so jobs wait" + (f": {here}" if here else "; start `python -m worker`")
+    elif here := _reasons(node for node in known if node.is_staying or node.is_turned_away):
+        found["nodes"] = f"no work goes to {here}"
     silent = [
         f"{node.name} (last heard {text_of(node.seen_at)})"
         for node in known
@@ -86,12 +88,8 @@ def _of_nodes(known: Sequence[NodeRow], now: int) -> Degraded:
     return found
 
 
-def _why_not(node: NodeRow) -> str:
-    if node.refused is not None:
-        return f"is refused ({node.refused})"
-    if node.draining or node.drain_requested:
-        return "is draining"
-    return "does not consume its queue" if not node.consuming else "cannot read the artifact store"
+def _reasons(nodes: Iterable[NodeRow]) -> str:
+    return ", ".join(f"{node.name}: {node.why_not}" for node in nodes if not node.takes_work)
 
 
 def _of_files(artifacts: Path) -> Degraded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,21 @@ from pathlib import Path
 from contract import layout
 from contract.errors import CheckpointCorrupt
 from contract.ids import JobId
+
+
+def store_trouble(root: Path) -> str | None:
+    """Why no attempt could use the artifact store, in a sentence; None: it could."""
+    probe = root / layout.PROBE
+    try:
+        with probe.open("rb"):
+            pass
+    except FileNotFoundError:
+        return f"{root} is not the service's artifact store, or {probe.name} would be there; is it mounted?"
+    except OSError as error:
+        return f"it cannot read the artifact store: {error.strerror} ({probe})"
+    if not os.access(root, os.W_OK | os.X_OK):
+        return f"it may not write to the artifact store {root}: mount it writable, or mend its rights"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

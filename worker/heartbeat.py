@@ -23,8 +23,9 @@ import redis
 from kombu.exceptions import KombuError
 from pydantic import ValidationError
 
-from contract import keys, layout
+from contract import keys
 from contract.messages import Gpu, NodeBeat, NodeReply, RunningAttempt
+from worker.artifacts import store_trouble
 from worker.control import Sender
 from worker.journal import SUFFIX, UNREADABLE, Header, Journal, header_of, is_owned
 from worker.node import Node
@@ -58,6 +59,7 @@ class Heartbeat(threading.Thread):
         self._canary = Canary(node, settings.beat_seconds)
         self._resender = Resender(node.places.journals)
         self._refused: str | None = None
+        self._not_ready: str | None = None
         self._swept_at = 0.0
 
     def run(self) -> None:
@@ -122,7 +124,7 @@ class Heartbeat(threading.Thread):
             if popped is not None:
                 self._hear(popped[1])
             # A supervisor that was killed leaves its journal: the sooner that is found, the sooner its job goes on.
-            if self._resender.turn(client):
+            if self._resender.turn(client) or self._node.places.why_not_ready() != self._not_ready:
                 self.say_now()
 
     def _sweep(self) -> None:
@@ -152,6 +154,7 @@ class Heartbeat(threading.Thread):
         self._number += 1
         settings, node = self._settings, self._node
         self._catalogue = catalogue = self._catalogue or _catalogue(node.places.catalogue)
+        self._not_ready, store = node.places.why_not_ready(), store_trouble(settings.artifacts_path)
         is_known = catalogue is None or self._known_catalogue == catalogue["hash"]
         return NodeBeat(
             node=node.id,
@@ -163,7 +166,8 @@ class Heartbeat(threading.Thread):
             gpus=self._gpus,
             draining=node.places.is_draining(),
             consuming=self._canary.is_back(),
-            store_ok=os.access(settings.artifacts_path / layout.PROBE, os.R_OK),
+            store_ok=store is None,
+            trouble=self._not_ready or store,
             catalogue_hash=catalogue["hash"] if catalogue else None,
             catalogue=catalogue["catalogue"] if catalogue and not is_known else None,
             versions=versions(),

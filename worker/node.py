@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from contract.errors import SettingsError
 from contract.ids import NodeId, is_id, new_node_id, uuid7
 
 LOCK_SECONDS = 2.0
+MAX_TROUBLE_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,34 @@ class Places:
         """The same, by an operator's wish, which they may take back."""
         return self.run / "drain-by-control"
 
+    @property
+    def trouble(self) -> Path:
+        """Exists: this node can start no training now. Says why."""
+        return self.run / "trouble"
+
     def is_draining(self) -> bool:
         return os.access(self.drain, os.F_OK) or os.access(self.drain_by_control, os.F_OK)
+
+    def why_not_ready(self) -> str | None:
+        """Why no training can be started now, in a sentence. None: it can."""
+        try:
+            return self.trouble.read_text(errors="replace") or "its disk is full"
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"its own folder cannot be read: {error}"
+
+    def be_in_trouble(self, why: str) -> None:
+        fresh = self.trouble.with_suffix(".new")
+        with suppress(OSError):
+            try:
+                fresh.write_text(why[:MAX_TROUBLE_CHARS])
+            finally:
+                # A full disk takes no sentence. That there is one must be known all the same.
+                fresh.rename(self.trouble)
+
+    def be_ready(self) -> None:
+        self.trouble.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

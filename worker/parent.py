@@ -32,7 +32,10 @@ log = logging.getLogger("footplate.worker")
 
 CELERY_SECONDS = 10.0
 """How long Celery may take to end once nothing runs any more."""
-RESTART_SECONDS = (0.0, 1.0, 5.0, 15.0)
+RESTART_SECONDS = (0.0, 1.0, 5.0, 15.0, 60.0)
+"""Before the next warm parent: each has imports to do, which take the CPU from what else runs here."""
+LONG_LIFE_SECONDS = 60.0
+BEGINS = "it has just started, and imports what training needs"
 
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHONPATH",
@@ -68,10 +71,11 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class WarmKeeper(threading.Thread):
-    """Starts the warm parent at once; as a thread, another one whenever it dies."""
+    """Starts the warm parent at once; as a thread, another one whenever it dies. Without one, the node says so."""
 
     def __init__(self) -> None:
         super().__init__(name="warm-keeper", daemon=True)
+        node().places.be_in_trouble(BEGINS)
         # Whoever holds the writing end keeps the warm parent alive, so only this process does.
         self._lifeline, self.writing_end = os.pipe2(os.O_CLOEXEC)
 
@@ -83,12 +87,23 @@ class WarmKeeper(threading.Thread):
             started = time.monotonic()
             code = self._process.wait()
             # Training dies with it. Who had run away from training's group comes to us, the next to adopt orphans.
+            why, was_ready = self._say(code)
             kill_children(_is_of_training)
-            failures = failures + 1 if time.monotonic() - started < 60 else 0
+            failures = 0 if was_ready and time.monotonic() - started > LONG_LIFE_SECONDS else failures + 1
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
-            log.error("the warm parent ended with %s; another one starts in %.0f s", code, pause)
+            log.error("the warm parent ended with %s (%s); another one starts in %.0f s", code, why, pause)
             time.sleep(pause)
             self._process = self._begin_again()
+
+    def _say(self, code: int) -> tuple[str, bool]:
+        """Why this node is not ready now, and whether it was."""
+        places = node().places
+        known = places.why_not_ready()
+        if known is not None and known != BEGINS:
+            return known, False
+        why = f"its warm parent, which starts training, ended with {code}; another one is started"
+        places.be_in_trouble(why)
+        return why, known is None
 
     def _begin_again(self) -> subprocess.Popen[bytes]:
         while True:

@@ -29,6 +29,10 @@ def attempt(job: str, attempt: int, fence: int) -> None:
     if node.places.is_draining():
         log.info("%s attempt %s is left to others: this node is draining", job, attempt)
         return
+    if (why := node.places.why_not_ready()) is not None:
+        # It rings again, until somebody claims it or it is placed elsewhere. Neither costs the job an attempt.
+        log.info("%s attempt %s is not begun: %s", job, attempt, why)
+        return
     claim = Claim(
         job=JobId(job),
         attempt=attempt,

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 
 from worker.launch import FD_NAMES, TO_WARM, Exited, Start, Started, close_all_but, listen
 from worker.linux import adopt_orphans, die_with_parent, kill_children, kill_group
-from worker.node import Places
+from worker.node import MAX_TROUBLE_CHARS, Places
 
 log = logging.getLogger("footplate.warm")
 
@@ -231,18 +231,36 @@ def main() -> None:
     die_with_parent(parent, signal.SIGTERM)
     adopt_orphans()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    listening = listen(folder)
     lifeline = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    places = Places(folder.parent)
     started = time.monotonic()
-    preload()
+    try:
+        preload()
+        require_one_thread()
+    except BaseException as error:
+        _give_up(places, f"training cannot be imported here: {type(error).__name__}: {error}")
+        raise
+    # Not before: who had connected to one that cannot import would take its attempt for crashed.
+    warm = Warm(listen(folder), lifeline)
+    places.be_ready()
+    log.info("warm after %.1f s", time.monotonic() - started)
+    warm.describe(places.catalogue)
+    warm.serve()
+
+
+def require_one_thread() -> None:
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
-        raise SystemExit(f"the warm parent has {threads} threads after its imports; what is forked from it would hang")
-    log.info("warm after %.1f s", time.monotonic() - started)
-    warm = Warm(listening, lifeline)
-    warm.describe(Places(folder.parent).catalogue)
-    warm.serve()
+        raise RuntimeError(f"{threads} threads run after the imports, and what is forked beside threads would hang")
+
+
+def _give_up(places: Places, why: str) -> None:
+    """Where it is as the last time, nothing is said twice: the keeper's line tells that it is."""
+    was_said = places.why_not_ready() == why[:MAX_TROUBLE_CHARS]
+    places.be_in_trouble(why)
+    if was_said:
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -173,8 +173,10 @@ class Node(Shape):
     name: str
     state: Literal["up", "waiting", "draining", "lost"]
     takes_work: bool
+    message: str | None
+    """Why it gets no work now."""
     refused: str | None
-    """Why it gets no work."""
+    """Why it will get none as it is: its version, or a GPU that another node announces."""
     pool: str
     slots: int
     slots_used: int

@@ -104,6 +104,7 @@ def node(row: NodeRow, sources: Sequence[SourceRow]) -> dict[str, Any]:
         "name": row.name,
         "state": node_state(row),
         "takes_work": row.takes_work,
+        "message": row.why_not,
         "refused": row.refused,
         "pool": row.pool,
         "slots": row.slots,

@@ -16,7 +16,7 @@ from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, tell, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, events, jobs, nodes
-from service.store.rows import JobRow, NodeRow, SourceRow
+from service.store.rows import UNREADABLE_STORE, JobRow, NodeRow, SourceRow
 
 SPOKEN = (PROTOCOL, PROTOCOL - 1)
 """The protocols that this control serves."""
@@ -128,6 +128,7 @@ def _row(conn: Connection, beat: NodeBeat, known: NodeRow | None, now: int) -> N
         drain_requested=known.drain_requested and not is_new_boot if known else False,
         consuming=beat.consuming,
         store_ok=beat.store_ok,
+        trouble=beat.trouble,
         refused=protocol_refusal(beat.protocol) or _gpu_announced_twice(conn, beat, known),
         protocol=beat.protocol,
         catalogue_hash=beat.catalogue_hash,
@@ -165,7 +166,7 @@ def _keep(conn: Connection, row: NodeRow, known: NodeRow | None) -> bool:
 def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
     digest = beat.catalogue_hash
     known = digest if digest is not None and nodes.knows_catalogue(conn, digest) else None
-    refused = row.refused or (None if row.store_ok else "it cannot read the service's artifact store")
+    refused = row.refused or (None if row.store_ok else row.trouble or UNREADABLE_STORE)
     return NodeReply(number=beat.number, catalogue_known=known, drain=row.drain_requested, refused=refused)
 
 

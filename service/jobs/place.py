@@ -42,6 +42,8 @@ class Room:
     free_gpus: tuple[Gpu, ...] = ()
     is_open: bool = True
     """Takes work now. A node that is up but does not, for the moment, still counts as a shape that exists."""
+    closed: str | None = None
+    """The sentence why it is not open."""
     refused: str | None = None
     """The sentence why it gets no work at all: it counts for nothing, but for explaining a job that waits."""
 
@@ -140,7 +142,8 @@ class _Shape:
         fitting = [free for free in suiting if free.room.refused is None]
         self.exists = len(fitting) >= needs.nodes
         refusals = [free.room.refused for free in suiting if free.room.refused is not None]
-        self.wait = _wait(needs, self.exists, len(fitting), refusals)
+        closed = [free.room.closed for free in fitting if free.room.closed is not None]
+        self.wait = _wait(needs, self.exists, len(fitting), refusals, closed)
         self._fitting = fitting
         self._heap = [(self._rank(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]
         heapify(self._heap)
@@ -203,8 +206,8 @@ def _suits(needs: Needs, gpu: Gpu) -> bool:
     return gpu.capability == (0, 0) or gpu.capability >= needs.capability
 
 
-def _wait(needs: Needs, exists: bool, fitting: int, refusals: list[str]) -> Wait:
+def _wait(needs: Needs, exists: bool, fitting: int, refusals: list[str], closed: list[str]) -> Wait:
     if exists:
-        return Wait(Reason.CAPACITY, f"waits for room: {needs}")
+        return Wait(Reason.CAPACITY, "; ".join([f"waits for room: {needs}", *closed[:MOST_REFUSALS]]))
     found = "no node that takes work has it" if needs.nodes == 1 else f"{fitting} that take work fit"
     return Wait(Reason.NO_SUCH_SHAPE, "; ".join([f"waits for {needs}: {found}", *refusals[:MOST_REFUSALS]]))

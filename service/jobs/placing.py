@@ -80,6 +80,7 @@ def _room(node: NodeRow, taken: list[SourceRow]) -> Room:
         gpus=gpus,
         free_gpus=tuple(gpu for gpu in gpus if gpu.uuid not in busy),
         is_open=node.takes_work,
+        closed=f"{node.name} has it, and takes no work now: {node.why_not}" if not node.takes_work else None,
         refused=f"{node.name} has it, and gets no work: {node.refused}" if node.is_turned_away else None,
     )
 

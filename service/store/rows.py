@@ -155,6 +155,9 @@ class CheckpointRow:
     created_at: int
 
 
+UNREADABLE_STORE = "it cannot read the service's artifact store"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRow:
     id: NodeId
@@ -173,6 +176,8 @@ class NodeRow:
     """An operator said so."""
     consuming: bool
     store_ok: bool
+    trouble: str | None
+    """Why it can do no work now, as it says itself."""
     refused: str | None
     """Why it gets no work."""
     protocol: int
@@ -196,7 +201,22 @@ class NodeRow:
 
     @property
     def takes_work(self) -> bool:
-        return self.is_staying and self.consuming and self.store_ok
+        return self.is_staying and self.consuming and self.store_ok and self.trouble is None
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it gets no work, in a sentence. None: it does."""
+        if self.takes_work:
+            return None
+        if self.lost:
+            return "it is silent: its machine, its worker or its way to Redis is gone"
+        if self.refused is not None:
+            return self.refused
+        if self.draining or self.drain_requested:
+            return "it is draining"
+        if self.trouble is not None:
+            return self.trouble
+        return UNREADABLE_STORE if not self.store_ok else "it does not consume its queue"
 
 
 @dataclass(frozen=True, slots=True)

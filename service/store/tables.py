@@ -182,6 +182,7 @@ nodes = Table(
     Column("drain_requested", Boolean, nullable=False),
     Column("consuming", Boolean, nullable=False),
     Column("store_ok", Boolean, nullable=False),
+    Column("trouble", Text),
     Column("refused", Text),
     Column("protocol", Integer, nullable=False),
     Column("catalogue_hash", String),

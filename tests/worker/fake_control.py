@@ -18,6 +18,8 @@ from contract.messages import TO_CONTROL, AttemptBeat, AttemptReply, Claim, Deni
 from contract.testing import make_spec
 from tests.support.processes import until
 
+RING_SECONDS = 1.0
+
 
 class FakeControl(threading.Thread):
     """Grants every attempt to the first claim of its job and attempt, and stores events as SQL would."""
@@ -43,6 +45,7 @@ class FakeControl(threading.Thread):
         """Whether an attempt hears that SQL has its checkpoints: not of what a superseded one says."""
         self.drains = False
         self._last_entry = "0"
+        self._rung: dict[tuple[str, int], tuple[str, float]] = {}
         self.pauses = threading.Event()
         self._ends = threading.Event()
         self.start()
@@ -65,6 +68,7 @@ class FakeControl(threading.Thread):
         self.offers[job] = {"attempt": attempt, "fence": attempt, "spec": spec, **of_grant}
         for _ in range(times):
             self.ring(node.node, job, attempt)
+        self._rung[job, attempt] = (node.node, time.monotonic())
         return job
 
     def ring(self, node: str, job: str, attempt: int) -> None:
@@ -112,6 +116,16 @@ class FakeControl(threading.Thread):
                     self._hear(TO_CONTROL.validate_json(popped[1]))
                 if not self.pauses.is_set():
                     self._ingest()
+                self._ring_again()
+
+    def _ring_again(self) -> None:
+        """What nobody claims: a node drops a bell while it can start nothing."""
+        for (job, attempt), (node, at) in list(self._rung.items()):
+            if (job, attempt) in self.granted:
+                del self._rung[job, attempt]
+            elif time.monotonic() - at > RING_SECONDS:
+                self._rung[job, attempt] = (node, time.monotonic())
+                self.ring(node, job, attempt)
 
     def _hear(self, message: Claim | AttemptBeat | NodeBeat) -> None:
         if isinstance(message, Claim):

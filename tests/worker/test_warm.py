@@ -12,7 +12,8 @@ import pytest
 
 from contract.messages import Gpu
 from tests.support.processes import children, until
-from tests.worker.conftest import Lasting
+from tests.worker.conftest import Lasting, NodeStarter
+from tests.worker.fake_control import FakeControl
 from worker.parent import clean_environment
 
 SHORT = {"training": {"max_steps": 2, "save_strategy": "no"}}
@@ -107,8 +108,33 @@ def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:
     old = warm_parent(lasting)
     os.kill(old, 9)
 
+    def trouble() -> str:
+        return lasting.control.nodes[lasting.node.node].trouble or ""
+
+    until(lambda: "its warm parent, which starts training, ended with -9" in trouble(), what="its beats say so")
     until(lambda: warm_parent(lasting) != old, despite=(AssertionError, OSError), what="another one is there")
     assert lasting.control.done(lasting.submit(**SHORT), within=60)["ending"] == "finished"
+
+
+def test_a_node_that_cannot_import_what_training_needs_says_so_and_takes_nothing_until_it_can(
+    start_node: NodeStarter, control: FakeControl
+) -> None:
+    broken = start_node.folder / "plugin" / "accelerate.py"
+    broken.write_text("raise ImportError('half an installation')\n")
+    process = start_node()
+    node = control.node()
+    why = "training cannot be imported here: ImportError: half an installation"
+    process.until(lambda: control.nodes[node.node].trouble == why, what="its beats say why")
+
+    job = control.submit(node, **SHORT)
+    process.until(lambda: f"{job} attempt 1 is not begun: {why}" in process.output, what="its bell is dropped")
+    assert not control.granted
+    assert process.output.count("Traceback") == 1
+
+    broken.unlink()
+    process.until(lambda: control.nodes[node.node].trouble is None, within=60, what="it is ready")
+    assert control.done(job, within=60)["ending"] == "finished"
+    assert list(control.granted) == [(job, 1)]
 
 
 def sockets(pid: int) -> int:

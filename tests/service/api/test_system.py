@@ -19,6 +19,7 @@ from service import readiness
 from service.api import shapes
 from service.counts import Counts, prometheus_name
 from service.jobs.beat import node_beat
+from service.jobs.placing import place_waiting
 from service.prometheus import Meters
 from service.store import nodes
 from service.store.times import now_ms
@@ -90,6 +91,37 @@ async def test_a_node_is_listed_drained_and_taken_back(both: Api) -> None:
     assert [answer.json()["state"] for answer in (drained, again, back)] == ["draining", "draining", "up"]
     for missing in ("node_" + "2" * 32, "nonsense"):
         assert (await both.client.post(f"/nodes/{missing}/drain")).status_code == 404
+
+
+async def test_a_node_that_cannot_work_gets_none_and_everyone_is_told_why(both: Api) -> None:
+    why = "its packages cannot be imported: ImportError: torch is broken"
+    await a_node(both, trouble=why)
+    job = await both.submit()
+    placed = await both.db.write(lambda conn: place_waiting(conn, now_ms()))
+
+    listed = (await both.client.get("/nodes")).json()["data"][0]
+    waiting = (await both.client.get(f"/jobs/{job}")).json()
+    ready = (await both.client.get("/readyz")).json()
+
+    assert placed.jobs == []
+    assert (listed["state"], listed["takes_work"], listed["message"]) == ("waiting", False, why)
+    assert (waiting["state"], waiting["reason"]) == ("queued", "capacity")
+    assert waiting["message"].endswith(f"; one has it, and takes no work now: {why}")
+    assert f"one: {why}" in ready["details"]["nodes"]
+
+    await a_node(both, number=2)
+
+    assert (await both.db.write(lambda conn: place_waiting(conn, now_ms()))).jobs == [job]
+    assert (await both.client.get("/nodes")).json()["data"][0]["message"] is None
+
+
+async def test_a_node_that_takes_no_work_is_said_beside_others_that_do(api: Api) -> None:
+    await a_node(api)
+    await a_node(api, node="node_" + "2" * 32, name="two", store_ok=False)
+
+    found = await readiness.degraded(api.services, await api.db.read(nodes.everyone))
+
+    assert found["nodes"] == "no work goes to two: it cannot read the service's artifact store"
 
 
 async def test_ready_means_sql_and_the_rest_is_told(both: Api) -> None:
