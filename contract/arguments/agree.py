@@ -23,6 +23,7 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
     yield from _intervals(args)
     yield from _best_model(args)
     yield from _keeping(args)
+    yield from _tracking(args)
     for one, other in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
         if getattr(args, one) and getattr(args, other):
             yield Disagreement((one, other), f"{one} and {other} exclude each other", f"leave {one} out")
@@ -118,6 +119,17 @@ def _keeping(args: TrainingArguments) -> Iterator[Disagreement]:
             "keep_best ranks checkpoints, and nothing says by what",
             "set metric_for_best_model",
         )
+
+
+def _tracking(args: TrainingArguments) -> Iterator[Disagreement]:
+    if not {"trackio", "all"} & set(args.report_to or ()):
+        for name in ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"):
+            if getattr(args, name):
+                yield Disagreement(
+                    (name, "report_to"),
+                    f"{name} is about trackio, and report_to does not name it",
+                    f'set report_to to "trackio", or leave {name} out',
+                )
 
 
 def _is_multiple(whole: float, part: float) -> bool:

@@ -227,6 +227,13 @@ class Tracking:
     """What trackers that have projects call this one."""
     logging_dir: str | None = None
     """Where trackers that write files write them; None takes TENSORBOARD_LOGGING_DIR, or `output_dir/runs`."""
+    trackio_space_id: str | None = None
+    """The Space that trackio logs to live; None logs into a local folder."""
+    trackio_bucket_id: str | None = None
+    """The bucket that such a Space keeps its data in; None lets trackio choose."""
+    trackio_static_space_id: str | Literal[False] | None = None
+    """What to call the static copy that is made of a Space when training ends, and of local logs when a model is pushed
+    to the hub; None makes a name up, False makes none."""
 
 
 @dataclass(config=CONFIG)

@@ -22,7 +22,6 @@ class NotYet:
         return type(value) is type(self.neutral) and value == self.neutral
 
 
-_TRACK = "leave it out: read the job's events and metrics, or add a callback"
 _HUB = "leave it out: take the files from output_dir"
 _ONE_DEVICE = "leave it out: training runs on one device"
 _OPTIM = "use one of ours, or hand in optimizers= or optimizer_cls_and_kwargs="
@@ -33,9 +32,6 @@ NOT_YET: dict[str, NotYet] = {
     "use_liger_kernel": NotYet(False, "leave it out: the model's own kernels run"),
     "liger_kernel_config": NotYet(None, "leave it out: the model's own kernels run"),
     "log_on_each_node": NotYet(True, _ONE_DEVICE),
-    "trackio_space_id": NotYet(None, _TRACK),
-    "trackio_bucket_id": NotYet(None, _TRACK),
-    "trackio_static_space_id": NotYet(None, _TRACK),
     "eval_use_gather_object": NotYet(False, _ONE_DEVICE),
     "save_on_each_node": NotYet(False, _ONE_DEVICE),
     "push_to_hub": NotYet(False, _HUB),

@@ -22,7 +22,7 @@ import footplate
 from contract.arguments import TrainingArguments as Plain
 from tests.trainer import sides
 from worker.components import toy
-from worker.trainer import evaluate, report, watching
+from worker.trainer import evaluate, watching
 from worker.trainer.activations import repeated_layers
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.callbacks import TrainerCallback
@@ -262,16 +262,6 @@ def _(folder: Path) -> None:
         a_trainer(folder, report_to="tensorbord")
     with pytest.raises(ImportError, match="pip install aim"):
         a_trainer(folder, report_to=["aim"])
-
-
-@about("project")
-def _(folder: Path) -> None:
-    """W&B and trackio have projects; neither is installed here, so who would be told stands in."""
-    told: list[Any] = []
-    trainer = a_trainer(folder, project="mine", run_name="one")
-    trainer.accelerator.init_trackers = lambda project, settings, more: told.append((project, more))
-    report.ReportCallback(trainer, ["wandb"])._open(trainer.args, trainer.state)
-    assert told == [("mine", {"wandb": {"name": "one"}})]
 
 
 @about("eval_do_concat_batches")
@@ -651,7 +641,12 @@ def test_it_does_what_it_says(tmp_path: Path, name: str) -> None:
     OF_THEIR_OWN[name](tmp_path)
 
 
-ELSEWHERE = {"logging_nan_inf_filter": "tests/trainer/test_losses.py::test_a_loss_that_is_nan_is_never_hidden"}
+_SPACES = "tests/trainer/test_trackers.py::test_trackio_s_arguments_say_which_space_and_what_becomes_of_it"
+ELSEWHERE = {
+    "logging_nan_inf_filter": "tests/trainer/test_losses.py::test_a_loss_that_is_nan_is_never_hidden",
+    "project": "tests/trainer/test_trackers.py::test_mlflow_gets_one_run_with_all_that_was_logged",
+    **dict.fromkeys(("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), _SPACES),
+}
 
 
 def test_every_argument_that_is_accepted_is_tested_to_be_honoured() -> None:

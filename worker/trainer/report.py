@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from contract.errors import NotAvailableYet, did_you_mean
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from worker.trainer.trainer import Trainer
 
 KNOWN = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
+EXTRAS = ("mlflow", "trackio", "wandb")
 NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune")
 """The reference has callbacks for these, and Accelerate has no tracker."""
 
@@ -44,7 +47,7 @@ def chosen(asked: list[str]) -> list[str]:
             hint = did_you_mean(name, KNOWN) or f"known are {', '.join(KNOWN)}, all and none"
             raise ValueError(f"report_to names {name!r}, which is no tracker: {hint}")
         if name not in installed:
-            raise ImportError(f"report_to names {name}, which is not installed here: pip install {name}")
+            raise ImportError(f"report_to names {name}, which is not installed here: pip install {_installs(name)}")
     return list(asked)
 
 
@@ -53,41 +56,84 @@ class ReportCallback(TrainerCallback):
 
     def __init__(self, trainer: Trainer, names: list[str]) -> None:
         self.trainer, self.names = trainer, names
-        self._is_open = False
+        self.trackers: list[Any] = []
+        """Of the run at hand. One that was closed is opened again where it was, when something is logged later."""
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if not self._is_open and state.is_world_process_zero:
-            self._open(args, state)
+        if state.is_hyper_param_search:
+            self._close(self.trackers)
+            self.trackers = []  # every trial is a run of its own
+        self._open(args, state)
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if not state.is_world_process_zero:
-            return
-        if not self._is_open:
-            self._open(args, state)
-        values = {_in_its_section(name): value for name, value in kwargs["logs"].items() if _is_value(value)}
-        self.trainer.accelerator.log(values, step=state.global_step)
+        self._tell(args, state, kwargs["logs"])
+
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._tell(args, state, kwargs["metrics"])
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        folder = kwargs["checkpoint"].path if kwargs.get("checkpoint") is not None else None
+        for each in self.trackers if folder is not None else ():
+            if hasattr(each, "keep"):
+                each.keep(folder, state.epoch or 0.0, state.global_step)
+
+    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        for each in self.trackers:
+            if hasattr(each, "publish"):
+                each.publish()
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._is_open:
-            self._is_open = False
-            for tracker in self.trainer.accelerator.trackers:
-                tracker.finish()
-            self.trainer.accelerator.trackers = []
+        failed = sys.exc_info()[0] is not None
+        for each in self.trackers:
+            if not failed and getattr(each, "keeps_the_last_model", False):
+                with TemporaryDirectory() as folder:
+                    self.trainer.save_model(folder)
+                    each.keep_last(Path(folder))
+        self._close([each for each in self.trackers if failed or not getattr(each, "stays_open", False)])
+
+    def _tell(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        from worker.trainer.trackers import tell
+
+        self._open(args, state)
+        values = {name: value for name, value in logs.items() if _is_value(value)}
+        for each in self.trackers:
+            tell(each, values, state.global_step)
 
     def _open(self, args: Any, state: TrainerState) -> None:
-        accelerator, name = self.trainer.accelerator, run_name(args, state)
-        accelerator.log_with = list(self.names)
-        accelerator.project_configuration.logging_dir = str(logging_dir(args))
-        settings = {key: value for key, value in args.to_dict().items() if isinstance(value, (bool, int, float, str))}
-        # Those that have runs within projects are told both; those that have a folder only call it after the run.
-        with_runs: dict[str, dict[str, Any]] = {
-            "wandb": {"name": name},
-            "trackio": {"name": name},
-            "mlflow": {"run_name": name},
-        }
-        project = args.project if set(self.names) & set(with_runs) else name
-        accelerator.init_trackers(project, settings, {each: with_runs.get(each, {}) for each in self.names})
-        self._is_open = True
+        """Those that are not open. The arguments are told to a run once."""
+        if not state.is_world_process_zero:
+            return
+        from worker.trainer.trackers import About, tracker
+
+        accelerator, settings = self.trainer.accelerator, None
+        if not self.trackers:
+            name = run_name(args, state)
+            model = self.trainer.model
+            about = About(args, model, name, state.trial_name, logging_dir(args), int(state.logging_steps))
+            self.trackers, settings = [tracker(each, about) for each in self.names], _settings(args, model)
+        closed = [each for each in self.trackers if each not in accelerator.trackers]
+        if closed:
+            open_ones, accelerator.trackers = accelerator.trackers, []
+            accelerator.log_with = closed
+            accelerator.init_trackers("", settings)
+            accelerator.trackers = [*open_ones, *closed]
+
+    def _close(self, trackers: list[Any]) -> None:
+        accelerator = self.trainer.accelerator
+        for each in trackers:
+            if each in accelerator.trackers:
+                accelerator.trackers.remove(each)
+                if not getattr(each, "is_theirs", False):
+                    each.finish()
+
+
+def _settings(args: Any, model: Any) -> dict[str, Any]:
+    """What a run is found by: the arguments, the model's config, its size."""
+    config: Any = getattr(model, "config", None)
+    values = config if isinstance(config, dict) else config.to_dict() if hasattr(config, "to_dict") else {}
+    values = {name: each if type(each) in (bool, int, float, str) else str(each) for name, each in values.items()}
+    size = sum(each.numel() for each in model.parameters())
+    return {**values, **args.to_sanitized_dict(), "model/num_parameters": size}
 
 
 def run_name(args: Any, state: TrainerState) -> str:
@@ -102,12 +148,9 @@ def logging_dir(args: Any) -> Path:
     return Path(args.output_dir) / "runs" / f"{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}"
 
 
+def _installs(name: str) -> str:
+    return f"'footplate[{name}]'" if name in EXTRAS else name
+
+
 def _is_value(value: Any) -> bool:
     return isinstance(value, (int, float, str))
-
-
-def _in_its_section(name: str) -> str:
-    for prefix in ("eval", "test"):
-        if name.startswith(f"{prefix}_"):
-            return f"{prefix}/{name.removeprefix(f'{prefix}_')}"
-    return f"train/{name}"

@@ -1,0 +1,299 @@
+"""What is logged reaches the trackers: the real ones, writing to this machine only, and read back from there."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.errors import InvalidSpec
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.trainer import Trainer, set_seed
+
+
+def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
+    base = {
+        "max_steps": 4,
+        "logging_steps": 2,
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "save_steps": 4,
+        "disable_tqdm": True,
+    }
+    set_seed(1)
+    return Trainer(
+        toy.mlp(hidden=4),
+        TrainingArguments(str(folder / "out"), **{**base, **values}),
+        train_dataset=toy.regression(n=32),
+        eval_dataset=toy.regression(n=8, seed=1),
+        callbacks=list(callbacks),
+    )
+
+
+# W&B, offline
+
+
+@pytest.fixture
+def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    import wandb
+
+    values = {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
+    cleared = ("WANDB_PROJECT", "WANDB_NAME", "WANDB_LOG_MODEL", "WANDB_WATCH")
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    for name in cleared:
+        monkeypatch.delenv(name, raising=False)
+    yield wandb
+    wandb.finish()
+    wandb.teardown()
+
+
+def wandb_records(folder: Path) -> list[Any]:
+    """Of the one run that was written below the folder: W&B's files are logs as LevelDB has them."""
+    import wandb
+    from wandb.proto import wandb_internal_pb2
+
+    wandb.finish()
+    wandb.teardown()  # waits for the process that writes
+
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    content, at, records, whole = path.read_bytes(), 7, [], b""
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        whole, at = whole + content[at + 7 : at + 7 + size], at + 7 + size
+        if kind in (1, 4):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(whole)
+            records, whole = [*records, record], b""
+    return records
+
+
+def items(of: Any) -> dict[str, Any]:
+    return {each.key or "/".join(each.nested_key): json.loads(each.value_json) for each in of}
+
+
+class Mine(TrainerCallback):
+    """Logs to W&B itself, as scripts do: W&B then counts steps of its own."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        import wandb
+
+        for _ in range(3):
+            wandb.log({"mine": state.global_step})
+
+
+def test_wandb_gets_one_run_with_all_that_was_logged(
+    tmp_path: Path, wandb: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", "of-the-environment")
+    monkeypatch.setenv("WANDB_LOG_MODEL", "checkpoint")
+    trainer = a_trainer(tmp_path, Mine(), report_to="wandb", run_name="mine")
+
+    trainer.train()
+    trainer.evaluate()
+    trainer.predict(toy.regression(n=8, seed=2))
+    wandb.log({"after": 1})
+
+    records = wandb_records(tmp_path)
+    run = next(each.run for each in records if each.HasField("run"))
+    assert (run.project, run.display_name) == ("of-the-environment", "mine")
+    config = [each for record in records for each in (record.run.config.update, record.config.update)]
+    assert {"learning_rate", "model/num_parameters"} <= {name for each in config for name in items(each)}
+    told = [items(each.history.item) for each in records if each.HasField("history")]
+    at = [each["train/global_step"] for each in told if "train/loss" in each]
+    assert at == [2, 4], "a step that W&B has passed in its own count is dropped by it"
+    assert sum("eval/loss" in each for each in told) == 3
+    assert sum("test/loss" in each for each in told) == 1
+    assert any("after" in each for each in told)
+    summary = {name for each in records if each.HasField("summary") for name in items(each.summary.update)}
+    assert "train_runtime" in summary
+    artifacts = [each.request.log_artifact.artifact for each in records if each.request.HasField("log_artifact")]
+    artifacts += [each.artifact for each in records if each.HasField("artifact")]
+    first, last = ({*each.aliases} - {"latest"} for each in artifacts)
+    assert (first, last) == ({"epoch_1.0", "checkpoint_global_step_4"}, {"final_model"})
+
+
+def test_a_run_of_wandb_that_the_script_opened_is_used_and_left_open(tmp_path: Path, wandb: Any) -> None:
+    theirs = wandb.init(project="theirs")
+
+    a_trainer(tmp_path, report_to="wandb").train()
+
+    assert wandb.run is theirs
+    assert any("train/loss" in items(each.history.item) for each in wandb_records(tmp_path))
+
+
+# MLflow, to a local store
+
+
+@pytest.fixture
+def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "mlruns"))
+    for name in ("NAME", "ID"):
+        # MLflow sets them itself; what it sets is taken away with the test.
+        monkeypatch.setenv(f"MLFLOW_EXPERIMENT_{name}", "")
+        monkeypatch.delenv(f"MLFLOW_EXPERIMENT_{name}")
+    import mlflow
+    from mlflow.tracking import fluent
+
+    monkeypatch.setattr(fluent, "_active_experiment_id", None)
+    yield mlflow
+    mlflow.end_run()
+
+
+def history(mlflow: Any, run: Any, name: str) -> list[tuple[int, float]]:
+    return [(each.step, each.value) for each in mlflow.MlflowClient().get_metric_history(run.info.run_id, name)]
+
+
+def test_mlflow_gets_one_run_with_all_that_was_logged(
+    tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_MLFLOW_LOG_ARTIFACTS", "1")
+    trainer = a_trainer(tmp_path, report_to="mlflow", project="mine", run_name="one")
+
+    trainer.train()
+    assert mlflow.active_run() is None
+    trainer.evaluate()
+    mlflow.end_run()
+
+    (run,) = mlflow.search_runs(experiment_names=["mine"], output_format="list")
+    assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
+    assert run.data.params["learning_rate"] == "5e-05"
+    logged = [(each["step"], each["loss"]) for each in trainer.state.log_history if "loss" in each]
+    assert history(mlflow, run, "loss") == logged
+    assert [step for step, _ in history(mlflow, run, "eval_loss")] == [2, 4, 4]
+    assert [each.path for each in mlflow.MlflowClient().list_artifacts(run.info.run_id)] == ["checkpoint-4"]
+
+
+def test_a_run_of_mlflow_that_the_script_opened_is_used_and_left_open(tmp_path: Path, mlflow: Any) -> None:
+    mlflow.set_experiment("theirs")
+    with mlflow.start_run() as theirs:
+        a_trainer(tmp_path, report_to="mlflow", project="not this").train()
+        assert mlflow.active_run().info.run_id == theirs.info.run_id
+        mlflow.flush_async_logging()
+
+    assert [step for step, _ in history(mlflow, theirs, "loss")] == [2, 4]
+    assert [each.name for each in mlflow.search_experiments()] == ["theirs", "Default"]
+
+
+# trackio, to a local folder
+
+
+@pytest.fixture(scope="module")
+def trackio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """It reads where to write to when it is imported, once per process."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("trackio")
+        patch.setenv("TRACKIO_DIR", str(folder))
+        import trackio
+
+        assert Path(trackio.TRACKIO_DIR) == folder
+        yield trackio
+
+
+def trackio_metrics(trackio: Any, project: str) -> list[tuple[str, str, int, dict[str, Any]]]:
+    with sqlite3.connect(Path(trackio.TRACKIO_DIR) / f"{project}.db") as database:
+        rows = database.execute("select run_id, run_name, step, metrics from metrics order by id")
+        return [(run, name, step, json.loads(told)) for run, name, step, told in rows]
+
+
+def test_trackio_gets_one_run_with_all_that_was_logged(tmp_path: Path, trackio: Any) -> None:
+    trainer = a_trainer(tmp_path, report_to="trackio", project="mine", run_name="one")
+
+    trainer.train()
+    trainer.evaluate()
+    trainer.end()
+
+    told = trackio_metrics(trackio, "mine")
+    assert len({run for run, *_ in told}) == 1
+    assert {name for _, name, *_ in told} == {"one"}
+    assert [step for _, _, step, each in told if "train/loss" in each] == [2, 4]
+    assert [step for _, _, step, each in told if "eval/loss" in each] == [2, 4, 4]
+
+
+class Spaces:
+    """Stands in for Hugging Face's: what would be asked of it, and trackio's own local run."""
+
+    def __init__(self, trackio: Any, patch: pytest.MonkeyPatch) -> None:
+        from trackio import context_vars
+
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        real, space = trackio.init, context_vars.current_space_id
+
+        def init(**how: Any) -> Any:
+            self.asked.append(("init", how))
+            run = real(**{**how, "space_id": None, "bucket_id": None})
+            space.set(how["space_id"])
+            return run
+
+        patch.setattr(trackio, "init", init)
+        for name in ("freeze", "sync"):
+            patch.setattr(trackio, name, lambda name=name, **how: self.asked.append((name, how)))
+
+
+def test_trackio_s_arguments_say_which_space_and_what_becomes_of_it(
+    tmp_path: Path, trackio: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spaces = Spaces(trackio, monkeypatch)
+    live = {"trackio_space_id": "me/live", "trackio_bucket_id": "me/bucket", "trackio_static_space_id": "me/still"}
+
+    a_trainer(tmp_path, report_to="trackio", project="live", **live).train()
+    pushed = a_trainer(tmp_path, report_to="trackio", project="local", trackio_static_space_id="me/page")
+    pushed.train()
+    pushed.callback_handler.on_push_begin(pushed.args, pushed.state, pushed.control)
+    a_trainer(tmp_path, report_to="trackio", **{**live, "trackio_static_space_id": False}).train()
+
+    (_, opened), (froze, frozen), (_, local), (synced, page), (_, last) = spaces.asked
+    assert (opened["space_id"], opened["bucket_id"]) == ("me/live", "me/bucket")
+    assert (froze, frozen["space_id"], frozen["new_space_id"]) == ("freeze", "me/live", "me/still")
+    assert local["space_id"] is None
+    assert (synced, page["space_id"], page["sdk"]) == ("sync", "me/page", "static")
+    assert last["space_id"] == "me/live"
+
+
+def test_an_argument_of_trackio_without_trackio_is_refused() -> None:
+    from contract.arguments import read_arguments
+
+    with pytest.raises(ValueError, match="trackio_space_id is about trackio, and report_to does not name it"):
+        TrainingArguments("out", trackio_space_id="me/live")
+    with pytest.raises(InvalidSpec):
+        read_arguments({"trackio_bucket_id": "me/bucket"})
+    TrainingArguments("out", trackio_static_space_id=False)
+
+
+def test_a_tracker_that_is_not_installed_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from worker.trainer import report
+
+    monkeypatch.setattr("accelerate.tracking.get_available_trackers", lambda: [])
+
+    with pytest.raises(ImportError, match=r"pip install 'footplate\[wandb\]'"):
+        report.chosen(["wandb"])
+
+
+def test_a_run_that_fails_closes_its_trackers_and_what_is_logged_later_goes_on_in_it(
+    tmp_path: Path, mlflow: Any
+) -> None:
+    class Break(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 2:
+                raise RuntimeError("broken")
+
+    trainer = a_trainer(tmp_path, Break(), report_to="mlflow", logging_steps=1, project="fails")
+    with pytest.raises(RuntimeError, match="broken"):
+        trainer.train()
+    assert mlflow.active_run() is None
+    trainer.evaluate()
+    trainer.end()
+
+    (run,) = mlflow.search_runs(experiment_names=["fails"], output_format="list")
+    assert [step for step, _ in history(mlflow, run, "loss")] == [1]
+    assert [step for step, _ in history(mlflow, run, "eval_loss")] == [1, 2]
