@@ -92,7 +92,8 @@ class StateData(BaseModel):
 class CheckpointData(BaseModel):
     """`checkpoint`: path is relative to the artifact store's root."""
 
-    status: Literal["committed", "corrupt", "failed"]
+    status: Literal["committed", "corrupt", "healed", "failed"]
+    """healed: it was corrupt, and verifies again."""
     path: str
     bytes: int = Field(default=0, ge=0, lt=2**63)
     manifest_sha256: str = ""

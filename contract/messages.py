@@ -109,6 +109,8 @@ class CheckpointOffer(BaseModel):
     step: int
     path: str
     manifest_sha256: str
+    was_corrupt: bool = False
+    """An attempt before this one found that it does not verify; its disk may have come back."""
 
 
 class Grant(Message):

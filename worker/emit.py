@@ -13,10 +13,11 @@ import socket
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from contract.events import KEPT, CheckpointData, Kind, ProgressData, json_safe, now_text
 from contract.lifecycle import StopMode
+from contract.messages import CheckpointOffer
 from contract.moments import Moment, reached
 from worker.artifacts import AttemptFiles
 from worker.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK
@@ -135,6 +136,11 @@ class Emit(TrainerCallback):
 
     def note(self, message: str, **more: Any) -> None:
         self.wire.send(Kind.NOTE, {"message": message, **more})
+
+    def found(self, status: Literal["corrupt", "healed"], offer: CheckpointOffer, message: str) -> None:
+        """What became of a checkpoint that was committed once."""
+        data = CheckpointData(status=status, path=offer.path, manifest_sha256=offer.manifest_sha256, message=message)
+        self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), offer.step)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._began, self._first_step = time.monotonic(), state.global_step

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from contract.errors import CheckpointCorrupt, NoValidCheckpoint
-from contract.events import CheckpointData, DoneData, Ending, Kind, StateData, json_safe
+from contract.events import DoneData, Ending, Kind, StateData, json_safe
 from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
@@ -31,7 +31,7 @@ from worker.build import Parts, Roots, build
 from worker.emit import Emit, Wire
 from worker.launch import OUTCOME, TICK, Order, read_order
 from worker.trainer.callbacks import PrinterCallback, ProgressCallback
-from worker.trainer.checkpoint import verify
+from worker.trainer.checkpoint import CannotSave, Verified, verify
 from worker.trainer.trainer import Trainer, set_seed
 
 FLUSH_SECONDS = 60.0
@@ -127,7 +127,7 @@ def assemble(parts: Parts, args: Any, emit: Emit) -> Trainer:
     return trainer
 
 
-def checkpoint_to_continue(order: Order, emit: Emit) -> str | None:
+def checkpoint_to_continue(order: Order, emit: Emit) -> Verified | None:
     """The newest that verifies. One that does not is said and passed over; had some and none verifies is an end."""
     if not order.checkpoints:
         again = " again: no attempt before this one has committed a checkpoint" if order.attempt > 1 else ""
@@ -138,13 +138,12 @@ def checkpoint_to_continue(order: Order, emit: Emit) -> str | None:
             folder = order.files.existing(offer.path)
             verify(folder, offer.manifest_sha256)
         except CheckpointCorrupt as error:
-            data = CheckpointData(
-                status="corrupt", path=offer.path, manifest_sha256=offer.manifest_sha256, message=error.message
-            )
-            emit.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), offer.step)
+            emit.found("corrupt", offer, error.message)
             continue
+        if offer.was_corrupt:
+            emit.found("healed", offer, "it was corrupt, and verifies again")
         emit.note(f"continues at step {offer.step}", checkpoint=offer.path)
-        return str(folder)
+        return Verified(folder)
     raise NoValidCheckpoint(
         f"none of the job's {len(order.checkpoints)} checkpoints verifies",
         hint="its checkpoint events say what is wrong with each; a new job starts from step 0",

@@ -120,6 +120,7 @@ class _Ledger:
         self.metrics: dict[str, Any] = {}
         self.committed: list[CheckpointRow] = []
         self.marks: list[tuple[list[str], str]] = []
+        self.healed: list[str] = []
         self.troubles: list[tuple[str, str]] = []
 
     def take(self, batch: Batch, part: SourceRow, done: Ingested) -> None:
@@ -223,6 +224,8 @@ class _Ledger:
             self.committed.append(_checkpoint_row(job, part, event, data, self.no, self.now))
         elif data.status == "corrupt":
             self.marks.append(([data.path], checkpoints.CORRUPT))
+        elif data.status == "healed":
+            self.healed.append(data.path)
         self.marks.append((data.deleted, checkpoints.DELETED))
 
     def flush(self, conn: Connection, done: Ingested, retry_backoff_seconds: float) -> None:
@@ -231,6 +234,8 @@ class _Ledger:
             checkpoints.insert_checkpoint(conn, row)
         for paths, status in self.marks:
             checkpoints.mark(conn, self.job.id, paths, status)
+        for path in self.healed:
+            checkpoints.heal(conn, self.job.id, path)
         for page in self.pages.values():
             self._turn(conn, page)
         self._start_running(conn)

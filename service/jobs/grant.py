@@ -36,7 +36,13 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
 def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, settings: ServiceSettings) -> Grant:
     # What this very attempt has saved is not for its other nodes: all of them continue from the same place.
     offers = [
-        CheckpointOffer(id=row.id, step=row.step, path=row.path, manifest_sha256=row.manifest_sha256)
+        CheckpointOffer(
+            id=row.id,
+            step=row.step,
+            path=row.path,
+            manifest_sha256=row.manifest_sha256,
+            was_corrupt=row.status == checkpoints.CORRUPT,
+        )
         for row in checkpoints.offers(conn, job.id)
         if row.attempt < job.attempt
     ]

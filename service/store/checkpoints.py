@@ -61,6 +61,12 @@ def mark(conn: Connection, job_id: JobId, paths: Collection[str], status: str) -
         conn.execute(update(checkpoints).where(named).values(status=status))
 
 
+def heal(conn: Connection, job_id: JobId, path: str) -> None:
+    """It was corrupt, and verifies again. One that is going, or gone, stays so."""
+    named = (checkpoints.c.job_id == job_id) & (checkpoints.c.path == path) & (checkpoints.c.status == CORRUPT)
+    conn.execute(update(checkpoints).where(named).values(status=COMMITTED))
+
+
 def deleting(conn: Connection) -> list[tuple[JobId, str]]:
     """Whose folders are to be removed, of every job."""
     return [(JobId(job_id), path) for job_id, path in conn.execute(_DELETING)]

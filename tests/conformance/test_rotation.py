@@ -143,6 +143,22 @@ def test_a_corrupt_one_counts_for_none(stage: Stage) -> None:
     assert kept(stage, worker.job) == {"2/20": "committed", "1/15": "corrupt", "1/10": "committed", "1/5": "deleting"}
 
 
+def test_one_that_verifies_again_counts_again_and_what_is_gone_stays_gone(stage: Stage) -> None:
+    worker = again(stage, first_attempt(stage))
+    worker.says_running()
+    folder = f"jobs/{worker.job}/attempts/1/checkpoint-"
+    worker.checkpoints(15, path=f"{folder}15", status="corrupt")
+    worker.checkpoints(10, path=f"{folder}10", status="corrupt", deleted=[f"{folder}5"])
+
+    worker = again(stage, worker)
+    for step in (15, 5):
+        worker.checkpoints(step, path=f"{folder}{step}", status="healed")
+
+    assert isinstance(worker.answer, Grant)
+    assert [(one.step, one.was_corrupt) for one in worker.answer.checkpoints] == [(15, True), (10, True)]
+    assert kept(stage, worker.job) == {"1/15": "committed", "1/10": "corrupt", "1/5": "deleted"}
+
+
 def test_a_folder_is_gone_before_its_row_says_so(stage: Stage, tmp_path: Path) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()

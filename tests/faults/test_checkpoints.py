@@ -228,6 +228,9 @@ def without_any_it_fails_until_one_is_back(system: System, job: str, quiet: str)
     (every[-1] / "model.safetensors").write_bytes(kept)
     assert system.do(job, "resume").status_code == 202
     assert system.until_settled(job)["state"] == "succeeded"
+    healed = said(system, job, "checkpoint", status="healed")
+    assert [artifacts(system) / each["path"] for each in healed] == [every[-1]], "nobody was told that it is well again"
+    assert every[-1] not in checkpoints(system, job, "corrupt")
     assert_bit_equal(system, job, quiet)
     assert_whole(system.events(job))
 

@@ -164,6 +164,17 @@ def test_resuming_passes_over_a_broken_checkpoint_and_refuses_a_named_one(two_ch
         a_trainer(two_checkpoints).train(resume_from_checkpoint=two_checkpoints / "checkpoint-4")
 
 
+def test_one_that_was_just_verified_is_not_read_twice(two_checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = two_checkpoints / "checkpoint-2"
+    files.verify(folder)
+    monkeypatch.setattr(files, "verify", lambda folder: pytest.fail("gigabytes are read once more"))
+
+    trainer = a_trainer(two_checkpoints, max_steps=3)
+    trainer.train(resume_from_checkpoint=files.Verified(folder))
+
+    assert trainer.state.global_step == 3
+
+
 def test_a_save_that_dies_leaves_nothing_that_looks_like_a_checkpoint(tmp_path: Path) -> None:
     def die(folder: Path) -> None:
         (folder / "half").write_text("a")

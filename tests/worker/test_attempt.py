@@ -181,7 +181,8 @@ def test_a_corrupt_checkpoint_is_said_and_the_one_before_is_taken(lasting: Lasti
     lasting.control.done(job)
     old, new = lasting.control.of(job, "checkpoint")
     weights = lasting.start.artifacts / new["data"]["path"] / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + b"\xff")
 
     lasting.submit(job=job, attempt=2, checkpoints=[offer_of(new), offer_of(old)], training={"max_steps": 12})
     lasting.control.done(job, attempt=2)
@@ -192,6 +193,16 @@ def test_a_corrupt_checkpoint_is_said_and_the_one_before_is_taken(lasting: Lasti
     assert (corrupt["data"]["status"], corrupt["data"]["path"]) == ("corrupt", new["data"]["path"])
     assert lasting.control.of(job, "progress", attempt=2)[0]["step"] == 5
     assert (done["reason"], done["error"]["code"]) == ("no_valid_checkpoint", "no_valid_checkpoint")
+
+    weights.write_bytes(whole)
+    again = {**offer_of(new), "was_corrupt": True}
+    lasting.submit(job=job, attempt=4, checkpoints=[again, offer_of(old)], training={"max_steps": 12})
+    lasting.control.done(job, attempt=4)
+
+    told = lasting.control.of(job, "checkpoint", attempt=4)[0]
+    assert (told["data"]["status"], told["data"]["path"]) == ("healed", new["data"]["path"])
+    assert "verifies again" in told["data"]["message"]
+    assert lasting.control.of(job, "progress", attempt=4)[0]["step"] == 9
 
 
 @pytest.mark.parametrize(

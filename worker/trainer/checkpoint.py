@@ -187,6 +187,10 @@ def get_last_checkpoint(folder: str | Path) -> str | None:
     return None if found is None else str(found)
 
 
+class Verified(str):
+    """The path of a folder that `verify` has just read, every byte of it: it need not be read again."""
+
+
 def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, Any]:
     """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and what is wrong.
 

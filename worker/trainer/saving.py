@@ -243,6 +243,8 @@ def find(trainer: Saving, asked: str | Path | bool | None) -> Path | None:
             raise ValueError(f"no complete checkpoint in {trainer.args.output_dir} to resume from")
         return newest
     folder = Path(asked)
+    if isinstance(asked, files.Verified):
+        return folder
     if not folder.is_dir():
         raise ValueError(f"no checkpoint to resume from: {folder} is not a folder")
     if (folder / files.MANIFEST).exists() or not (folder / files.STATE).exists():
