@@ -57,7 +57,7 @@ class Supervisor:
     def __init__(self, settings: WorkerSettings, node: Node, grant: Grant, client: redis.Redis) -> None:
         self._settings, self._node, self._places, self._grant = settings, node, node.places, grant
         self._started = self._turned_at = self._synced_at = time.monotonic()
-        self._system_at = self._started + SYSTEM_SECONDS
+        self._system_at = 0.0
         self._verdict: Verdict | None = None
         """Why we ended it, where nobody told us to stop."""
         self._stop: Stop | None = None
@@ -194,9 +194,10 @@ class Supervisor:
             return
         if now - training.heard_at > self._stall_seconds:
             self._end_with(outcome.stalled(self._stall_seconds, training.tail()))
+        if self._usage is None:
+            self._usage, self._system_at = Usage(training.pid, self._grant.gpus), now + SYSTEM_SECONDS
         if now >= self._system_at:
             self._system_at = now + SYSTEM_SECONDS
-            self._usage = self._usage or Usage(training.pid, self._grant.gpus)
             ran = {"running_s": round(self._running_seconds(now), 3)}
             self._write([_event(Kind.SYSTEM, ran | self._usage.look())])
 

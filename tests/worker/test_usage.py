@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from worker.usage import Usage
+
+
+def test_no_look_ever_shows_more_than_this_machine_has() -> None:
+    while time.process_time() < 0.2:
+        pass
+
+    assert Usage(os.getpid(), []).look()["cpu_percent"] <= 100 * (os.cpu_count() or 1)
+
+
+def test_each_process_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, seen = [0.0], {(7, "1"): 3.0, (8, "1"): 900.0}
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(Usage, "_processes", lambda _: (dict(seen), 64.0))
+    watched = Usage(7, [])
+
+    # A data worker has ended, and another one has come, under the same number.
+    del seen[8, "1"]
+    seen |= {(7, "1"): 4.0, (8, "2"): 0.5}
+    clock[0] = 2.0
+
+    assert watched.look() == {"cpu_percent": 75.0, "memory_mb": 64.0, "processes": 2}
