@@ -11,6 +11,7 @@ import faulthandler
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from contract.errors import CheckpointCorrupt, NoValidCheckpoint
 from contract.events import DoneData, Ending, Kind, StateData, json_safe
@@ -154,9 +156,14 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit) -> DoneD
     """Trained to the end: what a user wants to keep is written where they look for it."""
     folder = order.files.outputs
     told = result(trainer, emit)
-    trainer.save_model(str(folder))
-    (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
-    (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    try:
+        trainer.save_model(str(folder))
+        (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
+        (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        # Half of them are of no use, and take the room that is missing.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise CannotSave(f"training is done, and its outputs could not be written to {folder}: {error}") from error
     reached(Moment.AFTER_OUTPUTS_WRITTEN)
     return DoneData(
         ending=Ending.FINISHED,
