@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 
 from tests.support import browser, postgres
-from tests.support.processes import Processes, left_behind, until
+from tests.support.processes import Processes, nothing_is_left_behind
 from tests.support.redis_server import RedisServer
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
@@ -72,20 +72,12 @@ def chromium_path() -> str:
 
 @pytest.fixture(autouse=True)
 def no_process_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever still holds this test's folder after it must go within seconds; what stays is killed and told."""
     if "tmp_path" not in request.fixturenames:
         yield
         return
     folder: Path = request.getfixturevalue("tmp_path")
     yield
-    try:
-        until(lambda: not left_behind(folder), within=3, what="the test's processes are gone")
-    except AssertionError:
-        remaining = left_behind(folder)
-        for pid in remaining:
-            os.kill(pid, 9)
-        if remaining:
-            pytest.fail(f"left behind and killed now: {remaining}")
+    nothing_is_left_behind(folder)
 
 
 _not_run: dict[str, int] = {}

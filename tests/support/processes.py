@@ -261,6 +261,18 @@ def left_behind(folder: Path) -> dict[int, str]:
     }
 
 
+def nothing_is_left_behind(folder: Path) -> None:
+    """Whatever still holds a test's folder after it must go within seconds; what stays is killed and told."""
+    try:
+        until(lambda: not left_behind(folder), within=3, what="the test's processes are gone")
+    except AssertionError:
+        remaining = left_behind(folder)
+        for pid in remaining:
+            os.kill(pid, signal.SIGKILL)
+        if remaining:
+            raise AssertionError(f"left behind and killed now: {remaining}") from None
+
+
 def _mentions(process: Path, folder: str) -> bool:
     word, below = folder.encode(), (folder + "/").encode()
     with suppress(OSError):

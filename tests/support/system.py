@@ -34,6 +34,7 @@ SHORT = {
     "OMP_NUM_THREADS": "1",
 }
 
+SHORT_TOY: JSON = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20, "logging_steps": 1}}
 LONG_TOY: JSON = {
     "model": {"use": "toy/mlp", "args": {"dropout": 0.1}},
     "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.002}},

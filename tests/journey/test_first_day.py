@@ -1,0 +1,106 @@
+"""What a user does on the first day, over the real parts, on both databases: one system serves them all."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.processes import until
+from tests.support.system import SHORT_TOY, System, assert_whole
+
+
+def test_a_job_goes_from_post_to_done(standing: System) -> None:
+    job = standing.submit(SHORT_TOY)
+    done = standing.until_settled(job)
+
+    assert (done["state"], done["reason"]) == ("succeeded", "completed"), done
+    assert done["progress"]["step"] == done["progress"]["max_steps"] == 20
+    assert done["attempt"] == 1
+    events = standing.events(job)
+    assert_whole(events)
+    moves = [e["data"]["state"] for e in events if e["kind"] == "state"]
+    assert moves == ["queued", "starting", "running", "succeeded"]
+    assert sorted(standing.losses(job)) == list(range(1, 21))
+    assert standing.final_weights(job)
+    assert standing.training_pids(job) == []
+
+
+def test_a_reader_sees_the_same_history_whenever_it_joins(standing: System) -> None:
+    job = standing.submit()
+    early: list[int] = []
+    reader = threading.Thread(
+        target=lambda: early.extend(e["no"] for f in standing.watch(f"/jobs/{job}/stream") for e in f.get("events", []))
+    )
+    reader.start()
+    standing.until_step(job, 20)
+
+    late = [event["no"] for frame in standing.watch(f"/jobs/{job}/stream?after=0") for event in frame.get("events", [])]
+    reader.join(60)
+
+    stored = [event["no"] for event in standing.events(job)]
+    assert late == early == stored == list(range(1, len(stored) + 1))
+
+
+def test_the_metrics_socket_replays_follows_and_closes(standing: System) -> None:
+    job = standing.submit()
+    standing.until_step(job, 10)
+
+    rows = [row for row in standing.watch(f"/jobs/{job}/metrics") if "loss" in row]
+
+    assert [row["step"] for row in rows] == list(range(1, 121))
+    assert standing.state(job) == "succeeded"
+
+
+def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(standing: System) -> None:
+    quiet = standing.submit()
+    job = standing.submit()
+    standing.until_step(job, 15)
+
+    first, again = standing.do(job, "pause"), standing.do(job, "pause")
+    paused = standing.until_state(job, "paused")
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert paused["actions"] == ["resume", "cancel"]
+    assert standing.do(job, "resume").status_code == standing.do(job, "resume").status_code == 202
+    done = standing.until_settled(job)
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done
+    assert standing.until_settled(quiet)["state"] == "succeeded"
+    assert standing.losses(job) == standing.losses(quiet)
+    assert standing.final_weights(job) == standing.final_weights(quiet)
+    assert_whole(standing.events(job))
+
+
+def test_a_killed_training_process_is_retried_and_ends_bit_equal(standing: System) -> None:
+    quiet = standing.submit()
+    job = standing.submit()
+    standing.until_checkpoint(job, 20)
+
+    standing.kill_training(job)
+    done = standing.until_settled(job)
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done
+    assert standing.until_settled(quiet)["state"] == "succeeded"
+    assert standing.losses(job) == standing.losses(quiet)
+    assert standing.final_weights(job) == standing.final_weights(quiet)
+    first = standing.get(f"/jobs/{job}/attempts")["data"][0]
+    assert first["reason"] == "crashed"
+    assert "SIGKILL" in first["error"]["message"]
+    assert_whole(standing.events(job))
+
+
+@pytest.mark.parametrize("mode", ["checkpoint", "graceful", "kill"])
+def test_cancel_while_running_stops_it_in_every_mode(standing: System, mode: str) -> None:
+    job = standing.submit()
+    standing.until_step(job, 5)
+
+    assert standing.do(job, "cancel", {"mode": mode}).status_code == 202
+    assert standing.do(job, "cancel").status_code == 202
+    gone = standing.until_settled(job)
+
+    assert gone["state"] == "cancelled", gone
+    until(lambda: standing.training_pids(job) == [], within=5, what="every process of the training to be gone")
+    saved = [c["step"] for c in standing.get(f"/jobs/{job}/checkpoints")["data"]]
+    if mode == "checkpoint":
+        assert saved
+        assert saved[0] == max(standing.losses(job))
