@@ -100,6 +100,8 @@ class CheckpointData(BaseModel):
     files: int = Field(default=0, ge=0, lt=2**31)
     metrics: dict[str, Any] = Field(default_factory=dict)
     is_best: bool = False
+    score: float | None = Field(default=None, allow_inf_nan=False)
+    """`metric_for_best_model`, where it was evaluated at this very step: by it `keep_best` ranks over all attempts."""
     message: str | None = None
     deleted: list[str] = Field(default_factory=list)
     """Paths of older checkpoints that rotation removed after this one was committed."""

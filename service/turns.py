@@ -35,10 +35,10 @@ from service.jobs.beat import StopLeft
 from service.jobs.dispatch import Bell
 from service.jobs.inbox import Heard, answer, stops
 from service.jobs.placing import place_waiting
-from service.jobs.prune import prune, prune_deleted, prune_folders, remove_checkpoints
+from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late, remove_checkpoints
 from service.jobs.rescue import Timers, rescue, stop_left
 from service.settings import ServiceSettings
-from service.store import checkpoints, jobs, queue
+from service.store import attempts, checkpoints, jobs, queue
 from service.store.database import Database, Write
 from service.store.queue import BellRow
 from service.store.times import now_ms, text_of
@@ -418,6 +418,10 @@ class Turns:
         await asyncio.to_thread(_write_probe, artifacts)
         await self._write(lambda conn: prune(conn, now))
         await asyncio.to_thread(prune_deleted, artifacts, await self._db.read(jobs.deleted))
+        lost = await self._db.read(lambda conn: attempts.lost_between(conn, *late_window(now)))
+        late = await asyncio.to_thread(prune_late, artifacts, lost)
+        if late:
+            log.info("removed %d checkpoints of given-up attempts that nobody had heard of: %s …", len(late), late[0])
         await asyncio.to_thread(prune_folders, artifacts)
 
 

@@ -7,6 +7,7 @@ a note says how many were. What stops training is a byte of shared memory: looki
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import socket
@@ -192,6 +193,7 @@ class Emit(TrainerCallback):
             files=sum(path.is_file() for path in saved.path.rglob("*")),
             metrics=json_safe(self.latest),
             is_best=state.best_global_step == saved.step,
+            score=_score(args, state, saved.step),
             deleted=[self._files.relative(path) for path in gone],
         )
         self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
@@ -231,3 +233,11 @@ class Emit(TrainerCallback):
         eta = (now - self._began) / done * left if done > 1 else None
         data = ProgressData(step=step, max_steps=state.max_steps, epoch=epoch, eta_s=eta and round(eta, 2))
         self.wire.send(Kind.PROGRESS, data.model_dump(), step, epoch)
+
+
+def _score(args: Any, state: TrainerState, step: int) -> float | None:
+    """By what the trainer ranks this checkpoint: nothing where it was not evaluated, or is no number."""
+    name = args.metric_for_best_model or ""
+    name = name if name.startswith("eval_") else f"eval_{name}"
+    found = [each[name] for each in state.log_history if each.get("step") == step and name in each]
+    return float(found[-1]) if found and math.isfinite(found[-1]) else None

@@ -346,6 +346,7 @@ def _checkpoint_row(
         manifest_sha256=data.manifest_sha256,
         metrics=json.dumps(json_safe(data.metrics)),
         is_best=data.is_best,
+        score=data.score,
         created_at=now,
     )
 

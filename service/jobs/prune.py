@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from sqlalchemy import Connection
 
-from contract.ids import JobId
-from contract.layout import PROBE, job_folder
+from contract.ids import CheckpointId, JobId
+from contract.layout import PROBE, attempt_folder, job_folder
 from service.store import attempts, checkpoints, events, idempotency, jobs, nodes
-from service.store.rows import JobRow
+from service.store.rows import CheckpointRow, JobRow
 
 DAY_MS = 24 * 3600 * 1000
 KEYS_DAYS = 7
@@ -21,6 +22,8 @@ NODES_DAYS = 7
 DEAD_EVENTS_DAYS = 30
 DELETED_DAYS = 7
 """For so long the files of a deleted job are looked for: a worker that was frozen may write them once more."""
+LATE_DAYS, LATE_FOR_DAYS = 1, 7
+"""What a given-up attempt has written without anyone hearing of it stays so long, and is then looked for so long."""
 TEMPORARY_SECONDS = 2 * 24 * 3600.0
 """No save takes as long: what is left of one belongs to nobody."""
 
@@ -47,6 +50,8 @@ def prune_deleted(artifacts: Path, deleted: Iterable[JobId]) -> None:
 def rotate(conn: Connection, job_id: JobId) -> None:
     """Marks what a job need not keep any more: all but its newest checkpoints and its best, over all of its attempts.
 
+    Of the best, `keep_best` stay; an attempt that trains keeps so many of its own as well, until the next one.
+
     Only of attempts before the newest that has any: of its own, that one's training relies on the newest that it knows
     to be stored, and it may still be at work after it was given up. And only while nobody may have to continue from
     what he was offered.
@@ -60,18 +65,27 @@ def rotate(conn: Connection, job_id: JobId) -> None:
     if job is None or limit is None or len(committed) < limit or not _is_past_resuming(conn, job, committed[0].attempt):
         return
     last = committed[limit - 1].no
-    gone = {row.id for row in rows if row.no < last and row.attempt < committed[0].attempt and not row.is_best}
+    best = _best(job, rows)
+    gone = {row.id for row in rows if row.no < last and row.attempt < committed[0].attempt and row.id not in best}
     paths = {row.path for row in rows if row.id in gone} - {row.path for row in rows if row.id not in gone}
     checkpoints.mark(conn, job_id, paths, checkpoints.DELETING)
 
 
 def _limit(job: JobRow) -> int | None:
-    """How many of the newest stay. None: all; or several of the best too, and which they are only training knows."""
+    """How many of the newest stay. None: all."""
     training = json.loads(job.spec)["training"]
-    if training.get("keep_best") is not None:
-        return None
     limit: int | None = training.get("keep_last") or training.get("save_total_limit")
     return limit
+
+
+def _best(job: JobRow, rows: Sequence[CheckpointRow]) -> set[CheckpointId]:
+    """The best one as training says, and so many more as the spec wants, by their scores: of equals the older ones."""
+    training = json.loads(job.spec)["training"]
+    scored = [
+        (row.score, row.id) for row in reversed(rows) if row.score is not None and row.status == checkpoints.COMMITTED
+    ]
+    ranked = sorted(scored, key=itemgetter(0), reverse=bool(training.get("greater_is_better")))
+    return {row.id for row in rows if row.is_best} | {one for _, one in ranked[: training.get("keep_best") or 0]}
 
 
 def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
@@ -96,6 +110,27 @@ def _is_removed(folder: Path) -> bool:
         return True
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
+
+
+def late_window(now: int) -> tuple[int, int]:
+    """After what and until when an attempt was given up whose unheard checkpoints go now."""
+    return now - (LATE_DAYS + LATE_FOR_DAYS) * DAY_MS, now - LATE_DAYS * DAY_MS
+
+
+def prune_late(artifacts: Path, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[Path]:
+    """Removes checkpoints that nobody can continue from: their attempt was given up before anyone had heard of them.
+
+    By the attempt's end in SQL, and not by the folder's age: after a database was restored from a backup it has no row
+    of what had been saved since, and those attempts are given up only then.
+    """
+    root, gone = artifacts.resolve(), []
+    for (job, attempt), known in lost.items():
+        folder = root / attempt_folder(job, attempt)
+        for late in folder.glob("checkpoint-*"):
+            if str(late.relative_to(root)) not in known and late.resolve() == late and late.is_dir():
+                shutil.rmtree(late, ignore_errors=True)
+                gone.append(late)
+    return gone
 
 
 def prune_folders(artifacts: Path, older_than_seconds: float = TEMPORARY_SECONDS) -> list[Path]:

@@ -11,7 +11,7 @@ from contract.ids import ClaimId, JobId, NodeId
 from contract.lifecycle import JobState
 from service.store.mapping import columns_of, values_of
 from service.store.rows import AttemptRow, SourceRow
-from service.store.tables import attempts, jobs, nodes, sources
+from service.store.tables import attempts, checkpoints, jobs, nodes, sources
 
 _COLUMNS = columns_of(attempts, AttemptRow)
 _SOURCE_COLUMNS = columns_of(sources, SourceRow)
@@ -73,6 +73,20 @@ def open_sources(conn: Connection) -> list[SourceRow]:
     """What every node's slots are taken by."""
     wanted = select(*_SOURCE_COLUMNS).where(sources.c.ended_at.is_(None))
     return [SourceRow(*row) for row in conn.execute(wanted)]
+
+
+def lost_between(conn: Connection, after: int, before: int) -> dict[tuple[JobId, int], set[str]]:
+    """Attempts that were given up then, and the paths of what they had saved that is still there or may be."""
+    kept = (checkpoints.c.job_id == attempts.c.job_id) & (checkpoints.c.attempt == attempts.c.attempt)
+    wanted = (
+        select(attempts.c.job_id, attempts.c.attempt, checkpoints.c.path)
+        .join(checkpoints, kept & (checkpoints.c.status != "deleted"), isouter=True)
+        .where(attempts.c.ending == "lost", attempts.c.ended_at > after, attempts.c.ended_at <= before)
+    )
+    found: dict[tuple[JobId, int], set[str]] = {}
+    for job_id, attempt, path in conn.execute(wanted):
+        found.setdefault((JobId(job_id), attempt), set()).update({path} - {None})
+    return found
 
 
 def claim(

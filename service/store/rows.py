@@ -152,6 +152,8 @@ class CheckpointRow:
     manifest_sha256: str
     metrics: str
     is_best: bool
+    score: float | None
+    """The metric that ranks it, where it was evaluated at its step."""
     created_at: int
 
 

@@ -153,6 +153,7 @@ checkpoints = Table(
     Column("manifest_sha256", String, nullable=False),
     Column("metrics", Text, nullable=False),
     Column("is_best", Boolean, nullable=False),
+    Column("score", Float),
     Column("created_at", BigInteger, nullable=False),
 )
 Index("ix_checkpoints_job", checkpoints.c.job_id, checkpoints.c.no)

@@ -10,8 +10,8 @@ import pytest
 from contract import layout
 from contract.ids import JobId
 from contract.messages import Grant
-from service.jobs.prune import remove_checkpoints
-from service.store import checkpoints
+from service.jobs.prune import late_window, prune_late, remove_checkpoints
+from service.store import attempts, checkpoints
 from tests.conformance.acting import Stage, Worker
 
 TWO = {"save_strategy": "steps", "save_steps": 5, "save_total_limit": 2}
@@ -124,10 +124,41 @@ def test_what_could_not_be_rotated_while_it_ran_is_when_it_has_ended(stage: Stag
     assert list(kept(stage, worker.job).values()) == ["committed", "committed", "deleting", "deleting"]
 
 
-@pytest.mark.parametrize("training", [{"save_steps": 5}, {**TWO, "keep_best": 2, "metric_for_best_model": "loss",
-                                                          "eval_strategy": "steps", "eval_steps": 5}])  # fmt: skip
-def test_nothing_goes_where_nothing_says_so_or_more_than_one_best_stays(stage: Stage, training: dict[str, Any]) -> None:
-    worker = again(stage, first_attempt(stage, training))
+@pytest.mark.parametrize(("metric", "kept_of_the_first"), [("loss", ["1/10", "1/5"]), ("accuracy", ["1/15", "1/10"])])
+def test_so_many_of_the_best_stay_over_all_attempts(stage: Stage, metric: str, kept_of_the_first: list[str]) -> None:
+    best = {"keep_last": 1, "keep_best": 2, "metric_for_best_model": metric, "eval_strategy": "steps", "eval_steps": 5}
+    training = {"save_strategy": "steps", "save_steps": 5, **best}
+    _, worker = stage.running(training=training, data={"train": "toy/regression", "eval": "toy/regression"})
+    for step, score in ((5, 0.1), (10, 0.5), (15, 0.9), (17, None)):
+        worker.checkpoints(step, score=score)
+
+    worker = again(stage, worker)
+    worker.says_running()
+    worker.checkpoints(20)
+
+    of_the_first = [name for name, status in kept(stage, worker.job).items() if status == "committed"][1:]
+    assert of_the_first == kept_of_the_first
+
+
+def test_what_is_better_in_a_later_attempt_takes_the_place_of_what_was_good_in_an_earlier_one(stage: Stage) -> None:
+    best = {"keep_last": 1, "keep_best": 2, "metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 5}
+    training = {"save_strategy": "steps", "save_steps": 5, **best}
+    _, worker = stage.running(training=training, data={"train": "toy/regression", "eval": "toy/regression"})
+    for step, score in ((5, 0.3), (10, 0.5)):
+        worker.checkpoints(step, score=score)
+
+    worker = again(stage, worker)
+    worker.says_running()
+    for step, score in ((15, 0.4), (20, 0.2)):
+        worker.checkpoints(step, score=score)
+
+    assert kept(stage, worker.job) == {
+        "2/20": "committed", "2/15": "committed", "1/10": "deleting", "1/5": "committed",
+    }  # fmt: skip
+
+
+def test_nothing_goes_where_nothing_says_so(stage: Stage) -> None:
+    worker = again(stage, first_attempt(stage, {"save_steps": 5}))
     worker.says_running()
     worker.checkpoints(20)
 
@@ -179,6 +210,28 @@ def test_a_folder_is_gone_before_its_row_says_so(stage: Stage, tmp_path: Path) -
 
     assert list(kept(stage, worker.job).values()) == ["committed", "committed", "deleted", "deleted"]
     assert stage.read(checkpoints.deleting) == []
+
+
+def test_what_a_given_up_attempt_wrote_unheard_goes_after_a_day(stage: Stage, tmp_path: Path) -> None:
+    worker = again(stage, first_attempt(stage))
+    worker.says_running()
+    worker.checkpoints(20)
+    attempts_folder = tmp_path / layout.job_folder(worker.job) / "attempts"
+    told, gone, unheard = (attempts_folder / "1" / f"checkpoint-{step}" for step in (15, 5, 17))
+    current = attempts_folder / "2" / "checkpoint-25"
+    for folder in (told, gone, unheard, current, unheard.with_name("outputs")):
+        folder.mkdir(parents=True)
+    stage.write(lambda conn: checkpoints.mark_deleted(conn, checkpoints.deleting(conn)))
+
+    def prune() -> list[Path]:
+        return prune_late(tmp_path, stage.read(lambda conn: attempts.lost_between(conn, *late_window(stage.now))))
+
+    assert prune() == []
+    stage.later(86_400 + 1)
+
+    assert sorted(prune()) == sorted([gone, unheard])
+    assert all(folder.exists() for folder in (told, current, unheard.with_name("outputs")))
+    assert prune() == []
 
 
 def test_a_link_in_the_place_of_a_folder_is_not_followed(stage: Stage, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,6 +118,23 @@ def test_a_failure_shows_the_step_that_it_came_to(reader: socket.socket, tmp_pat
 
     told = [line["step"] for line in lines(reader, "note") if line["kind"] == "progress"]
     assert told == [1, 3], "the first is told at once, those that follow closely are not, the last is, once"
+
+
+@pytest.mark.parametrize(("step", "metric", "score"), [
+    (20, "loss", 0.5), (20, "eval_loss", 0.5), (25, "loss", None), (30, "loss", None), (20, None, None),
+])  # fmt: skip
+def test_a_checkpoint_is_ranked_by_what_was_measured_at_its_own_step(
+    reader: socket.socket, tmp_path: Path, step: int, metric: str | None, score: float | None
+) -> None:
+    emit, _ = emit_with_stop_byte(tmp_path)
+    (tmp_path / "saved").mkdir()
+    log: list[Any] = [{"loss": 9.0, "step": 20}, {"eval_loss": 0.5, "step": 20}, {"eval_loss": math.nan, "step": 30}]
+    saved = SimpleNamespace(path=tmp_path / "saved", step=step, bytes=1, manifest_sha256="")
+    args = SimpleNamespace(metric_for_best_model=metric)
+
+    emit.on_save(args, TrainerState(log_history=log), TrainerControl(), checkpoint=saved)
+
+    assert lines(reader, "checkpoint")[-1]["data"]["score"] == score
 
 
 def test_a_step_costs_two_microseconds_at_most(reader: socket.socket, tmp_path: Path) -> None:
