@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults import mischief
 from tests.faults.mischief import memory_cgroup, toy
-from tests.support.processes import is_alive, until
+from tests.support.processes import at_ease, is_alive, until
 from tests.support.system import JSON, LONG_TOY, System
 
 pytestmark = pytest.mark.timeout(240)
@@ -101,7 +101,7 @@ def it_stalls(system: System, job: str, *, attempt: int, frozen: slice) -> None:
     stalled = attempts(system, job)[attempt - 1]
     assert (stalled["reason"], stalled["error"]["code"]) == ("stalled", "stalled"), stalled
     assert f"for {STALL_SECONDS} s" in stalled["error"]["message"]
-    until(lambda: not any(map(is_alive, family)), within=1, what="what was frozen is gone")
+    until(lambda: not any(map(is_alive, family)), within=at_ease(1), what="what was frozen is gone")
 
 
 @pytest.mark.fault(14, without="KILL after TERM", red="ends within its deadline")
@@ -121,7 +121,7 @@ def test_training_that_ignores_its_stop_is_killed_with_all_that_it_started(syste
     assert system.state(job) == "stopping"
     ends = "it ends within its deadline"
     system.until(lambda: system.state(job) == "cancelled", within=STOP_SECONDS + 4, what=ends, job=job)
-    until(lambda: not any(map(is_alive, family)), within=1, what="all that it started is gone")
+    until(lambda: not any(map(is_alive, family)), within=at_ease(1), what="all that it started is gone")
     assert (system.state(neighbour), system.job(neighbour)["attempt"]) == ("running", 1)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults import mischief
 from tests.faults.equal import assert_bit_equal
-from tests.support.processes import Process, children, is_alive, until
+from tests.support.processes import Process, at_ease, children, is_alive, until
 from tests.support.system import JSON, LONG_TOY, SHORT, System, assert_whole
 
 pytestmark = pytest.mark.timeout(240)
@@ -62,7 +62,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint_and_nothing_e
     training = system.training_pids(job)
 
     node.kill()
-    until(lambda: not any(map(is_alive, training)), within=1, what="training dies with its worker")
+    until(lambda: not any(map(is_alive, training)), within=at_ease(1), what="training dies with its worker")
     lost = "it is lost when its lease is over"
     system.until(partial(has_ended, system, job, 1), within=LEASE_SECONDS + 10, what=lost, job=job)
 
@@ -180,7 +180,7 @@ class Family:
         self.training = training[0]
         self.warm = int(Path(f"/proc/{self.training}/stat").read_text().rpartition(")")[2].split()[1])
         [self.supervisor] = [
-            pid for pid in node if pid not in training and _holds(pid, system.folder / "node-1/journals")
+            pid for pid in node if pid not in training and _holds(pid, system.folder / "node-1/journals" / self.job)
         ]
         self.all = sorted({*training, *mischief.children(lair)})
         assert len(self.all) == 5, self.all
@@ -189,8 +189,8 @@ class Family:
         return not any(map(is_alive, self.all))
 
 
-def _holds(pid: int, folder: Path) -> bool:
-    return any(os.readlink(fd).startswith(f"{folder}/") for fd in Path(f"/proc/{pid}/fd").iterdir())
+def _holds(pid: int, journal: Path) -> bool:
+    return any(os.readlink(fd).startswith(f"{journal}-") for fd in Path(f"/proc/{pid}/fd").iterdir())
 
 
 @pytest.mark.fault(1, without="dying with the worker", red="nothing of it is left")
@@ -201,7 +201,7 @@ def test_whoever_of_the_four_is_killed_nothing_of_the_training_is_left(system: S
         family = Family(system, lairs / victim)
         os.kill(getattr(family, victim), signal.SIGKILL)
         gone = f"the {victim} process is killed, and nothing of it is left"
-        until(family.is_gone, within=1, what=gone)
+        until(family.is_gone, within=at_ease(1), what=gone)
         assert system.do(family.job, "cancel", {"mode": "kill"}).status_code == 202
         if victim == "celery":
             system.nodes[1].wait(5)

@@ -78,6 +78,11 @@ async def until_async(
         await asyncio.sleep(POLL_SECONDS)
 
 
+def at_ease(seconds: float) -> float:
+    """So long on a machine that does nothing else; on a busy one longer, as everything there takes longer."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def _late(what: str, within: float, logs: Iterable[Path], last: Exception | None) -> str:
     told = f"not within {within:g} s: {what}"
     if last is not None:
@@ -264,7 +269,7 @@ def left_behind(folder: Path) -> dict[int, str]:
 def nothing_is_left_behind(folder: Path) -> None:
     """Whatever still holds a test's folder after it must go within seconds; what stays is killed and told."""
     try:
-        until(lambda: not left_behind(folder), within=3, what="the test's processes are gone")
+        until(lambda: not left_behind(folder), within=at_ease(3), what="the test's processes are gone")
     except AssertionError:
         remaining = left_behind(folder)
         for pid in remaining:

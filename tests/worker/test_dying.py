@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from contract.messages import NodeBeat
-from tests.support.processes import Process, children, is_alive, until
+from tests.support.processes import Process, at_ease, children, is_alive, until
 from tests.worker.conftest import NodeStarter
 from tests.worker.fake_control import FakeControl
 
@@ -63,7 +63,7 @@ class Running:
         return [pid for pid in self.everyone if holds(pid)]
 
     def all_gone(self, pids: list[int]) -> None:
-        until(lambda: not any(map(is_alive, pids)), within=1.0, what="everyone is gone")
+        until(lambda: not any(map(is_alive, pids)), within=at_ease(1), what="everyone is gone")
 
 
 @pytest.fixture
