@@ -208,4 +208,4 @@ def test_whoever_of_the_four_is_killed_nothing_of_the_training_is_left(system: S
             system.start_node(1)
         system.until_state(family.job, "cancelled")
     done = system.until_settled(system.submit(mischief.toy("kill", lairs, steps=[])))
-    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    assert done["state"] == "succeeded", done
