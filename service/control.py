@@ -19,6 +19,7 @@ from contextlib import suppress
 
 from contract.errors import Unavailable
 from contract.ids import JobId
+from contract.repeated import Repeated
 from service.counts import Counts
 from service.settings import ServiceSettings
 from service.store.database import Database
@@ -133,27 +134,26 @@ class Control:
     async def _again_and_again(self, turn: Turn, pause: float) -> None:
         """The only retry there is. What a turn could not do now, the next one will."""
         name, backoff = getattr(turn, "__name__", "turn"), FIRST_BACKOFF
+        said = Repeated(log, name)
         # Closed, it would sleep no more: a turn that fails at once would never let anybody else run.
         while self.is_active and not self._closing.is_set():
             try:
                 await turn()
             except Unavailable as error:
                 self._turns.sql_is_away()
-                log.warning("%s waits for the database: %s", name, error)
+                said.failed("waits for the database: %s", error)
             except NotSure as error:
-                log.warning("%s waits for the lock: %s", name, error)
+                said.failed("waits for the lock: %s", error)
             except AWAY as error:
-                if name in ("prune", "rotate"):
-                    # They touch files and SQL only.
-                    log.warning("%s could not clean up: %s", name, error)
-                elif self.redis_ok:
-                    log.warning("%s waits for Redis: %s", name, error)
+                # Some touch files and SQL only.
+                said.failed("could not clean up: %s" if name in ("prune", "rotate") else "waits for Redis: %s", error)
                 # The inbox is the one that hears: whether anyone is silent depends on it alone.
                 if name == "read_inbox":
                     self._turns.redis_is_away()
-            except Exception:
-                log.exception("%s failed, and is tried again", name)
+            except Exception as error:
+                said.failed("failed, and is tried again: %r", error, trace=True)
             else:
+                said.went_well()
                 backoff = FIRST_BACKOFF
                 await self._sleep(pause)
                 continue

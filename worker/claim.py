@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from contract import keys
 from contract.messages import TO_ATTEMPT, Claim, Denial, Grant
+from contract.repeated import Repeated
 from worker.redis_line import AWAY, post
 
 log = logging.getLogger("footplate.worker")
@@ -20,6 +21,7 @@ ASK_AGAIN_SECONDS = 1.0
 
 def ask(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]) -> Grant | Denial | None:
     """The answer; None once nobody wants it any more. A Redis that is away is waited for."""
+    said = Repeated(log, f"the claim of {claim.job} attempt {claim.attempt}")
     while not give_up():
         try:
             with client.pipeline(transaction=False) as pipeline:
@@ -28,7 +30,7 @@ def ask(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]) -> Grant
             if answer := _answer(client, claim):
                 return answer
         except AWAY as error:
-            log.warning("claim of %s attempt %s waits for Redis: %s", claim.job, claim.attempt, error)
+            said.failed("waits for Redis: %s", error)
             time.sleep(ASK_AGAIN_SECONDS)
     return None
 

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from contract import keys
 from contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, EventBatch, Grant
 from contract.moments import Moment, reached
+from contract.repeated import Repeated
 from worker.journal import CHUNK, Header, Journal
 from worker.redis_line import AWAY, BLOCK_SECONDS, Listener, post
 
@@ -155,6 +156,7 @@ class Link(threading.Thread):
         self._beat_due = self._sent_at = 0.0
         self._answered_at = time.monotonic()
         self._away_since: float | None = None
+        self._said = Repeated(log, f"{grant.job} attempt {grant.attempt}")
 
     @property
     def acknowledged(self) -> int:
@@ -196,11 +198,11 @@ class Link(threading.Thread):
                     # A broken line is noticed at once, a silent Redis only by its silence.
                     is_silent = isinstance(error, TimeoutError | redis.TimeoutError)
                     self._away_since = self._answered_at if is_silent else time.monotonic()
-                log.warning("%s attempt %s: Redis is away (%s)", self._grant.job, self._grant.attempt, error)
+                self._said.failed("is not heard: Redis is away (%s)", error)
                 self._closing.wait(0.2 if time.monotonic() - self._answered_at < 10 else 1.0)
-            except Exception:
+            except Exception as error:
                 # This thread is the attempt's voice: nothing that one turn trips over may end it.
-                log.exception("%s attempt %s: a turn with control failed", self._grant.job, self._grant.attempt)
+                self._said.failed("failed to talk to control: %r", error, trace=True)
                 self._closing.wait(1.0)
             finally:
                 if listener is not None:
@@ -244,6 +246,7 @@ class Link(threading.Thread):
 
     def _note_answer(self) -> None:
         self._answered_at = time.monotonic()
+        self._said.went_well()
         away_since, self._away_since = self._away_since, None
         if away_since is not None and self._answered_at - away_since > OUTAGE_SECONDS:
             self.outages.put(self._answered_at - away_since)

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from contract import keys
 from contract.messages import Gpu, NodeBeat, NodeReply, RunningAttempt
+from contract.repeated import Repeated
 from worker.artifacts import store_trouble
 from worker.control import Sender
 from worker.journal import SUFFIX, UNREADABLE, Header, Journal, header_of, is_owned
@@ -61,6 +62,7 @@ class Heartbeat(threading.Thread):
         self._refused: str | None = None
         self._not_ready: str | None = None
         self._swept_at = 0.0
+        self._said = Repeated(log, "the node")
 
     def run(self) -> None:
         client = connect(self._settings.redis)
@@ -71,14 +73,16 @@ class Heartbeat(threading.Thread):
                 turn = self._beat
             except AWAY as error:
                 turn = self._beat
-                log.warning("node: Redis is away (%s)", error)
+                self._said.failed("is not heard: Redis is away (%s)", error)
                 self._canary.forgive()
                 time.sleep(min(1.0, self._settings.beat_seconds))
-            except Exception:
+            except Exception as error:
                 # This thread is the node's voice: nothing that one turn trips over may end it.
                 turn = self._beat
-                log.exception("node: a heartbeat failed")
+                self._said.failed("failed to say that it is there: %r", error, trace=True)
                 time.sleep(1.0)
+            else:
+                self._said.went_well()
 
     def say_now(self) -> None:
         """The next beat goes out at once."""

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from contract.repeated import Repeated
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def ingest(caplog: pytest.LogCaptureFixture) -> Repeated:
+    caplog.set_level(logging.INFO)
+    return Repeated(logging.getLogger("footplate.test"), "ingest")
+
+
+def test_an_outage_of_a_night_is_told_in_a_few_lines(
+    ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(8 * 3600):
+        ingest.failed("waits for the database: %s", "connection refused")
+        clock.now += 1
+
+    assert caplog.messages[:3] == [
+        "ingest waits for the database: connection refused",
+        "ingest still waits for the database: connection refused (for 60 s, 61 times)",
+        "ingest still waits for the database: connection refused (for 180 s, 181 times)",
+    ]
+    assert len(caplog.messages) < 16
+
+
+def test_another_trouble_is_said_at_once_and_the_end_once_it_is_sure(
+    ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        ingest.failed("waits for the database: %s", "locked")
+        clock.now += 1
+        ingest.failed("waits for Redis: %s", "refused")
+        ingest.went_well()
+        clock.now += 1
+    clock.now += 10
+    ingest.went_well()
+    ingest.went_well()
+
+    assert caplog.messages == [
+        "ingest waits for the database: locked",
+        "ingest waits for Redis: refused",
+        "ingest goes well again, after 5 s",
+    ]
+
+
+def test_what_comes_back_after_its_end_is_said_again(
+    ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        ingest.failed("waits for the lock")
+        clock.now += 10
+        ingest.went_well()
+
+    assert caplog.messages == ["ingest waits for the lock", "ingest goes well again, after 0 s"] * 2
+
+
+def test_only_the_first_of_many_brings_its_traceback(
+    ingest: Repeated, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        try:
+            raise ValueError("odd")
+        except ValueError as error:
+            ingest.failed("failed, and is tried again: %r", error, trace=True)
+        clock.now += 1
+
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False]
