@@ -23,6 +23,7 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
     yield from _intervals(args)
     yield from _best_model(args)
     yield from _keeping(args)
+    yield from _sharding(args)
     yield from _tracking(args)
     for one, other in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
         if getattr(args, one) and getattr(args, other):
@@ -130,6 +131,29 @@ def _tracking(args: TrainingArguments) -> Iterator[Disagreement]:
                     f"{name} is about trackio, and report_to does not name it",
                     f'set report_to to "trackio", or leave {name} out',
                 )
+
+
+def _sharding(args: TrainingArguments) -> Iterator[Disagreement]:
+    if args.fsdp and args.deepspeed:
+        yield Disagreement(
+            ("fsdp", "deepspeed"),
+            "fsdp and deepspeed both shard the model over the processes",
+            "leave one of them out",
+        )
+    settings = args.fsdp_config
+    # Older dumps of the reference's hold settings that ask for nothing.
+    asks = any(settings.values()) if isinstance(settings, dict) else settings
+    if asks and not args.fsdp:
+        yield Disagreement(
+            ("fsdp_config", "fsdp"), "fsdp_config says how to shard, and fsdp does not ask for it", "set fsdp to true"
+        )
+    shards = "fsdp" if args.fsdp else "deepspeed" if args.deepspeed else None
+    if shards and args.auto_find_batch_size:
+        yield Disagreement(
+            ("auto_find_batch_size", shards),
+            f"auto_find_batch_size cuts a batch in one process, and with {shards} all of them must do the same",
+            "leave auto_find_batch_size out, and set per_device_train_batch_size",
+        )
 
 
 def _is_multiple(whole: float, part: float) -> bool:

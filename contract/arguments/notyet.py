@@ -23,17 +23,12 @@ class NotYet:
 
 
 _HUB = "leave it out: take the files from output_dir"
-_ONE_DEVICE = "leave it out: training runs on one device"
 _OPTIM = "use one of ours, or hand in optimizers= or optimizer_cls_and_kwargs="
 
 NOT_YET: dict[str, NotYet] = {
     "optim_target_modules": NotYet(None, "leave it out: only low-rank optimizers read it, and those are declined"),
-    "average_tokens_across_devices": NotYet(True, "leave it out: on one device there is nothing to average"),
     "use_liger_kernel": NotYet(False, "leave it out: the model's own kernels run"),
     "liger_kernel_config": NotYet(None, "leave it out: the model's own kernels run"),
-    "log_on_each_node": NotYet(True, _ONE_DEVICE),
-    "eval_use_gather_object": NotYet(False, _ONE_DEVICE),
-    "save_on_each_node": NotYet(False, _ONE_DEVICE),
     "push_to_hub": NotYet(False, _HUB),
     "hub_token": NotYet(None, _HUB),
     "hub_private_repo": NotYet(None, _HUB),
@@ -41,18 +36,7 @@ NOT_YET: dict[str, NotYet] = {
     "hub_strategy": NotYet("every_save", _HUB),
     "hub_always_push": NotYet(False, _HUB),
     "hub_revision": NotYet(None, _HUB),
-    "accelerator_config": NotYet(None, _ONE_DEVICE),
-    "parallelism_config": NotYet(None, _ONE_DEVICE),
-    "ddp_find_unused_parameters": NotYet(None, _ONE_DEVICE),
-    "ddp_bucket_cap_mb": NotYet(None, _ONE_DEVICE),
-    "ddp_broadcast_buffers": NotYet(None, _ONE_DEVICE),
-    "ddp_static_graph": NotYet(None, _ONE_DEVICE),
-    "ddp_backend": NotYet(None, _ONE_DEVICE),
-    "ddp_timeout": NotYet(1800, _ONE_DEVICE),
-    "fsdp": NotYet(None, _ONE_DEVICE),
-    "fsdp_config": NotYet(None, _ONE_DEVICE),
-    "deepspeed": NotYet(None, _ONE_DEVICE),
-    "local_rank": NotYet(-1, _ONE_DEVICE),
+    "parallelism_config": NotYet(None, "leave it out, or shard the model with fsdp or deepspeed"),
 }
 
 _OTHER_OPTIMIZERS = (
@@ -73,6 +57,9 @@ SERVER_OWNED: dict[str, str] = {
     "logging_dir": "the server keeps the logs with the job",
     "overwrite_output_dir": "the server gives every attempt a folder of its own",
     "resume_from_checkpoint": "say resume_from in the spec, or POST /jobs/{id}/resume",
+    "fsdp": 'say "resources": {"strategy": {"type": "fsdp"}}',
+    "fsdp_config": 'say "resources": {"strategy": {"type": "fsdp", "config": {…}}}',
+    "deepspeed": 'say "resources": {"strategy": {"type": "deepspeed", "config": {…}}}',
     "use_cpu": 'say "resources": {"gpus_per_node": 0}',
 }
 """Names that are good in a script and not in a spec, each with what to do instead."""

@@ -20,6 +20,8 @@ from contract.errors import InvalidSpec, Problem, did_you_mean
 from contract.explain import problem, unique
 
 FIELDS = tuple(field.name for field in dataclasses.fields(TrainingArguments))
+_OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
+"""The short forms move them to the resources; what is left of them here may say that there is none."""
 _NONE: tuple[frozenset[str], str] = (frozenset(), "")
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
@@ -52,7 +54,7 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
 
 def _refused(name: str, value: object, at: str) -> Problem | None:
     """By its name alone, or by a choice that is known and not there yet."""
-    if name in SERVER_OWNED:
+    if name in SERVER_OWNED and not (name in _OF_THE_STRATEGY and value in (None, [], "", False)):
         return Problem(at, "server_owned", f"{name} is the server's", SERVER_OWNED[name])
     if name in NOT_YET:
         if NOT_YET[name].accepts(value):

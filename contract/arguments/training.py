@@ -13,7 +13,7 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from contract.arguments import groups
+from contract.arguments import distributed, groups
 from contract.arguments.agree import disagreements
 from contract.arguments.groups import CONFIG
 from contract.arguments.legacy import translated
@@ -26,6 +26,9 @@ from contract.errors import NotAvailableYet
 class TrainingArguments(
     groups.Flags,
     groups.Debugging,
+    distributed.Sharding,
+    distributed.Ddp,
+    distributed.Processes,
     groups.DataLoading,
     groups.Hardware,
     groups.Reproducibility,

@@ -642,7 +642,23 @@ def test_it_does_what_it_says(tmp_path: Path, name: str) -> None:
 
 
 _SPACES = "tests/trainer/test_trackers.py::test_trackio_s_arguments_say_which_space_and_what_becomes_of_it"
+_SEVERAL = "tests/trainer/distributed/test_ddp.py::"
 ELSEWHERE = {
+    "local_rank": f"{_SEVERAL}test_a_launcher_says_which_process_this_is",
+    "average_tokens_across_devices": f"{_SEVERAL}test_a_mean_over_each_process_s_own_tokens_is_another_curve",
+    "log_on_each_node": f"{_SEVERAL}test_who_writes_and_who_logs_on_the_second_node",
+    "save_on_each_node": f"{_SEVERAL}test_who_writes_and_who_logs_on_the_second_node",
+    "eval_use_gather_object": f"{_SEVERAL}test_predictions_that_are_no_tensors_travel_where_that_is_asked_for",
+    "accelerator_config": f"{_SEVERAL}test_gradients_meet_once_in_a_step_of_two_micro_batches",
+    "ddp_find_unused_parameters": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
+    "ddp_bucket_cap_mb": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
+    "ddp_broadcast_buffers": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
+    "ddp_static_graph": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
+    "ddp_backend": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
+    "ddp_timeout": f"{_SEVERAL}test_the_arguments_say_how_processes_talk",
+    "fsdp": f"{_SEVERAL}test_what_shards_a_model_needs_processes_to_shard_it_over",
+    "fsdp_config": f"{_SEVERAL}test_what_shards_a_model_needs_processes_to_shard_it_over",
+    "deepspeed": f"{_SEVERAL}test_what_shards_a_model_needs_processes_to_shard_it_over",
     "logging_nan_inf_filter": "tests/trainer/test_losses.py::test_a_loss_that_is_nan_is_never_hidden",
     "project": "tests/trainer/test_trackers.py::test_mlflow_gets_one_run_with_all_that_was_logged",
     **dict.fromkeys(("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), _SPACES),

@@ -27,6 +27,19 @@ class AcceleratorConfig:
     """Takes a PartialState that the script made, instead of a fresh one."""
 
     @classmethod
+    def of(cls, value: Any) -> AcceleratorConfig:
+        """From a dict, the path of a JSON file, or one that is there already."""
+        if value is None or isinstance(value, cls):
+            return value or cls()
+        if isinstance(value, str):
+            return cls.from_json_file(value)
+        known = [field.name for field in fields(cls)]
+        odd = sorted(set(value) - set(known))
+        if odd:
+            raise ValueError(f"accelerator_config has no {', '.join(odd)}. Known: {', '.join(known)}")
+        return cls(**value)
+
+    @classmethod
     def from_json_file(cls, json_file: Any) -> AcceleratorConfig:
         values = json.loads(Path(json_file).read_text(encoding="utf-8"))
         known = [field.name for field in fields(cls)]

@@ -13,7 +13,9 @@ from pydantic.dataclasses import dataclass
 
 from contract import arguments as contract_arguments
 from contract.arguments.groups import CONFIG
+from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.names import Choice, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from worker.trainer.strategies.place import Place
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +57,10 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         # As the reference has them: `args.eval_strategy.value` is read by people's callbacks.
         for name, choices in _CHOICES.items():
             setattr(self, name, choices(getattr(self, name)))
+        self.accelerator_config = AcceleratorConfig.of(self.accelerator_config)  # type: ignore[assignment]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "accelerator_config": AcceleratorConfig.of(self.accelerator_config).to_dict()}
 
     def to_sanitized_dict(self) -> dict[str, Any]:
         """For trackers: what is no number, text or truth becomes text."""
@@ -86,32 +92,39 @@ class TrainingArguments(contract_arguments.TrainingArguments):
     def device(self) -> torch.device:
         import torch
 
-        return torch.device("cuda" if torch.cuda.is_available() and not self.use_cpu else "cpu")
+        if not torch.cuda.is_available() or self.use_cpu:
+            return torch.device("cpu")
+        return torch.device("cuda", self.local_process_index) if self.world_size > 1 else torch.device("cuda")
 
     @property
     def n_gpu(self) -> int:
+        """Of this process."""
         return int(self.device.type == "cuda")
 
     @property
+    def place(self) -> Place:
+        return Place.here(self.local_rank)
+
+    @property
     def world_size(self) -> int:
-        return 1
+        return self.place.world
 
     @property
     def process_index(self) -> int:
-        return 0
+        return self.place.rank
 
     @property
     def local_process_index(self) -> int:
-        return 0
+        return self.place.local_rank
 
     @property
     def should_save(self) -> bool:
         """Whether this process writes files."""
-        return self.process_index == 0
+        return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
 
     @property
     def should_log(self) -> bool:
-        return self.local_process_index == 0
+        return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
 
     def _set(self, **values: Any) -> TrainingArguments:
         """Checked as if they had been given at first; nothing is set where one of them is wrong."""
@@ -190,6 +203,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
             log_level=level,
             logging_first_step=first_step,
             logging_nan_inf_filter=nan_inf_filter,
+            log_on_each_node=on_each_node,
             log_level_replica=replica_level,
         )
 

@@ -250,13 +250,16 @@ class ProgressCallback(TrainerCallback):
         self.bar: Any = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        if not state.is_world_process_zero:
+            return None
         from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
         self.bar = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
         return None
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
-        self.bar.update(state.global_step - self.bar.n)
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
         return None
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:

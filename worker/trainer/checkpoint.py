@@ -332,6 +332,23 @@ def _numpy_constructors() -> list[Any]:
     return [_reconstruct, numpy.ndarray, numpy.dtype, numpy.dtypes.UInt32DType]
 
 
+def rng_name(rank: int, world: int) -> str:
+    """As the reference calls them."""
+    return RNG if world == 1 else f"rng_state_{rank}.pth"
+
+
+def rng_states(folder: Path) -> list[Any]:
+    """Each process's that wrote the checkpoint."""
+    if (folder / RNG).exists() or not (folder / rng_name(0, 2)).exists():
+        return [load_tensors(folder, RNG)]
+    written = len(list(folder.glob("rng_state_*.pth")))
+    return [load_tensors(folder, rng_name(rank, 2)) for rank in range(written)]
+
+
+def holds_optimizer(folder: Path) -> bool:
+    return (folder / OPTIMIZER).exists()
+
+
 def rng_state() -> dict[str, Any]:
     """Every generator that training may draw from."""
     state: dict[str, Any] = {

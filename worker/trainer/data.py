@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from contract.arguments import TrainingArguments
 from worker.trainer.losses import items
-from worker.trainer.samplers import Batches, EpochSampler, Numbered
+from worker.trainer.samplers import ALL, Batches, EpochSampler, Numbered, Share
 from worker.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
-from worker.trainer.stream import Stream, tells_its_place
+from worker.trainer.strategies.peers import Hollow
+from worker.trainer.stream import ShareOfStream, Stream, tells_its_place
 
 log = logging.getLogger("footplate.trainer")
 
@@ -30,7 +31,12 @@ def has_length(dataset: object) -> bool:
 
 
 def make_loader(
-    dataset: Any, args: TrainingArguments, collator: Collator, batch_size: int, sampler: Sampler[Any] | None
+    dataset: Any,
+    args: TrainingArguments,
+    collator: Collator,
+    batch_size: int,
+    sampler: Sampler[Any] | None,
+    share: Share = ALL,
 ) -> DataLoader[Any]:
     """A torch loader with a private generator: torch's own would draw from the generator that dropout uses."""
     options: dict[str, Any] = {
@@ -45,12 +51,14 @@ def make_loader(
         "generator": PrivateGenerator(),
     }
     if isinstance(dataset, IterableDataset) or sampler is None:
+        if share.world > 1:
+            dataset = ShareOfStream(dataset, share, batch_size)
         return DataLoader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
     seed = args.seed if args.data_seed is None else args.data_seed
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(dataset):
         # Accelerate replaces it in the same way: an order that is a function of the epoch.
         sampler = EpochSampler(dataset, seed)
-    batches = Batches(sampler, batch_size, args.dataloader_drop_last, seed=seed)
+    batches = Batches(sampler, batch_size, args.dataloader_drop_last, seed=seed, share=share)
     return DataLoader(InWorkers(dataset) if options["num_workers"] else dataset, batch_sampler=batches, **options)
 
 
@@ -265,5 +273,6 @@ def count_items(batches: Sequence[Any], device: torch.device, *, shifts: bool) -
             labels = batch["shift_labels"]
         elif shifts:
             labels = labels[..., 1:]
-        counts.append(items(labels))
+        found = items(labels)
+        counts.append(found.zero_() if isinstance(batch, Hollow) else found)
     return torch.stack(counts).sum().to(device, non_blocking=True) if counts else None

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from worker.trainer.data import batch_length, draw_and_discard, is_ours
 from worker.trainer.losses import IGNORE, shifted
-from worker.trainer.metrics import Metric, make_metric
+from worker.trainer.metrics import Metric, Sums, make_metric
 from worker.trainer.precision import Precision, evaluating_in
 from worker.trainer.state import EvalLoopOutput, EvalPrediction
+from worker.trainer.strategies.peers import Alone, Hollow
 
 if TYPE_CHECKING:
     from worker.trainer.evaluating import Evaluating
@@ -39,32 +40,45 @@ def run(
 
     `loss_only` turns off streaming metrics too. `by_batch` hands every batch to `compute_metrics` as it comes.
     """
-    args = trainer.args
-    model = trainer.strategy.prepare_for_evaluation(trainer.model)
+    args, strategy = trainer.args, trainer.strategy
+    model = strategy.prepare_for_evaluation(trainer.model)
     metrics = [] if loss_only else [make_metric(each) for each in trainer.metrics]
     losses, exact = MeanLoss(leaves_out_not_finite=args.logging_nan_inf_filter), ExactLoss()
     kept = {name: Kept(args.eval_accumulation_steps or 1, joins=args.eval_do_concat_batches) for name in _KEPT}
     wants_inputs, wants_losses = ("inputs" in args.include_for_metrics, "loss" in args.include_for_metrics)
     computed: Mapping[str, Any] = {}
     loss_only_steps = not (keep or metrics or by_batch)
+    # Sums of ours are added up at the end; anything else needs to see all that every process saw.
+    shares = keep or by_batch or any(not isinstance(each, Sums) for each in metrics)
     trainer.callback_handler.eval_dataloader = loader
     with evaluating_in(model, _full(trainer)), _evaluating(trainer, model):
-        for batch, is_last in _marked(_opened(trainer, loader), by_batch):
+        for batch, is_last in _marked(strategy.batches(_opened(trainer, loader)), by_batch):
             loss, logits, labels = trainer.prediction_step(model, batch, loss_only_steps, ignore_keys)
-            losses.add(loss, batch_length(batch), trainer._loss_weight(batch))
-            exact.add(loss, batch, trainer)
+            counts = not isinstance(batch, Hollow)
+            if counts:
+                losses.add(loss, batch_length(batch), trainer._loss_weight(batch))
+                exact.add(loss, batch, trainer)
             if logits is not None and trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
-            _update(metrics, logits, labels, shifts=trainer.anatomy.shifts_labels)
             inputs = trainer._prepare_input(batch[trainer.anatomy.main_input]) if wants_inputs else None
-            if keep:
-                for name, value in zip(_KEPT, (logits, labels, inputs), strict=True):
-                    kept[name].add(value)
+            every = loss.repeat(batch_length(batch)) if by_batch and wants_losses and loss is not None else None
+            seen = (logits, labels, inputs, every, batch if by_batch and wants_inputs else None)
             trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
-            if by_batch and trainer.compute_metrics is not None and logits is not None and labels is not None:
-                each = loss.repeat(batch_length(batch)) if wants_losses and loss is not None else None
-                seen = EvalPrediction(logits, labels, batch if wants_inputs else None, each)
-                computed = trainer.compute_metrics(seen, compute_result=is_last) or {}
+            round_of_all = strategy.seen(seen, counts=counts, shares=shares)
+            for number, (logits, labels, inputs, every, whole) in enumerate(round_of_all, start=1):
+                _update(metrics, logits, labels, shifts=trainer.anatomy.shifts_labels)
+                if keep:
+                    for name, value in zip(_KEPT, (logits, labels, inputs), strict=True):
+                        kept[name].add(value)
+                if by_batch and trainer.compute_metrics is not None and logits is not None and labels is not None:
+                    is_final = is_last and number == len(round_of_all)
+                    one = EvalPrediction(logits, labels, whole, every)
+                    computed = trainer.compute_metrics(one, compute_result=is_final) or {}
+    losses.join(strategy.peers)
+    exact.join(strategy.peers)
+    if not shares:
+        for metric in metrics:
+            metric.join(strategy.peers.everyone)  # type: ignore[attr-defined]
     predictions, label_ids, inputs = (kept[name].arrays() for name in _KEPT)
     found = {name: value for metric in metrics for name, value in metric.compute().items()}
     if (
@@ -159,6 +173,17 @@ class MeanLoss:
             self._values += torch.stack([each.double() for each in self._on_device]).tolist()
             self._on_device.clear()
 
+    def join(self, peers: Alone) -> None:
+        """With those of the other processes, in the order in which one would have seen them."""
+        if peers.world == 1:
+            return
+        self._read()
+        told = peers.everyone((self._values, self._counts, self.samples, self.seen))
+        rounds = range(max(len(values) for values, *_ in told))
+        each = [(values[at], counts[at]) for at in rounds for values, counts, *_ in told if at < len(values)]
+        self._values, self._counts = [value for value, _ in each], [count for _, count in each]
+        self.samples, self.seen = sum(one[2] for one in told), sum(one[3] for one in told)
+
     def per_sample(self) -> Any:
         """Every sample has the mean of its batch."""
         self._read()
@@ -189,6 +214,13 @@ class ExactLoss:
     def _sums(self) -> tuple[Tensor, Tensor]:
         totals, counts = zip(*self._parts, strict=True)
         return torch.stack([each.double() for each in totals]).sum(), torch.stack(counts).sum()
+
+    def join(self, peers: Alone) -> None:
+        if peers.world == 1:
+            return
+        total, count = self._sums() if self._parts else (None, None)
+        told = peers.everyone(None if total is None or count is None else (total.cpu(), count.cpu()))
+        self._parts = [each for each in told if each is not None]
 
     def found(self, samples: int) -> dict[str, float]:
         if not self._parts:

@@ -18,7 +18,8 @@ class Loading(Parts):
         if self.train_dataset is None:
             raise ValueError("training needs a train_dataset")
         sampler = self._get_train_sampler(self.train_dataset)
-        return self._loader(self.train_dataset, self._train_batch_size, sampler)
+        evens = self.strategy.accelerator_config.even_batches
+        return self._loader(self.train_dataset, self._train_batch_size, sampler, evens=evens)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -31,12 +32,13 @@ class Loading(Parts):
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         return self._loader(test_dataset, self.args.eval_batch_size, self._get_eval_sampler(test_dataset))
 
-    def _loader(self, dataset: Any, batch_size: int, sampler: Sampler[Any] | None) -> Any:
+    def _loader(self, dataset: Any, batch_size: int, sampler: Sampler[Any] | None, *, evens: bool = False) -> Any:
         collator = self.data_collator
         if self.args.remove_unused_columns and not self.anatomy.takes_anything:
             keep = [*self._signature_columns, "labels"]
             dataset, collator = without_columns(dataset, keep), DropUnused(collator, keep)
-        return self.strategy.prepare_loader(make_loader(dataset, self.args, collator, batch_size, sampler))
+        size, share = self.strategy.batch_size(batch_size), self.strategy.share(evens=evens)
+        return self.strategy.prepare_loader(make_loader(dataset, self.args, collator, size, sampler, share))
 
     @property
     def _signature_columns(self) -> list[str]:
@@ -52,12 +54,11 @@ class Loading(Parts):
             return SequentialSampler(dataset)
         if args.train_sampling_strategy == "random":
             return EpochSampler(dataset, self.data_seed)
-        lengths, step = self._lengths(dataset), self._train_batch_size * args.gradient_accumulation_steps
+        lengths, step = self._lengths(dataset), self.get_total_train_batch_size(args)
         if args.train_sampling_strategy == "group_by_length":
             return LengthGroupedSampler(step, lengths=lengths)
-        return BatchRebalanceSampler(
-            lengths, step, args.gradient_accumulation_steps, drop_last=args.dataloader_drop_last
-        )
+        groups = args.gradient_accumulation_steps * self.strategy.peers.world
+        return BatchRebalanceSampler(lengths, step, groups, drop_last=args.dataloader_drop_last)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[Any] | None:
         if not has_length(eval_dataset):
@@ -78,7 +79,8 @@ class Loading(Parts):
 
     def get_total_train_batch_size(self, args: contract_arguments.TrainingArguments) -> int:
         """Samples that one optimizer step sees, over all processes."""
-        return self._train_batch_size * args.gradient_accumulation_steps
+        size = self.strategy.batch_size(self._train_batch_size)
+        return size * args.gradient_accumulation_steps * self.strategy.peers.world
 
     def get_tp_size(self) -> int:
         return self.strategy.tensor_parallel

@@ -90,7 +90,7 @@ def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, rng: Store
             places=rng.places if rng else None,
             restore=rng.restore if rng else None,
         )
-        _run_epoch(trainer, plan, step, epoch, done, skip, trainer._epoch)
+        _run_epoch(trainer, plan, step, epoch, done, skip, trainer.strategy.epoch(trainer._epoch, loader))
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         log_evaluate_save(trainer)
         trainer._epoch, done, skip, rng = None, 0, 0, None

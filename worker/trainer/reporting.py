@@ -52,11 +52,12 @@ class Reporting(Parts):
         self.log(logs, self._started)
 
     def _take_loss(self) -> Taken:
-        return self._step.tally.take()
+        """Since the last time, and of all processes."""
+        return self._step.tally.take().joined(self.strategy.peers)
 
     def store_flos(self) -> None:
         """Into the state, and the count begins again."""
-        self.state.total_flos += self.current_flos
+        self.state.total_flos += self.strategy.peers.total(self.current_flos)
         self.current_flos = 0.0
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:

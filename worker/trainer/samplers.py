@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -143,6 +144,22 @@ def _cut(samples: list[int], counts: list[int]) -> list[list[int]]:
     return [samples[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
+@dataclass(frozen=True)
+class Share:
+    """Of every round of batches, one per process, this process's."""
+
+    rank: int = 0
+    world: int = 1
+    evens: bool = False
+    """Samples from the beginning fill the last round up, so that all processes have as much. Else the last of them may
+    have fewer, or a batch less."""
+    agree: Callable[[Callable[[], Any]], Any] = lambda make: make()
+    """An order that is drawn at random must be the same one in every process."""
+
+
+ALL = Share()
+
+
 class Numbered(list[int]):
     """A batch's samples, and what to seed the process with that reads them: a function of epoch and place."""
 
@@ -160,8 +177,9 @@ class Batches(Sampler[list[int]]):
     What is left out is never loaded. With our own sampler it is not even walked over.
     """
 
-    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, *, seed: int = 0) -> None:
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, *, seed: int = 0, share: Share = ALL) -> None:
         self.sampler, self.batch_size, self.drop_last, self.seed = sampler, batch_size, drop_last, seed
+        self.share = share
         self.epoch = self._skip = 0
         self._drawn: Any = None
 
@@ -179,32 +197,50 @@ class Batches(Sampler[list[int]]):
         skip, drawn = self._skip, self._drawn
         self._skip, self._drawn = 0, None
         order = self._whole() if drawn is None else drawn
-        own = isinstance(self.sampler, BatchRebalanceSampler)
-        batches = iter(order[skip:]) if own else self._cut(order, skip * self.batch_size)
-        for number, batch in enumerate(batches, start=skip):
+        share, rounds = self.share, self._rounds(len(order))
+        for number in range(skip * share.world + share.rank, rounds * share.world, share.world):
+            batch = self._cut(order, number)
+            if not batch:
+                return  # the others of this round have the last samples
             yield Numbered(batch, (self.seed * 1_000_003 + self.epoch * 1_000_000_007 + number) % 2**63)
 
     def _whole(self) -> Any:
-        return list(self.sampler) if isinstance(self.sampler, BatchRebalanceSampler) else _order(self.sampler)
+        if isinstance(self.sampler, BatchRebalanceSampler):
+            return list(self.sampler)
+        if isinstance(self.sampler, (EpochSampler, SequentialSampler)):
+            return _order(self.sampler)
+        return self.share.agree(lambda: _order(self.sampler))
 
     def samples(self, first: int, count: int) -> list[int]:
         """Those of so many batches of this epoch. Empty where the order cannot be told without drawing it anew."""
         if not isinstance(self.sampler, (EpochSampler, SequentialSampler)):
             return []
-        order = _order(self.sampler)[first * self.batch_size : (first + count) * self.batch_size]
-        return order.tolist() if isinstance(order, torch.Tensor) else list(order)
+        order, share = _order(self.sampler), self.share
+        numbers = range(first * share.world + share.rank, (first + count) * share.world, share.world)
+        return [sample for number in numbers for sample in self._cut(order, number)]
 
-    def _cut(self, order: Any, first: int) -> Iterator[list[int]]:
-        for start in range(first, len(order), self.batch_size):
-            batch = order[start : start + self.batch_size]
-            if len(batch) == self.batch_size or not self.drop_last:
-                yield batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
+    def _cut(self, order: Any, number: int) -> list[int]:
+        """Batch number so many of all processes'."""
+        if isinstance(self.sampler, BatchRebalanceSampler):
+            return list(order[number % len(order)]) if number < len(order) or self.share.evens else []
+        start = number * self.batch_size
+        batch = order[start : start + self.batch_size]
+        batch = batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
+        if self.share.evens and len(batch) < self.batch_size:
+            # On from the beginning, and around as often as it takes where the data is less than one round.
+            places = range(max(start, len(order)), start + self.batch_size)
+            batch += [int(order[place % len(order)]) for place in places]
+        return batch
 
     def __len__(self) -> int:
-        samples = len(self.sampler)
-        if isinstance(self.sampler, BatchRebalanceSampler):
-            return samples
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        """In every process; it may be that the last one is another's only."""
+        return self._rounds(len(self.sampler))
+
+    def _rounds(self, entries: int) -> int:
+        """Of one batch per process. A sampler's entries are samples, or batches already."""
+        size = 1 if isinstance(self.sampler, BatchRebalanceSampler) else self.batch_size
+        in_a_round = size * self.share.world
+        return entries // in_a_round if self.drop_last else -(-entries // in_a_round)
 
 
 def _order(sampler: Any) -> torch.Tensor | range | list[int]:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -18,6 +18,7 @@ from worker.trainer import checkpoint as files
 from worker.trainer.background import copied
 from worker.trainer.parts import Parts
 from worker.trainer.state import TrainerState
+from worker.trainer.strategies.peers import Alone
 
 log = logging.getLogger("footplate.trainer")
 
@@ -49,11 +50,17 @@ class SaveFailed:
 class Saving(Parts):
     """The Trainer's files. What a checkpoint is made of, and how it comes back, stands below."""
 
+    if TYPE_CHECKING:  # of the other parts
+        get_total_train_batch_size: Callable[..., int]
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The model's weights, with its config and the processor where they can save themselves."""
+        weights = self.strategy.whole_weights(self.model, _internal_call=_internal_call)
+        if not self.args.should_save:
+            return
         folder = Path(output_dir or self.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
-        self._save(str(folder))
+        self._save(str(folder), **({} if weights is None else {"state_dict": weights}))
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir or ".")
@@ -107,7 +114,7 @@ class Saving(Parts):
             self.control = self.callback_handler.on_save(self.args, self.state, self.control, saved)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        files.load_weights(model if model is not None else self.model, Path(resume_from_checkpoint))
+        self.strategy.load_weights(model if model is not None else self.model, Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(str(self.state.best_model_checkpoint))
@@ -119,15 +126,27 @@ def warn_that_saving_failed(failed: SaveFailed) -> None:
 
 
 def save(trainer: Saving) -> files.Checkpoint:
-    """Commits a checkpoint of where the trainer stands, then lets go of the oldest."""
+    """Commits a checkpoint of where the trainer stands, then lets go of the oldest.
+
+    What processes have to bring together they bring together before anything is written: a disk that is full in one
+    of them leaves none waiting.
+    """
     parent = _note_best(trainer)
     step, stamp = trainer.state.global_step, trainer.checkpoint_stamp
+    progress = _progress(trainer)
 
     def write(folder: Path) -> None:
         trainer.save_model(str(folder), _internal_call=True)
-        _write_progress(_progress(trainer), folder)
+        _write_progress(progress, folder)
 
-    return let_go(trainer, files.commit(parent, step, write, stamp))
+    def commit() -> files.Checkpoint:
+        return let_go(trainer, files.commit(parent, step, write, stamp))
+
+    def follow() -> None:
+        trainer.save_model(str(parent / f"checkpoint-{step}"), _internal_call=True)
+
+    with trainer.strategy.gathered(trainer.model):
+        return trainer.strategy.written(commit, follow)
 
 
 def start_in_background(trainer: Saving) -> None:
@@ -152,7 +171,9 @@ def saves_plainly(trainer: Saving) -> bool:
 def _note_best(trainer: Saving) -> Path:
     state, parent = trainer.state, Path(trainer.args.output_dir or ".")
     best = parent / f"checkpoint-{state.best_global_step}"
-    if state.best_global_step and (best.exists() or state.best_global_step == state.global_step):
+    if state.best_global_step and (
+        state.best_global_step == state.global_step or trainer.strategy.peers.first(best.exists)
+    ):
         state.best_model_checkpoint = str(best)
     return parent
 
@@ -160,9 +181,10 @@ def _note_best(trainer: Saving) -> Path:
 def _note_best_that_stands(trainer: Saving) -> None:
     """A checkpoint that could not be written is nobody's best: the next one is protected, and loaded in the end."""
     state, parent = trainer.state, Path(trainer.args.output_dir or ".")
-    if state.best_model_checkpoint is None or Path(state.best_model_checkpoint).is_dir():
+    peers = trainer.strategy.peers
+    if state.best_model_checkpoint is None or peers.first(Path(state.best_model_checkpoint).is_dir):
         return
-    there = best_steps(trainer, parent)
+    there = peers.first(lambda: best_steps(trainer, parent))
     state.best_model_checkpoint = str(parent / f"checkpoint-{there[0]}") if there else None
 
 
@@ -193,18 +215,19 @@ def best_steps(trainer: Saving, parent: Path) -> list[int]:
 
 def _progress(trainer: Saving) -> dict[str, Any]:
     """What a checkpoint holds beside the model, by file."""
-    state, args = trainer.state, trainer.args
+    state, args, strategy = trainer.state, trainer.args, trainer.strategy
     state.stateful_callbacks = _callback_states(trainer)
-    told = {files.STATE: state.to_json_string(), files.ARGUMENTS: args.to_json_string() + "\n"}
+    arguments = {**args.to_dict(), **_company(trainer)}
+    told = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}
     if args.save_only_model:
         return told
     places = {"places": trainer._epoch.places()} if trainer._epoch is not None else {}
-    scale = trainer.strategy.scale
+    rngs = strategy.peers.everyone({**files.rng_state(), **places})
     return {
-        **({} if scale is None else {files.SCALER: scale.state_dict()}),
-        files.OPTIMIZER: trainer.strategy.plain_optimizer(trainer.optimizer).state_dict(),
+        **({} if strategy.scale is None else {files.SCALER: strategy.scale.state_dict()}),
+        files.OPTIMIZER: strategy.optimizer_state(trainer.optimizer),
         files.SCHEDULER: trainer.lr_scheduler.state_dict(),
-        files.RNG: {**files.rng_state(), **places},
+        **{files.rng_name(rank, len(rngs)): each for rank, each in enumerate(rngs)},
         **told,
     }
 
@@ -234,13 +257,23 @@ def _callback_states(trainer: Saving) -> dict[str, Any]:
 
 
 def find(trainer: Saving, asked: str | Path | bool | None) -> Path | None:
-    """The folder to continue from, verified, with True meaning the newest complete one in output_dir."""
+    """The folder to continue from, verified, with True meaning the newest complete one in output_dir.
+
+    The main process finds and verifies it; what a save that died has left behind goes before.
+    """
+    peers, parent = trainer.strategy.peers, Path(trainer.args.output_dir or ".")
+    if trainer.args.should_save:
+        files.sweep(parent)
+    return peers.first(lambda: _find(parent, asked))
+
+
+def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
     if asked is None or asked is False:
         return None
     if asked is True:
-        newest = files.latest_checkpoint(trainer.args.output_dir or ".")
+        newest = files.latest_checkpoint(parent)
         if newest is None:
-            raise ValueError(f"no complete checkpoint in {trainer.args.output_dir} to resume from")
+            raise ValueError(f"no complete checkpoint in {parent} to resume from")
         return newest
     folder = Path(asked)
     if isinstance(asked, files.Verified):
@@ -256,19 +289,9 @@ def find(trainer: Saving, asked: str | Path | bool | None) -> Path | None:
 
 def load_state(trainer: Saving, folder: Path) -> TrainerState:
     """Progress from the checkpoint; every interval and limit from the arguments."""
-    if not (folder / files.OPTIMIZER).exists() and (folder / files.MODEL).exists():
-        raise ValueError(
-            f"{folder.name} holds a model only, as save_only_model asked for: nothing can continue from it. Load its "
-            "weights into the model and start anew"
-        )
-    path = folder / files.STATE
-    if not path.is_file():
-        raise CheckpointCorrupt(f"{folder.name}: {files.STATE} is missing")
-    _compare_arguments(trainer, folder)
-    state = TrainerState.load_from_json(path)
-    if state.best_model_checkpoint and not Path(state.best_model_checkpoint).is_dir():
-        log.warning("the best checkpoint %s is gone, and forgotten", state.best_model_checkpoint)
-        state.best_model_checkpoint = None
+    state, arguments = trainer.strategy.peers.first(lambda: _read_state(folder))
+    if arguments is not None:
+        _compare_arguments(trainer, folder, arguments)
     if not trainer.args.restore_callback_states_from_checkpoint:
         return state
     stored = {name: list(_as_list(value)) for name, value in state.stateful_callbacks.items()}
@@ -279,25 +302,49 @@ def load_state(trainer: Saving, folder: Path) -> TrainerState:
     return state
 
 
+def _read_state(folder: Path) -> tuple[TrainerState, dict[str, Any] | None]:
+    """And with which arguments it was made."""
+    if not files.holds_optimizer(folder) and (folder / files.MODEL).exists():
+        raise ValueError(
+            f"{folder.name} holds a model only, as save_only_model asked for: nothing can continue from it. Load its "
+            "weights into the model and start anew"
+        )
+    path = folder / files.STATE
+    if not path.is_file():
+        raise CheckpointCorrupt(f"{folder.name}: {files.STATE} is missing")
+    state = TrainerState.load_from_json(path)
+    if state.best_model_checkpoint and not Path(state.best_model_checkpoint).is_dir():
+        log.warning("the best checkpoint %s is gone, and forgotten", state.best_model_checkpoint)
+        state.best_model_checkpoint = None
+    arguments = folder / files.ARGUMENTS
+    return state, json.loads(arguments.read_text(encoding="utf-8")) if arguments.is_file() else None
+
+
 def load_optimizer(trainer: Saving, folder: Path) -> None:
     """Moments and steps come back; rates and decays stay what the arguments say."""
-    optimizer = trainer.strategy.plain_optimizer(trainer.optimizer)
-    stored = files.load_tensors(folder, files.OPTIMIZER)
-    schedule = files.load_tensors(folder, files.SCHEDULER)
-    if trainer.strategy.scale is not None and (folder / files.SCALER).exists():
-        trainer.strategy.scale.load_state_dict(files.load_tensors(folder, files.SCALER))
-    scheduler = trainer.lr_scheduler
+    strategy, scheduler = trainer.strategy, trainer.lr_scheduler
+    optimizer = strategy.plain_optimizer(trainer.optimizer)
+    stored = strategy.stored_optimizer(optimizer, folder)
+    schedule, scale = strategy.peers.first(lambda: _read_schedule(folder))
+    if strategy.scale is not None and scale is not None:
+        strategy.scale.load_state_dict(scale)
     if not (trainer.made_schedule and isinstance(scheduler, LambdaLR)):
-        optimizer.load_state_dict(stored)
+        strategy.load_optimizer(optimizer, stored)
         scheduler.load_state_dict(schedule)
         return
-    optimizer.load_state_dict({"state": stored["state"], "param_groups": _options_of(optimizer, stored)})
+    strategy.load_optimizer(optimizer, {"state": stored["state"], "param_groups": _options_of(optimizer, stored)})
     scheduler.last_epoch = schedule["last_epoch"]
     scheduler._step_count = schedule["_step_count"]
     rates = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
     scheduler._last_lr = [base * shape(scheduler.last_epoch) for base, shape in rates]
     for group, rate in zip(optimizer.param_groups, scheduler._last_lr, strict=True):
         group["lr"] = rate
+
+
+def _read_schedule(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """And the loss scale, where there is one."""
+    scale = files.load_tensors(folder, files.SCALER) if (folder / files.SCALER).exists() else None
+    return files.load_tensors(folder, files.SCHEDULER), scale
 
 
 def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, Any]]:
@@ -313,8 +360,17 @@ def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, 
 class StoredRng:
     """Read at once, so that a missing or broken file is told before training starts."""
 
-    def __init__(self, folder: Path) -> None:
-        self._state = files.load_tensors(folder, files.RNG)
+    def __init__(self, folder: Path, peers: Alone) -> None:
+        states = peers.first(lambda: files.rng_states(folder))
+        if len(states) != peers.world:
+            log.warning(
+                "%s was written by %d processes and is continued by %d: the data goes on where it was, and what is "
+                "drawn at random, such as dropout, is another",
+                folder.name,
+                len(states),
+                peers.world,
+            )
+        self._state = dict(states[peers.rank if len(states) == peers.world else 0])
         self.places: dict[str, Any] = self._state.pop("places", {})
         """Where the generators stood as the epoch was opened, and before a batch was read ahead."""
 
@@ -322,12 +378,27 @@ class StoredRng:
         files.set_rng_state(self._state)
 
 
-def _compare_arguments(trainer: Saving, folder: Path) -> None:
-    path = folder / files.ARGUMENTS
-    if not path.is_file():
-        return
-    then, now = json.loads(path.read_text(encoding="utf-8")), trainer.args.to_dict()
+def _company(trainer: Saving) -> dict[str, int]:
+    """Beside the arguments: where in the data a step is, however many processes make it."""
+    samples = trainer.get_total_train_batch_size(trainer.args)
+    return {"world_size": trainer.strategy.peers.world, "samples_per_step": samples}
+
+
+def _compare_arguments(trainer: Saving, folder: Path, then: dict[str, Any]) -> None:
+    now, company = trainer.args.to_dict(), _company(trainer)
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
+    if then.get("world_size", 1) != company["world_size"]:
+        # As many samples in a step, cut in another way, are at the same place in the data.
+        changes.pop("per_device_train_batch_size", None)
+        changes.pop("gradient_accumulation_steps", None)
+        before = then.get("samples_per_step", company["samples_per_step"])
+        if before != company["samples_per_step"] and not trainer.args.ignore_data_skip:
+            raise ValueError(
+                f"{folder.name} was written by {then.get('world_size', 1)} processes, whose steps had "
+                f"{before} samples, and this run's {company['world_size']} make steps of "
+                f"{company['samples_per_step']}: change per_device_train_batch_size or gradient_accumulation_steps, or "
+                "set ignore_data_skip=True to begin the epoch's data anew"
+            )
     changes.pop("output_dir", None)
     fixed = [name for name in FIXED if name in changes and (name == "optim" or not trainer.args.ignore_data_skip)]
     if fixed:

@@ -105,12 +105,6 @@ class Step:
             parameter.grad = None
 
 
-def make_step(trainer: Trainer) -> Step:
-    from worker.trainer.fitting import FittingStep
-
-    return FittingStep(trainer) if trainer.args.auto_find_batch_size else Step(trainer)
-
-
 def micro_step(trainer: Trainer, model: Any) -> MicroStep:
     """The trainer's own `training_step` where anything of it is overridden; else the same without its hulls."""
     from worker.trainer.trainer import Trainer as Plain
@@ -123,7 +117,16 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
         return partial(trainer.training_step, model)
     to_device, loss_of = trainer.strategy.to_device, trainer.loss_of
     backward = backward_of(trainer.strategy, trainer.optimizer)
-    forced = trainer.loss_is_scaled_for_ga
+    forced, factor = trainer.loss_is_scaled_for_ga, trainer.strategy.loss_factor
+
+    def run_among_others(batch: Any, items: Tensor | int | None) -> Tensor:
+        loss, _, scaled = loss_of(model, to_device(batch), items)
+        if scaled if forced is None else forced:
+            loss = loss * factor
+        else:
+            loss = loss / trainer.current_gradient_accumulation_steps
+        backward(loss)
+        return loss.detach()
 
     def run(batch: Any, items: Tensor | int | None) -> Tensor:
         loss, _, scaled = loss_of(model, to_device(batch), items)
@@ -132,7 +135,7 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
         backward(loss)
         return loss.detach()
 
-    return run
+    return run if factor == 1 else run_among_others
 
 
 def is_overridden(trainer: Any, name: str, plain: type) -> bool:

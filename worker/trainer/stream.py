@@ -6,12 +6,15 @@ processes have a copy each, so each batch brings along where its process stood w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from worker.trainer.samplers import Share
 
 Collator = Callable[[Sequence[Any]], Any]
 
@@ -23,6 +26,26 @@ class Placed:
     batch: Any
     process: int
     state: dict[str, Any]
+
+
+class ShareOfStream(IterableDataset[Any]):
+    """Of every round of batches, one per process, this process's. Each reads the stream by itself, so nobody waits for
+    another, and takes its own: nothing comes twice. A round is read whole, so the stream is at the same place in all.
+    """
+
+    def __init__(self, stream: Any, share: Share, batch_size: int) -> None:
+        self.stream, self.share, self.batch_size = stream, share, batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        samples, size = iter(self.stream), self.batch_size
+        while whole := list(islice(samples, size * self.share.world)):
+            yield from whole[self.share.rank * size : (self.share.rank + 1) * size]
+
+    def __getattr__(self, name: str) -> Any:
+        # Its place, its epoch and whatever else it can be asked.
+        if name == "stream":
+            raise AttributeError(name)
+        return getattr(self.stream, name)
 
 
 def tells_its_place(loader: Any) -> bool:

@@ -10,6 +10,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from worker.trainer.strategies.peers import Alone
+
 _FOLD_AT = 512
 
 
@@ -19,6 +21,14 @@ class Taken:
     """The sum of the steps' losses, one that is NaN or infinite left out where the arguments ask for that."""
     not_finite: list[int]
     """Steps, counted from the last reading, in which a micro-batch's loss was NaN or infinite."""
+
+    def joined(self, peers: Alone) -> Taken:
+        """With those of all processes: a loss is a mean over them, and one that is NaN in one of them is."""
+        if peers.world == 1:
+            return self
+        every = peers.everyone((self.total, self.not_finite))
+        total = sum(total for total, _ in every) / len(every)
+        return Taken(total, sorted({step for _, steps in every for step in steps}))
 
 
 class Tally:

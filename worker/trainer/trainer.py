@@ -18,12 +18,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from contract import arguments as contract_arguments
 from contract.errors import NotAvailableYet
-from worker.trainer import checkpoint as files
 from worker.trainer import losses, saving
 from worker.trainer.anatomy import Anatomy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.background import Background
-from worker.trainer.callbacks import CallbackHandler, TrainerCallback, default_callbacks
+from worker.trainer.callbacks import TrainerCallback, default_callbacks
 from worker.trainer.collators import choose_collator
 from worker.trainer.data import Collator, count_items
 from worker.trainer.declined import NOT_YET, refuse_overrides
@@ -43,8 +42,7 @@ from worker.trainer.seeds import enable_full_determinism
 from worker.trainer.seeds import set_seed as set_seed
 from worker.trainer.shaping import shaped
 from worker.trainer.state import TrainerControl, TrainerState, TrainOutput
-from worker.trainer.step import make_step
-from worker.trainer.strategies.single import Single
+from worker.trainer.strategies.choose import choose
 from worker.trainer.validate import validate
 from worker.trainer.watching import Memory, watchers
 
@@ -117,10 +115,10 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
         self._ignore_keys_for_eval = None
         self._epoch = None
         self.is_in_train = False
-        self.state, self.control = TrainerState(), TrainerControl()
+        self.state, self.control = self._known_place(TrainerState()), TrainerControl()
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self.current_flos = 0.0
-        self.callback_handler = CallbackHandler(
+        self.callback_handler = self.strategy.callback_handler(
             [
                 *default_callbacks(self.args),
                 *([FollowEpochs()] if named is not None else []),
@@ -140,7 +138,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
 
     def create_accelerator_and_postprocess(self) -> None:
         """Chooses where and how this runs; everything that Accelerate does, it does for the strategy."""
-        self.strategy = Single(self.args)
+        self.strategy = choose(self.args)
         self.accelerator = self.strategy.accelerator
 
     def _seed(self) -> None:
@@ -179,24 +177,26 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
                 self.optimizer = self.lr_scheduler = None
             with shaped(self):
                 return self._train(resume_from_checkpoint)
+        except BaseException as error:
+            self.strategy.peers.failed(error)
+            raise
         finally:
             self.is_in_train = False
 
     def _train(self, resume_from: str | Path | bool | None) -> TrainOutput:
         args = self.args
         self._memory.start()
-        files.sweep(Path(args.output_dir or "."))
         folder = saving.find(self, resume_from)
         loader = self.get_train_dataloader()
         plan = Plan(*self.set_initial_training_values(args, loader))
         self.state = self._new_state(plan, folder)
         self._prepare(plan.max_steps, loader, folder)
-        rng = saving.StoredRng(folder) if folder else None
+        rng = saving.StoredRng(folder, self.strategy.peers) if folder else None
 
         self._started, self._first_step = time.time(), self.state.global_step
         self._first_token = self.state.num_input_tokens_seen
         self._last_logged_step, self._loss_taken = self.state.global_step, 0.0
-        self._step = make_step(self)
+        self._step = self.strategy.make_step(self)
         self.model_wrapped.zero_grad()
         try:
             self.control = self.callback_handler.on_train_begin(args, self.state, self.control)
@@ -228,7 +228,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
         return Plan.of(args, dataloader, total, self.num_examples(dataloader)).values()
 
     def _new_state(self, plan: Plan, folder: Path | None) -> TrainerState:
-        state = saving.load_state(self, folder) if folder else TrainerState()
+        state = self._known_place(saving.load_state(self, folder) if folder else TrainerState())
         state.compute_steps(self.args, plan.max_steps)
         state.max_steps, state.num_train_epochs = plan.max_steps, plan.epochs
         state.train_batch_size = self._train_batch_size
@@ -307,6 +307,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
     ) -> Any:
         """The model's own loss, `compute_loss_func`'s, or the one that fits logits and labels."""
         loss, outputs, self._loss_is_scaled = self.loss_of(model, inputs, num_items_in_batch)
+        if self.strategy.loss_factor != 1 and self._is_scaled(num_items_in_batch) and torch.is_grad_enabled():
+            loss = loss * self.strategy.loss_factor
         return (loss, outputs) if return_outputs else loss
 
     def loss_of(
@@ -371,6 +373,13 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
 
     def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         self.callback_handler.remove_callback(callback)
+
+    def _known_place(self, state: TrainerState) -> TrainerState:
+        state.is_local_process_zero, state.is_world_process_zero = (
+            self.is_local_process_zero(),
+            self.is_world_process_zero(),
+        )
+        return state
 
     def is_local_process_zero(self) -> bool:
         return self.args.local_process_index == 0

@@ -56,7 +56,8 @@ class StopOnNan(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.steps and state.global_step < state.max_steps:
             return
-        in_a_row = self.trainer._step.tally.not_finite_in_a_row()
+        # A step is lost where one process's part of it is.
+        in_a_row = self.trainer.strategy.peers.most(self.trainer._step.tally.not_finite_in_a_row())
         if in_a_row >= self.steps:
             last = state.global_step
             raise FloatingPointError(

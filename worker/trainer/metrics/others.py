@@ -30,6 +30,8 @@ class TorchMetric:
     def update(self, logits: Tensor, labels: Tensor) -> None:
         if self._made is None:
             self._made = self._kind(**{**_about_classes(self._kind, logits, labels), **self._options})
+        # Each process is shown what all of them saw: adding up once more would count all of it again.
+        self._made.sync_on_compute = False
         self._made.to(logits.device).update(*_as_they_want(type(self._made), logits, labels))
 
     def compute(self) -> dict[str, float]:

@@ -31,9 +31,13 @@ class Sums:
             value = value.double() if value.is_floating_point() else value.long()
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
-    def reduce(self, over_processes: Callable[[Tensor], Tensor]) -> None:
-        """Replaces each sum by what `over_processes` makes of it: the sum over all of them."""
-        self.sums = {name: over_processes(value) for name, value in self.sums.items()}
+    def join(self, everyone: Callable[[dict[str, Tensor]], list[dict[str, Tensor]]]) -> None:
+        """With those of all processes; one that saw nothing has none."""
+        found: dict[str, Tensor] = {}
+        for each in everyone({name: value.cpu() for name, value in self.sums.items()}):
+            for name, value in each.items():
+                found[name] = found[name] + value if name in found else value
+        self.sums = found
 
     def compute(self) -> dict[str, float]:
         """NaN where nothing was counted."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -16,7 +18,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from contract.arguments import TrainingArguments
+from worker.trainer import checkpoint as files
+from worker.trainer.accelerator_config import AcceleratorConfig
+from worker.trainer.callbacks import CallbackHandler
 from worker.trainer.precision import LossScale, autocast, precision_of
+from worker.trainer.samplers import ALL, Share
+from worker.trainer.strategies.peers import Alone
+
+T = TypeVar("T")
 
 
 class Single:
@@ -25,18 +34,37 @@ class Single:
     tensor_parallel = context_parallel = sequence_parallel = 1
     """Over how many processes one batch is shared."""
 
-    def __init__(self, args: TrainingArguments) -> None:
+    loss_factor = 1
+    """By what a loss is multiplied that is already a share of all processes' items: gradients are their mean."""
+    generates_in_step = False
+    """A model in pieces needs every process in every forward, also where its own text has ended."""
+
+    def __init__(self, args: TrainingArguments, peers: Alone | None = None) -> None:
+        self.peers = peers or Alone()
+        self.args = args
+        self.accelerator_config = AcceleratorConfig.of(args.accelerator_config)
         self.precision = precision_of(args)
         # Accelerate wants a GPU for fp16; torch computes it anywhere, and then autocast is put around forward here.
         self._casts = self.precision == "fp16" and (args.use_cpu or not torch.cuda.is_available())
         precision = "no" if self._casts else self.precision
         _forget_other_settings(precision, use_cpu=args.use_cpu)
         # For loaders that users prepare themselves: a shuffled one then has the reference's order.
-        loading = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=args.data_seed)
-        self.accelerator = Accelerator(mixed_precision=precision, cpu=args.use_cpu, dataloader_config=loading)
+        loading = DataLoaderConfiguration(
+            use_seedable_sampler=True, data_seed=args.data_seed, even_batches=self.accelerator_config.even_batches
+        )
+        self.accelerator = Accelerator(
+            mixed_precision=precision,
+            cpu=args.use_cpu,
+            dataloader_config=loading,
+            kwargs_handlers=self._handlers(),
+        )
         self.device: torch.device = self.accelerator.device
         self._moves = self.device.type != "cpu"
         self.scale: LossScale | None = None
+
+    def _handlers(self) -> list[Any]:
+        """What Accelerate is told of how processes work together."""
+        return []
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Autocast is put around `forward` here. Preparing the same model again would put it around twice."""
@@ -88,6 +116,50 @@ class Single:
         """Its loader reads one batch ahead and synchronises ranks; one device needs neither."""
         return getattr(loader, "base_dataloader", loader)
 
+    def batch_size(self, asked: int) -> int:
+        """Of one process: `split_batches` shares what is asked for among them."""
+        world = self.peers.world
+        if not self.accelerator_config.split_batches or world == 1:
+            return asked
+        if asked % world:
+            raise ValueError(
+                f"split_batches shares a batch of {asked} among {world} processes, and {asked} is not a multiple of "
+                f"{world}: change per_device_train_batch_size or per_device_eval_batch_size, or leave split_batches out"
+            )
+        return asked // world
+
+    def share(self, *, evens: bool) -> Share:
+        """Which part of the data this process reads."""
+        return Share(self.peers.rank, self.peers.world, evens, self.peers.first) if self.peers.world > 1 else ALL
+
+    def make_step(self, trainer: Any) -> Any:
+        from worker.trainer.fitting import FittingStep
+        from worker.trainer.step import Step
+
+        return FittingStep(trainer) if trainer.args.auto_find_batch_size else Step(trainer)
+
+    def callback_handler(self, *args: Any) -> CallbackHandler:
+        return CallbackHandler(*args)
+
+    def is_uneven(self, loader: Any) -> bool:
+        """Whether a process may come to have a smaller batch than another, or none."""
+        return False
+
+    def hold_back(self, model: nn.Module, holds: bool) -> None:
+        """Whether the next backward keeps its gradients to itself: a window's last one sends those of all of it."""
+
+    def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
+        """Its batches: as many in every process."""
+        return epoch
+
+    def batches(self, opened: Iterator[Any]) -> Iterator[Any]:
+        """Of an evaluation: the same."""
+        return opened
+
+    def seen(self, one: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
+        """Of a round of an evaluation: what every process saw, where `shares` asks for that, else this one."""
+        return (one,)
+
     def to_device(self, value: Any) -> Any:
         return _moved(value, self.device) if self._moves else value
 
@@ -101,6 +173,33 @@ class Single:
         if self.scale is not None:
             return self.scale.clip(parameters, max_norm)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    # Files
+
+    def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
+        """All of them, here, where `model.state_dict()` does not have them."""
+        return None
+
+    def gathered(self, model: nn.Module) -> AbstractContextManager[Any]:
+        """While it lasts, `whole_weights` has them at hand: who writes them need not wait for others."""
+        return nullcontext()
+
+    def written(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
+        """What the process that writes has committed, told to all; who does not write follows."""
+        return commit()
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        return self.plain_optimizer(optimizer).state_dict()
+
+    def load_weights(self, model: nn.Module, folder: Path) -> None:
+        files.load_weights(model, folder)
+
+    def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:
+        found: dict[str, Any] = files.load_tensors(folder, files.OPTIMIZER)
+        return found
+
+    def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        optimizer.load_state_dict(state)
 
     def forget(self, *, all_but: nn.Module) -> None:
         """Lets go of what was prepared, so that a second `train()` starts clean. This model stays prepared."""

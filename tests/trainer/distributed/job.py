@@ -1,0 +1,38 @@
+"""Runs a list of scenarios in one process of several, each a function of scenarios.py, and writes what came of it.
+
+Starting processes that import torch costs seconds; so one start runs many scenarios, and the tests read the results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+
+from tests.trainer.distributed import scenarios
+
+torch.set_num_threads(1)
+
+
+def main(asked: list[dict[str, object]], folder: Path) -> None:
+    rank = int(os.environ.get("RANK", "0"))
+    for number, scenario in enumerate(asked):
+        options = dict(scenario)
+        name = str(options.pop("run"))
+        started = time.monotonic()
+        try:
+            found = getattr(scenarios, name)(folder, **options)
+        except Exception as error:
+            notes = getattr(error, "__notes__", [])
+            found = {"error": f"{type(error).__name__}: {error}", "notes": notes, "trace": traceback.format_exc()}
+        result = {"seconds": round(time.monotonic() - started, 2), "found": found}
+        (folder / f"result-{number}-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))

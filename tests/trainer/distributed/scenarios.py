@@ -1,0 +1,407 @@
+"""What several processes are asked to do. Each returns what can be written as JSON; tests say what it must be."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.utils.data import Dataset, IterableDataset
+
+from worker.components import toy
+from worker.trainer import checkpoint as files
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.collators import default_data_collator
+from worker.trainer.named import NamedOptimizer
+from worker.trainer.testing import Events, StopAt
+from worker.trainer.trainer import Trainer, set_seed
+
+GLOBAL_BATCH = 8
+
+
+def trained(folder: Path, **values: Any) -> dict[str, Any]:
+    """A run of the small model on one global batch, however many processes share it."""
+    trainer, events = _trainer(folder, **values)
+    return _came(trainer, events, trainer.train(resume_from_checkpoint=values.get("resume", False)))
+
+
+UNEVEN = {"samples": 91, "accelerator_config": {"even_batches": False}}
+"""The last round has 8 + 3 of 16: one process has three samples and no second batch, where two share them."""
+
+
+def _trainer(
+    folder: Path,
+    *,
+    name: str,
+    samples: int = 96,
+    stop_at: int | None = None,
+    resume: bool = False,
+    text: bool = False,
+    ignore: int = 0,
+    named: bool = False,
+    stream: bool = False,
+    callbacks: tuple[Any, ...] = (),
+    kind: type[Trainer] = Trainer,
+    options: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> tuple[Trainer, Events]:
+    set_seed(7)
+    world = TrainingArguments(str(folder)).world_size
+    values = {
+        "per_device_train_batch_size": GLOBAL_BATCH // world,
+        "per_device_eval_batch_size": GLOBAL_BATCH // world,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-2,
+        "weight_decay": 0.1,
+        "warmup_steps": 2,
+        "max_steps": 8,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        **arguments,
+    }
+    events = Events()
+    options = dict(options or {})
+    if named:
+        first, second = {"lr": 1e-2}, {"lr": 3e-2}
+        options["optimizers"] = [
+            NamedOptimizer("inner", [r"layers\.[0-2]\."], args=first, schedule="linear"),
+            NamedOptimizer("rest", [r"layers\.[3-9]\."], use="sgd", args=second, schedule="linear", every=2),
+        ]
+    if stream:
+        values["remove_unused_columns"] = False
+    made = (
+        LogitsForCausalLM()
+        if ignore
+        else toy.gpt(layers=2, heads=2, width=16, context=16)
+        if text
+        else toy.mlp(hidden=16)
+    )
+    data = (lambda n, seed: toy.text(n=n, length=16, seed=seed)) if text else _points
+    trainer = kind(
+        made,
+        TrainingArguments(str(folder / name), **values),
+        train_dataset=Flow(samples) if stream else Unlike(data(samples, 0), ignore) if ignore else data(samples, 0),
+        eval_dataset=data(21, 1),
+        data_collator=Notes(),
+        callbacks=[events, *([StopAt(stop_at)] if stop_at else []), *callbacks],
+        **options,
+    )
+    return trainer, events
+
+
+class LogitsForCausalLM(nn.Module):
+    """Leaves its loss to the Trainer, which knows how many labels count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = toy.gpt(layers=2, heads=2, width=16, context=16)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.inner(input_ids)["logits"]  # type: ignore[no-any-return]
+
+
+class Unlike(Dataset[Any]):
+    """Of each sample another number of labels counts."""
+
+    def __init__(self, data: Any, ignore: int) -> None:
+        self.data, self.ignore = data, ignore
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        sample = dict(self.data[index])
+        sample["labels"] = sample["labels"].clone()
+        sample["labels"][: self.ignore * index % 13] = -100
+        return sample
+
+
+class Flow(IterableDataset[Any]):
+    """A stream that knows its place, and notes which samples were handed on."""
+
+    def __init__(self, samples: int) -> None:
+        self.data, self.at = _points(samples, 0), 0
+
+    def __iter__(self) -> Any:
+        while self.at < len(self.data):
+            self.at += 1
+            yield {**self.data[self.at - 1], "number": torch.tensor(self.at - 1)}
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Notes:
+    """A collator that notes the numbers of the samples that it is handed."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def __call__(self, samples: Any) -> Any:
+        self.seen.append([int(each.pop("number")) for each in samples if "number" in each])
+        return default_data_collator(samples)
+
+
+def _points(n: int, seed: int) -> Any:
+    return toy.classification(n=n, seed=seed)
+
+
+def _came(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
+    weights = trainer.strategy.whole_weights(trainer.model) or trainer.model.state_dict()
+    logs = [each for each in events.logs if "loss" in each]
+    return {
+        "losses": [each["loss"] for each in logs],
+        "norms": [each.get("grad_norm") for each in logs],
+        "rates": [each["learning_rate"] for each in logs],
+        "steps": output.global_step,
+        "train_loss": output.training_loss,
+        "weights": {name: torch.as_tensor(each).flatten().tolist() for name, each in weights.items()},
+        "events": events.names,
+        "strategy": type(trainer.strategy).__name__,
+        "seen": trainer.data_collator.seen,  # type: ignore[attr-defined]
+    }
+
+
+def assert_same_run(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """To what is left of a sum when it is made in another order."""
+    assert "error" not in one, one.get("trace")
+    assert one["losses"] == pytest.approx(other["losses"], rel=1e-5)
+    assert one["norms"] == pytest.approx(other["norms"], rel=1e-4)
+    assert one["rates"] == other["rates"]
+    assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
+    assert one["weights"].keys() == other["weights"].keys()
+    for name, values in one["weights"].items():
+        assert values == pytest.approx(other["weights"][name], rel=1e-3, abs=2e-5), name
+
+
+def resumed(folder: Path, *, name: str, at: int, **values: Any) -> dict[str, Any]:
+    """Stopped after so many steps and gone on with: both halves, with all that decides how training goes on."""
+    whole = trained(folder, name=f"{name}-whole", **values)
+    first = trained(folder, name=name, stop_at=at, **values)
+    rest = trained(folder, name=name, resume=True, **values)
+    return {"whole": whole, "first": first, "rest": rest}
+
+
+def evaluated(folder: Path, *, name: str, samples: int = 21, **values: Any) -> dict[str, Any]:
+    """Evaluation and prediction of an untrained model, by streaming metrics and by one that needs everything."""
+
+    def accuracy(found: Any) -> dict[str, float]:
+        return {"own": float((found.predictions.argmax(-1) == found.label_ids).mean()), "seen": len(found.label_ids)}
+
+    metrics = ["accuracy", "f1_weighted", "auroc"]
+    streams, _ = _trainer(folder, name=name, options={"metrics": metrics}, **values)
+    keeps, _ = _trainer(
+        folder, name=name, options={"metrics": ["torchmetrics/Accuracy"], "compute_metrics": accuracy}, **values
+    )
+    data = _points(samples, 1)
+    found = keeps.predict(data)
+    return {
+        "streamed": _timeless(streams.evaluate(data)),
+        "kept": _timeless(keeps.evaluate(data)),
+        "labels": found.label_ids.tolist(),
+        "predictions": found.predictions.tolist(),
+        "metrics": _timeless(found.metrics or {}),
+    }
+
+
+def evaluated_by_batch(folder: Path, **values: Any) -> dict[str, Any]:
+    seen: list[int] = []
+    ends = []
+
+    def count(found: Any, compute_result: bool) -> dict[str, float]:
+        seen.extend(found.label_ids.tolist())
+        ends.append(compute_result)
+        return {"seen": len(seen)} if compute_result else {}
+
+    trainer, _ = _trainer(folder, name="by", options={"compute_metrics": count}, batch_eval_metrics=True, **values)
+    trainer.evaluate()
+    return {"seen": seen, "ends": ends}
+
+
+def counted_tokens(folder: Path, **values: Any) -> dict[str, Any]:
+    trainer, _ = _trainer(folder, name="tokens", text=True, **values)
+    trainer.train()
+    return {"tokens": trainer.state.num_input_tokens_seen}
+
+
+def _timeless(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.endswith(("runtime", "per_second"))}
+
+
+class OnOne(TrainerCallback):
+    """Does something at the end of a step, or when something is logged, in one process only."""
+
+    def __init__(self, rank: int, step: int, what: Callable[[Any], None], event: str = "on_step_end") -> None:
+        self.rank, self.step, self.what = rank, step, what
+        setattr(self, event, self._act)
+
+    def _act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.process_index == self.rank and state.global_step == self.step:
+            self.what(control)
+
+
+def stopped_by_one(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
+    def stop(control: Any) -> None:
+        control.should_training_stop = True
+
+    def terminate(control: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if how == "signal":
+        values["enable_jit_checkpoint"] = True
+    event = {"callback": "on_step_end", "signal": "on_step_begin", "log": "on_log"}[how]
+    what = terminate if how == "signal" else stop
+    trainer, events = _trainer(folder, name=how, callbacks=(OnOne(1, 3, what, event),), **values)
+    came = _came(trainer, events, trainer.train())
+    return {**came, "files": sorted(path.name for path in (folder / how).glob("checkpoint-*"))}
+
+
+def lost_by_one(folder: Path, **values: Any) -> dict[str, Any]:
+    """One process's data makes a NaN of its loss, in every step."""
+
+    class Poisoned(Trainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            loss = super().compute_loss(*args, **kwargs)
+            return loss * float("nan") if self.args.process_index == 1 and self.state.global_step >= 2 else loss
+
+    trainer, _ = _trainer(folder, name="nan", kind=Poisoned, max_nan_steps=2, **values)
+    try:
+        trainer.train()
+    except FloatingPointError as error:
+        return {"error": str(error), "step": trainer.state.global_step}
+    return {"error": None}
+
+
+class Boom(Exception):
+    pass
+
+
+def failed_everywhere(folder: Path, **values: Any) -> dict[str, Any]:
+    """They go on together: with another batch, say."""
+
+    def fail(control: Any) -> None:
+        raise Boom("everywhere")
+
+    failing = tuple(OnOne(rank, 2, fail) for rank in (0, 1))
+    trainer, _ = _trainer(folder, name="everywhere", callbacks=failing, **values)
+    try:
+        trainer.train()
+        return {"error": None}
+    except Boom as error:
+        return {"error": str(error), **trained(folder, name="after", **values)}
+
+
+def failed_on_one(folder: Path, **values: Any) -> dict[str, Any]:
+    def fail(control: Any) -> None:
+        raise Boom("only here")
+
+    trainer, _ = _trainer(folder, name="one", callbacks=(OnOne(1, 2, fail),), **values)
+    started = time.monotonic()
+    try:
+        trainer.train()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        return {"error": said, "notes": getattr(error, "__notes__", []), "seconds": time.monotonic() - started}
+    return {"error": None}
+
+
+def synchronised(folder: Path, **values: Any) -> dict[str, Any]:
+    """How often gradients met."""
+    meetings = []
+
+    def meet(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at the annotations
+        meetings.append(bucket.index())
+        return default_hooks.allreduce_hook(dist.group.WORLD, bucket)
+
+    class Count(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            trainer.model_wrapped.register_comm_hook(None, meet)  # type: ignore[operator]
+
+    trainer, _ = _trainer(folder, name="meets", callbacks=(Count(),), **values)
+    steps = trainer.train().global_step
+    return {"steps": steps, "meetings": len(meetings)}
+
+
+def talks(folder: Path, **values: Any) -> dict[str, Any]:
+    """How the processes were told to work together. The first Trainer of a process opens the lines."""
+    trainer, _ = _trainer(folder, name="talks", **values)
+    trainer.train()
+    wrapped: Any = trainer.model_wrapped
+    group: Any = dist.group.WORLD
+    return {
+        "find_unused_parameters": wrapped.find_unused_parameters,
+        "bucket_cap_mb": wrapped.bucket_bytes_cap / 2**20,
+        "broadcast_buffers": wrapped.broadcast_buffers,
+        "static_graph": wrapped.static_graph,
+        "backend": dist.get_backend_config(),
+        "timeout": group._get_backend(torch.device("cpu")).options._timeout.total_seconds(),
+    }
+
+
+def written(folder: Path, **values: Any) -> dict[str, Any]:
+    """Who printed, who wrote, and what stands."""
+    commits, real = [], files.commit
+
+    def commit(*args: Any) -> Any:
+        commits.append(args[1])
+        return real(*args)
+
+    files.commit = commit
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            trainer, events = _trainer(folder, name="written", save_strategy="steps", save_steps=4, **values)
+            trainer.train()
+            trainer.save_model()
+    finally:
+        files.commit = real
+    return {
+        "lines": len(said.getvalue().splitlines()),
+        "commits": commits,
+        "files": sorted(path.name for path in (folder / "written" / "checkpoint-4").iterdir()),
+        "whole": sorted(path.name for path in (folder / "written").iterdir()),
+        "told": [str(each.path.name) for each in events.checkpoints],
+        "history": len(trainer.state.log_history),
+    }
+
+
+def full_disk(folder: Path, **values: Any) -> dict[str, Any]:
+    told, real = [], files.commit
+
+    def commit(*args: Any) -> Any:
+        raise files.CannotSave(f"checkpoint-{args[1]} could not be written: no space")
+
+    files.commit = commit
+    try:
+        trainer, _ = _trainer(folder, name="full", save_strategy="steps", save_steps=3, **values)
+        trainer.on_save_failed = lambda failed: told.append([failed.step, failed.error])
+        steps = trainer.train().global_step
+    finally:
+        files.commit = real
+    return {"told": told, "steps": steps}
+
+
+def predicted_objects(folder: Path, **values: Any) -> dict[str, Any]:
+    def words(logits: Any, labels: Any) -> Any:
+        return logits, [f"class {int(each)}" for each in logits.argmax(-1)]
+
+    trainer, _ = _trainer(folder, name="objects", options={"preprocess_logits_for_metrics": words}, **values)
+    found = trainer.predict(_points(21, 1))
+    return {"words": [word for batch in found.predictions for word in batch[1]]}

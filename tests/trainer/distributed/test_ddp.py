@@ -1,0 +1,285 @@
+"""Two processes with torchrun, gloo and a CPU: what they do together, and what one of them must not do alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.distributed import scenarios
+from worker.trainer.strategies.place import Place
+
+SYNC_EACH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+TALKS = {
+    "ddp_backend": "cpu:gloo",
+    "ddp_timeout": 300,
+    "ddp_find_unused_parameters": False,
+    "ddp_bucket_cap_mb": 3,
+    "ddp_broadcast_buffers": False,
+    "ddp_static_graph": True,
+}
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "talks": {"run": "talks", **TALKS},  # the first Trainer opens the lines
+    "defaults": {"run": "talks"},
+    "uneven": {"run": "trained", "name": "uneven", **scenarios.UNEVEN},
+    "ignored labels": {"run": "trained", "name": "ignored", "text": True, "ignore": 1},
+    "averaged by each": {
+        "run": "trained", "name": "each", "text": True, "ignore": 1, "average_tokens_across_devices": False},
+    "named": {"run": "trained", "name": "named", "named": True},
+    "stream": {"run": "resumed", "name": "stream", "at": 3, "stream": True, "samples": 91},
+    "split": {
+        "run": "trained", "name": "split", "per_device_train_batch_size": 8,
+        "accelerator_config": {"split_batches": True}},
+    "odd split": {
+        "run": "trained", "name": "odd", "per_device_train_batch_size": 7,
+        "accelerator_config": {"split_batches": True}},
+    "evaluated": {"run": "evaluated", "name": "evaluated"},
+    "evaluated by batch": {"run": "evaluated_by_batch"},
+    "one sample": {"run": "evaluated", "name": "few", "samples": 9},
+    "objects": {
+        "run": "predicted_objects", "eval_use_gather_object": True, "eval_do_concat_batches": False},
+    "objects refused": {"run": "predicted_objects"},
+    "meets": {"run": "synchronised"},
+    "meets each": {"run": "synchronised", "accelerator_config": SYNC_EACH},
+    "written": {"run": "written"},
+    "full": {"run": "full_disk"},
+    "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all"},
+    "callback": {"run": "stopped_by_one", "how": "callback"},
+    "signal": {"run": "stopped_by_one", "how": "signal"},
+    "log": {"run": "stopped_by_one", "how": "log"},
+    "nan": {"run": "lost_by_one"},
+    "find batch size": {"run": "trained", "name": "find", "auto_find_batch_size": True},
+    "background": {"run": "trained", "name": "background", "save_in_background": True},
+    "everywhere": {"run": "failed_everywhere"},
+    "on one": {"run": "failed_on_one"},  # and then there are no lines any more
+}  # fmt: skip
+
+Results = Callable[[str], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def came(launch_once: Callable[..., Any]) -> Results:
+    found = launch_once("ddp", list(SCENARIOS.values()))
+    return lambda name: found[list(SCENARIOS).index(name)]  # type: ignore[no-any-return]
+
+
+def test_the_arguments_say_how_processes_talk(came: Results) -> None:
+    for told in came("talks"):
+        assert told == {
+            "find_unused_parameters": False,
+            "bucket_cap_mb": 3,
+            "broadcast_buffers": False,
+            "static_graph": True,
+            "backend": "cpu:gloo",
+            "timeout": 300,
+        }
+    for told in came("defaults"):
+        assert told["find_unused_parameters"] is True
+        assert told["broadcast_buffers"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("uneven", scenarios.UNEVEN),
+        ("ignored labels", {"text": True, "ignore": 1}),
+        ("named", {"named": True}),
+        ("split", {}),
+    ],
+)
+def test_the_curve_is_that_of_one_process_on_the_same_global_batch(
+    came: Results, tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    one = scenarios.trained(tmp_path, name="one", **options)
+
+    for each in came(name):
+        scenarios.assert_same_run(each, one)
+        assert each["strategy"] == "Ddp"
+
+
+def test_a_mean_over_each_process_s_own_tokens_is_another_curve(came: Results) -> None:
+    assert came("averaged by each")[0]["losses"] != pytest.approx(came("ignored labels")[0]["losses"], rel=1e-5)
+
+
+def test_a_stream_is_read_by_all_comes_once_and_goes_on_where_it_was(came: Results, tmp_path: Path) -> None:
+    one = scenarios.trained(tmp_path, name="one", stream=True, samples=91)
+
+    for each in came("stream"):
+        assert each["whole"]["seen"] == each["first"]["seen"] + each["rest"]["seen"]
+        assert each["rest"]["losses"] == each["whole"]["losses"][3:]
+        scenarios.assert_same_run(each["whole"], one)
+    # Of 91 samples in rounds of 8: an epoch has twelve, and in the last of them one process has nothing.
+    first, second = (each["whole"]["seen"] for each in came("stream"))
+    assert (len(first[11]), len(second[11])) == (3, 4)
+    epoch = [number for batches in (first[:12], second[:11]) for batch in batches for number in batch]
+    assert sorted(epoch) == list(range(91))
+
+
+def test_a_batch_that_cannot_be_shared_is_refused_with_both_numbers(came: Results) -> None:
+    for each in came("odd split"):
+        assert "a batch of 7 among 2 processes" in each["error"]
+
+
+@pytest.mark.parametrize(("name", "samples"), [("evaluated", 21), ("one sample", 9)])
+def test_evaluating_and_predicting_count_every_sample_once(
+    came: Results, tmp_path: Path, name: str, samples: int
+) -> None:
+    one = scenarios.evaluated(tmp_path, name="one", samples=samples)
+
+    for each in came(name):
+        assert each["labels"] == one["labels"]
+        for row, expected in zip(each["predictions"], one["predictions"], strict=True):
+            assert row == pytest.approx(expected, rel=1e-5)
+        for which in ("streamed", "kept", "metrics"):
+            assert each[which] == pytest.approx(one[which], rel=1e-5)
+        assert each["kept"]["eval_seen"] == samples
+
+
+def test_metrics_by_the_batch_see_every_batch_and_an_end_once(came: Results, tmp_path: Path) -> None:
+    one = scenarios.evaluated_by_batch(tmp_path)
+
+    assert one["ends"] == [False] * 2 + [True]
+    for each in came("evaluated by batch"):
+        assert each["seen"] == one["seen"]
+        assert each["ends"] == [False] * 5 + [True]
+
+
+def test_predictions_that_are_no_tensors_travel_where_that_is_asked_for(came: Results) -> None:
+    for each in came("objects"):
+        assert len(each["words"]) == 21
+        assert set(each["words"]) <= {f"class {number}" for number in range(4)}
+    for each in came("objects refused"):
+        assert "a prediction holds a str" in each["error"]
+        assert "eval_use_gather_object=True" in each["error"]
+
+
+def test_gradients_meet_once_in_a_step_of_two_micro_batches(came: Results) -> None:
+    for each in came("meets"):
+        assert each == {"steps": 8, "meetings": 8}
+    for each in came("meets each"):
+        assert each == {"steps": 8, "meetings": 16}
+
+
+def test_only_the_main_process_writes_and_prints(came: Results) -> None:
+    main, other = came("written")
+
+    assert (main["commits"], other["commits"]) == ([4, 8], [])
+    assert main["lines"] == 9
+    assert other["lines"] == 0
+    assert {"rng_state_0.pth", "rng_state_1.pth", "model.safetensors", "optimizer.pt"} <= set(main["files"])
+    assert main["told"] == other["told"] == ["checkpoint-4", "checkpoint-8"]
+    assert "model.safetensors" in main["whole"]
+
+
+def test_a_full_disk_of_one_is_borne_by_all(came: Results) -> None:
+    for each in came("full"):
+        assert [step for step, _ in each["told"]] == [3, 6, 8]
+        assert each["steps"] == 8
+
+
+def test_tokens_of_all_processes_are_counted(came: Results) -> None:
+    for each in came("tokens"):
+        assert each["tokens"] == 8 * 2 * 8 * 16  # steps, micro-batches, samples, characters
+
+
+@pytest.mark.parametrize(("how", "step"), [("callback", 3), ("signal", 4), ("log", 4)])
+def test_what_stops_one_stops_all_at_the_same_step(came: Results, how: str, step: int) -> None:
+    first, second = came(how)
+
+    assert first["steps"] == second["steps"] == step
+    assert first["weights"] == second["weights"]
+    assert first["files"] == (["checkpoint-4"] if how == "signal" else [])
+
+
+def test_a_nan_in_one_process_ends_all_of_them_alike(came: Results) -> None:
+    for each in came("nan"):
+        assert each["step"] == 4
+        assert "NaN or infinite in 2 steps in a row, 3 to 4" in each["error"]
+
+
+@pytest.mark.parametrize("name", ["find batch size", "background"])
+def test_what_one_process_decides_by_itself_is_refused(came: Results, name: str) -> None:
+    for each in came(name):
+        assert "2" in each["error"]
+        assert {"find batch size": "auto_find_batch_size", "background": "save_in_background"}[name] in each["error"]
+
+
+def test_processes_that_failed_alike_may_go_on_together(came: Results) -> None:
+    for each in came("everywhere"):
+        assert each["error"] == "everywhere"
+        assert each["steps"] == 8
+
+
+def test_one_that_fails_ends_the_others_and_tells_them_why(came: Results) -> None:
+    main, failed = came("on one")
+
+    assert failed["error"] == "Boom: only here"
+    assert main["error"] is not None
+    assert any("process 1 failed before this one" in note and "Boom: only here" in note for note in main["notes"])
+    assert main["seconds"] < 60
+
+
+# What a launcher says
+
+
+def test_a_launcher_says_which_process_this_is() -> None:
+    told = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+
+    assert Place.here(environment=told) == Place(3, 4, 1, is_launched=True)
+    assert Place.here(environment={}) == Place()
+    del told["LOCAL_RANK"]
+    assert Place.here(1, environment=told) == Place(3, 4, 1, is_launched=True)
+
+
+def test_half_a_launcher_is_said() -> None:
+    with pytest.raises(ValueError, match=r"LOCAL_RANK.*and not WORLD_SIZE, MASTER_ADDR, MASTER_PORT: start.*torchrun"):
+        Place.here(environment={"LOCAL_RANK": "1", "RANK": "1"})
+
+
+@pytest.mark.parametrize("argument", ["save_on_each_node", "log_on_each_node"])
+def test_who_writes_and_who_logs_on_the_second_node(monkeypatch: pytest.MonkeyPatch, argument: str) -> None:
+    from worker.trainer.arguments import TrainingArguments
+
+    told = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+
+    does = {asked: TrainingArguments("out", **{argument: asked}) for asked in (False, True)}  # type: ignore[arg-type]
+
+    which = "should_save" if argument == "save_on_each_node" else "should_log"
+    assert [getattr(does[asked], which) for asked in (False, True)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"fsdp": True, "fsdp_config": {"version": 2}}, "fsdp shares a model out among processes, and there is one"),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed shares a model out among processes"),
+    ],
+)
+def test_what_shards_a_model_needs_processes_to_shard_it_over(
+    tmp_path: Path, values: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        scenarios.trained(tmp_path, name="alone", **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"fsdp": True, "deepspeed": {}}, None),
+        ({"fsdp": True, "deepspeed": {"a": 1}}, "fsdp and deepspeed both shard"),
+        ({"fsdp_config": {"version": 1}}, "fsdp_config says how to shard, and fsdp does not ask for it"),
+        ({"fsdp": "full_shard", "auto_find_batch_size": True}, "auto_find_batch_size cuts a batch in one process"),
+    ],
+)
+def test_arguments_that_exclude_each_other_are_both_named(values: dict[str, Any], said: str | None) -> None:
+    from worker.trainer.arguments import TrainingArguments
+
+    if said is None:
+        TrainingArguments("out", **values)
+        return
+    with pytest.raises(ValueError, match=said):
+        TrainingArguments("out", **values)

@@ -1,0 +1,175 @@
+"""The other processes: what all must know or decide together goes through here, and nothing else does.
+
+Alone, each of these is what it says for a company of one. Together they speak on the host (gloo), beside the
+gradients: a vote does not wait for a GPU.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from worker.trainer.strategies.place import Place
+
+T = TypeVar("T")
+
+_ALL_FAILED_SECONDS = 5.0
+"""How long one whose training raised waits to see whether it did so everywhere."""
+
+
+class Alone:
+    rank = local_rank = 0
+    world = 1
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def everyone(self, value: T) -> list[T]:
+        """Each process's, in their order."""
+        return [value]
+
+    def first(self, make: Callable[[], T]) -> T:
+        """What the main process makes; the others get it. What it raises is raised everywhere."""
+        return make()
+
+    def any(self, flags: list[bool]) -> list[bool]:
+        """Each flag that is up somewhere is up everywhere."""
+        return flags
+
+    def most(self, number: int) -> int:
+        return number
+
+    def total(self, number: Any) -> Any:
+        return number
+
+    def wait(self) -> None:
+        """For all of them to come here."""
+
+    def failed(self, error: BaseException) -> None:
+        """Training raised here. Who waits for this process must not wait for ever."""
+
+
+class Peers(Alone):
+    failures = 0
+    """That all of them had alike, in this process's life: each is told under its own number."""
+
+    def __init__(self, place: Place, backend: str | None, timeout: timedelta, device: torch.device) -> None:
+        self.rank, self.world, self.local_rank = place.rank, place.world, place.local_rank
+        if not dist.is_initialized():
+            backend = backend or ("gloo" if device.type == "cpu" else f"{device.type}:nccl,cpu:gloo")
+            dist.init_process_group(backend, timeout=timeout)
+        self.host = socket.gethostname()
+        speaks_on_host = "gloo" in str(dist.get_backend_config())
+        self._group: Any = None if speaks_on_host else dist.new_group(backend="gloo", timeout=timeout)
+
+    def everyone(self, value: T) -> list[T]:
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, value, group=self._group)
+        return found
+
+    def first(self, make: Callable[[], T]) -> T:
+        made: list[Any] = [None, None]
+        raised: BaseException | None = None
+        if self.is_main:
+            try:
+                made[0] = make()
+            except Exception as error:
+                raised, made[1] = error, as_told(error)
+        dist.broadcast_object_list(made, src=0, group=self._group)
+        if raised is not None or made[1] is not None:
+            raise raised or made[1]
+        return made[0]  # type: ignore[no-any-return]
+
+    def any(self, flags: list[bool]) -> list[bool]:
+        votes = torch.tensor(flags, dtype=torch.uint8)
+        dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
+        return [bool(each) for each in votes.tolist()]
+
+    def most(self, number: int) -> int:
+        found = torch.tensor(number)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
+        return int(found)
+
+    def total(self, number: Any) -> Any:
+        """Of a number on the host, or of a tensor where it is. A tensor is changed in place."""
+        if isinstance(number, torch.Tensor):
+            dist.all_reduce(number, group=self._group if number.device.type == "cpu" else None)
+            return number
+        found = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
+        dist.all_reduce(found, group=self._group)
+        return type(number)(found.item())
+
+    def wait(self) -> None:
+        self.any([False])
+
+    def failed(self, error: BaseException) -> None:
+        """Where all have failed alike they may go on together, with another batch say. Else the lines are cut: who
+        waits for this process in the middle of a step is told at once, and told why, instead of after ddp_timeout."""
+        if not dist.is_initialized():
+            return
+        store, key = dist.distributed_c10d._get_default_store(), f"footplate/failure/{Peers.failures}"
+        try:
+            first = store.compare_set(f"{key}/first", "", str(self.rank)).decode()
+            mine = f"{type(error).__name__}: {error}"
+            store.set(f"{key}/{self.rank}", mine)
+            why = store.get(f"{key}/{first}").decode()
+            if why != mine:
+                error.add_note(f"process {first} failed before this one, which is {self.rank} of {self.world}: {why}")
+            if _are_there(store, [f"{key}/{rank}" for rank in range(self.world)]):
+                Peers.failures += 1
+            else:
+                dist.destroy_process_group()
+        except Exception as another:  # the store goes with the process that holds it
+            error.add_note(f"and the other processes could not be told: {another!r}")
+
+
+def _are_there(store: Any, names: list[str]) -> bool:
+    until = time.monotonic() + _ALL_FAILED_SECONDS
+    while time.monotonic() < until:
+        if store.check(names):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def as_told(error: BaseException) -> BaseException:
+    """An error that another process can be told: the same kind where a text is all that it is made of."""
+    try:
+        told = type(error)(str(error))
+    except Exception:
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+    return told
+
+
+def lockstep(batches: Iterator[Any], peers: Alone) -> Iterator[Any]:
+    """As many batches as the process with most of them has; one that has run out goes through the motions."""
+    last: Any = None
+    while True:
+        batch = next(batches, _NONE)
+        have = peers.everyone(batch is not _NONE)
+        if not any(have):
+            return
+        if batch is _NONE:
+            if last is None:
+                raise ValueError(
+                    f"the data is too small for {peers.world} processes: one of them has no batch at all. Use fewer, "
+                    "or a smaller batch size"
+                )
+            batch = Hollow(last)
+        else:
+            last = batch
+        yield batch
+
+
+_NONE = object()
+
+
+class Hollow(dict[str, Any]):
+    """A batch that counts for nothing: others have one more, and a model in pieces needs everybody in every forward."""

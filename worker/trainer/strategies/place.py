@@ -1,0 +1,33 @@
+"""Which process this is, of how many: as its launcher says in the environment (torchrun, accelerate, DeepSpeed's)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    """Which one of this machine's; it takes the GPU of that number."""
+    is_launched: bool = False
+    """By something that started several, or could have."""
+
+    @classmethod
+    def here(cls, local_rank: int = -1, environment: Mapping[str, str] = os.environ) -> Place:
+        """One process by itself, where no launcher says otherwise. `local_rank` is for old ones, which say it there."""
+        local = int(environment.get("LOCAL_RANK", local_rank))
+        if local < 0:
+            return cls()
+        missing = [name for name in _NAMES if name not in environment]
+        if missing:
+            raise ValueError(
+                f"a launcher has said that this is process {local} of its machine (LOCAL_RANK or local_rank), and not "
+                f"{', '.join(missing)}: start the script with torchrun, or unset LOCAL_RANK to train in one process"
+            )
+        return cls(int(environment["RANK"]), int(environment["WORLD_SIZE"]), local, is_launched=True)
