@@ -98,6 +98,8 @@ class NodeBeat(Message):
     """Their supervisor is gone without a word, and all that they had said has arrived: no lease need be waited out."""
     unsent: int = 0
     """Events of dead attempts, in this node's journals, that were not acknowledged."""
+    unreadable: int = 0
+    """Journals that nobody can tell whose they are: set aside in this node's folder, for somebody to look at."""
 
 
 class CheckpointOffer(BaseModel):

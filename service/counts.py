@@ -80,6 +80,10 @@ class Counts:
         "Events in nodes' journals that SQL does not have, as of their last heartbeats.",
         "It grows: ingest does not keep up, or Redis or SQL is away. Nothing is lost below `FOOTPLATE_JOURNAL_MAX_MB`.",
     )
+    journals_unreadable: int = _gauge(
+        "Journals that lost everything that says whose they are, set aside on nodes as `journals/*.unreadable`.",
+        "Any: look at that node's disk; its log names the file. After seven days it is dropped.",
+    )
     ingest_lag_ms: int = _gauge(
         "How long the oldest event in Redis has waited for SQL; 0 when none waits.",
         "Above seconds: SQL is slow or away; users see their jobs late.",
@@ -106,7 +110,7 @@ class Counts:
 
 
 class Depths:
-    """How much each journal held when it was last heard of. Who falls silent is forgotten."""
+    """A number of each, as it was last heard of: how much a journal held. Who falls silent is forgotten."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, float]] = {}

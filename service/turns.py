@@ -78,7 +78,7 @@ class Turns:
     ) -> None:
         """`is_alone` says, without asking anybody, whether no other control can work: asked before each write."""
         self.counts = Counts()
-        self._depths = Depths()
+        self._depths, self._unreadable = Depths(), Depths()
         self._oldest_unread: int | None = None
         """When the entry that waits for SQL came into Redis."""
         self.redis_ok = False
@@ -270,6 +270,8 @@ class Turns:
         self.counts.retries.update(heard.retries)
         self._depths.update(heard.depths)
         self.counts.journal_depth = self._depths.total()
+        self._unreadable.update(heard.unreadable)
+        self.counts.journals_unreadable = self._unreadable.total()
 
     async def _send(self, replies: Sequence[tuple[str, Message]]) -> None:
         if not replies:

@@ -178,6 +178,7 @@ class Heartbeat(threading.Thread):
             running=running,
             dead=self._resender.dead(),
             unsent=self._resender.unsent,
+            unreadable=sum(1 for _ in node.places.journals.glob(f"*{UNREADABLE}")),
         )
 
 

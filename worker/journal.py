@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ from worker.journal_lines import SEQ, encode, gap, seal, unseal
 log = logging.getLogger("footplate.worker")
 
 SUFFIX = ".journal"
+NAME = re.compile(r"(job_\w+)-(\d+)-(\d+)-(\d+)-(claim_\w+)\.journal")
 UNREADABLE = ".unreadable"
 """What cannot be sent is set aside under this name, for somebody to look at."""
 FORGET_BYTES = 16 * 1024 * 1024
@@ -49,13 +51,25 @@ class JournalFull(AttemptError):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose events these are: the first line."""
+    """Whose events these are: the first line, and the file's name, for when the disk has lost that line."""
 
     job: JobId
     attempt: int
     fence: Fence
     claim: ClaimId
     source: int = 0
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.job}-{self.attempt}-{self.fence}-{self.source}-{self.claim}{SUFFIX}"
+
+    @classmethod
+    def of_name(cls, path: Path) -> Self | None:
+        match = NAME.fullmatch(path.name)
+        if match is None:
+            return None
+        job, attempt, fence, source, claim = match.groups()
+        return cls(JobId(job), int(attempt), Fence(int(fence)), ClaimId(claim), int(source))
 
 
 class Journal:
@@ -80,7 +94,7 @@ class Journal:
     @classmethod
     def create(cls, folder: Path, header: Header, max_mb: float) -> Self:
         """A new, locked one. It gets its name once it is locked, so that no re-sender takes it for a dead one's."""
-        path = folder / f"{header.job}-{header.attempt}-{header.claim}{SUFFIX}"
+        path = folder / header.file_name
         fresh = path.with_suffix(".new")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -312,6 +326,7 @@ class Journal:
         self.size = whole
         self.first = self.first or 1
         self._cursor = (self.first, 0)
+        self.header = self.header if self.header.job else Header.of_name(self.path) or self.header
         return bool(self.header.job)
 
     def _forget_index(self, after: int) -> None:
@@ -339,7 +354,7 @@ def header_of(path: Path) -> Header | None:
     with suppress(OSError, ValueError, TypeError), path.open("rb") as file:
         if payload := unseal(file.readline().rstrip(b"\n")):
             return Header(**json.loads(payload))
-    return None
+    return Header.of_name(path)
 
 
 def _sync_folder(folder: Path) -> None:

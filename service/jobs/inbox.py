@@ -36,6 +36,8 @@ class Heard:
     retries: list[Reason] = field(default_factory=list)
     depths: dict[str, int] = field(default_factory=dict)
     """By claim, or by node for what its dead attempts have left: events that are in a journal and not in SQL."""
+    unreadable: dict[str, int] = field(default_factory=dict)
+    """By node: journals that were set aside."""
     has_new_room: bool = False
 
 
@@ -93,6 +95,7 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
     heard.lost += beaten.lost
     heard.retries += beaten.retries
     heard.depths[beat.node] = beat.unsent
+    heard.unreadable[beat.node] = beat.unreadable
     heard.has_new_room |= beaten.has_new_room
 
 

@@ -75,8 +75,8 @@ class Line:
     async def hear(self, claim: str) -> Any:
         return TO_ATTEMPT.validate_json(await self.pop(keys.reply(claim)))  # type: ignore[arg-type]
 
-    async def node_beats(self, number: int = 1) -> None:
-        await self.say(NodeBeat(node=self.node, boot=self.boot, number=number, name="n", slots=2))
+    async def node_beats(self, number: int = 1, **says: Any) -> None:
+        await self.say(NodeBeat(node=self.node, boot=self.boot, number=number, name="n", slots=2, **says))
         await self.pop(keys.node_reply(self.node, self.boot))
 
     async def bell(self) -> dict[str, Any]:
@@ -180,6 +180,13 @@ async def test_a_job_goes_through_bell_grant_and_events_to_its_end(line: Line) -
     assert line.redis.xlen(keys.EVENTS) == 0
     assert {grant.job} in line.woken
     assert (line.settings.artifacts_path / layout.PROBE).exists()
+
+
+async def test_journals_that_nodes_have_set_aside_are_counted_as_they_are_now(line: Line) -> None:
+    await line.node_beats(1, unreadable=2)
+    await line.node_beats(2, unreadable=1)
+
+    assert line.control.counts.journals_unreadable == 1
 
 
 async def test_bells_go_to_the_nodes_own_queue_and_nowhere_else(line: Line) -> None:

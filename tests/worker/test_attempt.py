@@ -346,7 +346,7 @@ def test_a_journal_that_nobody_understands_does_not_silence_a_node(
 
     start_node()
 
-    assert control.node()
+    assert control.node().unreadable == 1
     assert not left.exists()
 
 

@@ -190,6 +190,20 @@ def test_a_journal_whose_header_is_of_another_version_is_set_aside(tmp_path: Pat
     assert path.with_suffix(".unreadable").exists()
 
 
+def test_a_first_line_that_the_disk_has_lost_loses_nothing_because_the_name_says_the_same(tmp_path: Path) -> None:
+    given = Header(new_job_id(), 2, Fence(7), new_claim_id(), source=3)
+    journal = Journal.create(tmp_path, given, 10)
+    journal.append([log(1), log(2)])
+    with journal.path.open("r+b") as file:
+        file.write(b"######")
+
+    assert header_of(journal.path) == given
+    found = left_by_the_dead(journal)
+
+    assert found.header == given
+    assert [event["step"] for event in read(found)] == [1, 2]
+
+
 def test_what_is_nested_too_deep_for_a_stack_is_cut_and_says_so(tmp_path: Path) -> None:
     deep: dict[str, Any] = {"loss": float("nan")}
     for _ in range(2000):
