@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
+from worker.trainer import adapters
 from worker.trainer.losses import Family, family_of, shifts_labels
 
 _SHIFTING_LOSSES = frozenset({"ForCausalLM", "ForConditionalGeneration", "CsmForConditionalGeneration"})
@@ -43,7 +43,7 @@ class Anatomy:
 
     @classmethod
     def of(cls, model: nn.Module) -> Anatomy:
-        whole = _without_adapters(model)
+        whole = adapters.without(model)
         parameters = inspect.signature(whole.forward).parameters
         names = tuple(
             name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
@@ -69,12 +69,6 @@ class Anatomy:
             family=family_of(whole),
             main_input=str(getattr(whole, "main_input_name", "input_ids")),
         )
-
-
-def _without_adapters(model: nn.Module) -> nn.Module:
-    """The model under peft's adapters: theirs takes anything and says nothing."""
-    get_base_model: Any = getattr(model, "get_base_model", None)
-    return get_base_model() if get_base_model is not None else model
 
 
 def _labels(class_name: str, names: tuple[str, ...]) -> list[str]:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from contract.errors import CheckpointCorrupt
 from contract.moments import Moment, reached
+from worker.trainer import adapters
 
 log = logging.getLogger("footplate.trainer")
 
@@ -291,8 +292,13 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Loads the weights in place. Names that are tied to a loaded one need not be there; others must."""
+    """Loads the weights in place. Names that are tied to a loaded one need not be there; others must.
+
+    Of a model with adapters a checkpoint holds the adapters only.
+    """
     path = folder / MODEL
+    if adapters.are_in(model) and not path.is_file():
+        return adapters.load(model, folder)
     if not path.is_file():
         raise CheckpointCorrupt(f"{folder.name}: {MODEL} is missing")
     stored, own = load_file(path), model.state_dict()
@@ -306,6 +312,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
             "shape"
         )
     model.load_state_dict(stored, strict=False)
+    return None
 
 
 def save_tensors(value: Any, path: Path) -> None:

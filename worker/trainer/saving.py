@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from contract.errors import CheckpointCorrupt
+from worker.trainer import adapters
 from worker.trainer import checkpoint as files
 from worker.trainer.background import copied
 from worker.trainer.parts import Parts
@@ -67,11 +68,27 @@ class Saving(Parts):
         save_pretrained: Any = getattr(self.model, "save_pretrained", None)
         if save_pretrained is not None:
             save_pretrained(folder, state_dict=state_dict)
+            if adapters.are_in(self.model):
+                adapters.save_rest(self.model, folder, state_dict)
         else:
             files.save_weights(self.model, folder / files.MODEL, state_dict)
+        self._save_processor(folder)
+
+    def _save_processor(self, folder: Path) -> None:
         processor: Any = self.processing_class or getattr(self.data_collator, "tokenizer", None)
         if hasattr(processor, "save_pretrained"):
             processor.save_pretrained(folder)
+
+    def save_merged_model(self, output_dir: str) -> None:
+        """The model with peft's adapters worked into its weights, as if it never had any. Ours keeps them."""
+        whole, folder = adapters.merged(self.model), Path(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_pretrained: Any = getattr(whole, "save_pretrained", None)
+        if save_pretrained is not None:
+            save_pretrained(folder)
+        else:
+            files.save_weights(whole, folder / files.MODEL)
+        self._save_processor(folder)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> files.Checkpoint | None:
         return save(self)
@@ -153,7 +170,7 @@ def start_in_background(trainer: Saving) -> None:
     """Copies all that a checkpoint holds, and lets a thread write it."""
     parent = _note_best(trainer)
     step, stamp = trainer.state.global_step, dict(trainer.checkpoint_stamp)
-    weights, progress = copied(trainer.model.state_dict()), copied(_progress(trainer))
+    weights, progress = copied(adapters.to_copy(trainer.model)), copied(_progress(trainer))
 
     def write(folder: Path) -> None:
         trainer._save(str(folder), state_dict=weights)
@@ -304,7 +321,7 @@ def load_state(trainer: Saving, folder: Path) -> TrainerState:
 
 def _read_state(folder: Path) -> tuple[TrainerState, dict[str, Any] | None]:
     """And with which arguments it was made."""
-    if not files.holds_optimizer(folder) and (folder / files.MODEL).exists():
+    if not files.holds_optimizer(folder) and any((folder / name).exists() for name in (files.MODEL, adapters.WEIGHTS)):
         raise ValueError(
             f"{folder.name} holds a model only, as save_only_model asked for: nothing can continue from it. Load its "
             "weights into the model and start anew"

@@ -1,0 +1,196 @@
+"""Models with peft's adapters train, are saved as adapters and come back, on both sides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import nn
+
+import footplate
+from tests.trainer import sides
+from worker.components import toy
+from worker.trainer import adapters
+from worker.trainer import checkpoint as files
+from worker.trainer.testing import Events, StopAt, fingerprint
+from worker.trainer.trainer import Trainer, set_seed
+
+ROWS = [{"input_ids": each[:4], "labels": each[:4]} for each in sides.sentences()]
+SIDES = {"ours": footplate, "theirs": transformers}
+
+
+def causal_lm(**options: Any) -> Any:
+    """The base is the same however often it is made, as a pretrained one is."""
+    torch.manual_seed(1)
+    wanted = {"r": 2, "lora_dropout": 0.1, "target_modules": ["c_attn"], "fan_in_fan_out": True, **options}
+    return peft.get_peft_model(sides.gpt(), peft.LoraConfig(task_type="CAUSAL_LM", **wanted))
+
+
+def trainer(side: Any, folder: Path, model: Any = None, **more: Any) -> Any:
+    model = causal_lm() if model is None else model
+    transformers.set_seed(5)
+    values = {"save_strategy": "epoch", "eval_strategy": "epoch", "logging_steps": 1, **more}
+    args = sides.arguments(side, folder, **values)
+    return side.Trainer(model, args, train_dataset=ROWS, eval_dataset=ROWS[:5], processing_class=sides.tokenizer())
+
+
+def outcome(made: Any) -> tuple[list[Any], dict[str, torch.Tensor], torch.Tensor]:
+    history = [sides.common(sides.timeless(each)) for each in made.state.log_history]
+    weights = {name: each.clone() for name, each in made.model.state_dict().items()}
+    return history, weights, torch.get_rng_state()
+
+
+def assert_same_end(one: Any, other: Any) -> None:
+    # The run's own figures, logged last, are about the part that each of them ran.
+    assert one[0][:-1] == other[0][:-1]
+    assert [name for name in one[1] if not one[1][name].equal(other[1][name])] == []
+    assert one[2].equal(other[2])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    """The same run on either side, undisturbed: its folder, and what came of it."""
+    done = {}
+    for name, side in SIDES.items():
+        folder = tmp_path_factory.mktemp(name)
+        made = trainer(side, folder)
+        made.train()
+        done[name] = (folder, outcome(made))
+    return done
+
+
+def test_an_adapter_trains_as_with_the_reference_and_is_saved_under_its_names(runs: Any) -> None:
+    (ours, result), (theirs, reference) = runs["ours"], runs["theirs"]
+
+    assert_same_end(result, reference)
+    names = {path.name for path in (theirs / "checkpoint-6").iterdir()} - {"training_args.bin"}
+    assert names <= {path.name for path in (ours / "checkpoint-6").iterdir()}
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= names
+    assert not (ours / "checkpoint-6" / files.MODEL).exists()
+    mine, yours = (load_file(folder / "checkpoint-6" / adapters.WEIGHTS) for folder in (ours, theirs))
+    assert [name for name in yours if not yours[name].equal(mine[name])] == []
+
+
+@pytest.mark.parametrize(("first", "second"), [("theirs", "ours"), ("ours", "theirs"), ("ours", "ours")])
+def test_one_side_continues_the_other_s_adapter(tmp_path: Path, runs: Any, first: str, second: str) -> None:
+    folder, undisturbed = runs[first]
+
+    after = trainer(SIDES[second], tmp_path)
+    after.train(resume_from_checkpoint=str(folder / "checkpoint-6"))
+
+    assert_same_end(outcome(after), undisturbed)
+
+
+def test_the_best_adapter_is_loaded_at_the_end(tmp_path: Path) -> None:
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "learning_rate": 3.0, "max_grad_norm": 0}
+    made = trainer(footplate, tmp_path, num_train_epochs=3, optim="sgd", **best)
+    made.train()
+
+    assert made.state.best_global_step < made.state.global_step
+    stored = load_file(Path(made.state.best_model_checkpoint) / adapters.WEIGHTS)
+    held = peft.get_peft_model_state_dict(made.model)
+    assert [name for name in stored if not stored[name].equal(held[name])] == []
+
+
+def test_what_is_merged_needs_no_peft_and_answers_the_same(tmp_path: Path) -> None:
+    made = trainer(footplate, tmp_path, num_train_epochs=1)
+    made.train()
+    before = {name: each.clone() for name, each in made.model.state_dict().items()}
+
+    made.save_merged_model(str(tmp_path / "merged"))
+
+    assert all(each.equal(before[name]) for name, each in made.model.state_dict().items())
+    whole = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "merged").eval()
+    words = torch.tensor([ROWS[0]["input_ids"]])
+    torch.testing.assert_close(whole(words).logits, made.model.eval()(words).logits)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "merged").pad_token == "[PAD]"
+    with pytest.raises(ValueError, match="a Mlp, has no adapters to merge"):
+        Trainer(toy.mlp(), footplate.TrainingArguments(str(tmp_path))).save_merged_model(str(tmp_path / "x"))
+
+
+class Plain(nn.Module):
+    """With a norm, whose running mean moves below the adapter, and a head that is trained beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.head(self.norm(self.body(x)).relu())
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def plain_run(folder: Path, *callbacks: Any, resume: bool = False, **values: Any) -> Any:
+    torch.manual_seed(1)
+    model = peft.get_peft_model(Plain(), peft.LoraConfig(r=2, lora_dropout=0.1, target_modules=["body"]))  # type: ignore[arg-type]
+    model.base_model.model.head.requires_grad_(True)
+    base = {"max_steps": 10, "learning_rate": 1e-2, "logging_steps": 1, "save_steps": 10, "disable_tqdm": True}
+    set_seed(3)
+    events = Events()
+    args = footplate.TrainingArguments(str(folder), **{**base, **values})
+    made = Trainer(model, args, train_dataset=toy.classification(n=42), callbacks=[events, *callbacks])
+    made.train(resume_from_checkpoint=resume)
+    return fingerprint(made, events.losses)
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_plain_module_with_an_adapter_resumes_to_the_last_bit(tmp_path: Path, in_background: bool) -> None:
+    whole = plain_run(tmp_path / "whole")
+    plain_run(tmp_path / "cut", StopAt(4), save_in_background=in_background)
+
+    after = plain_run(tmp_path / "cut", resume=True)
+
+    assert after.losses == whole.losses[4:]
+    assert (after.weights, after.optimizer, after.rng) == (whole.weights, whole.optimizer, whole.rng)
+    stored = load_file(tmp_path / "cut" / "checkpoint-4" / adapters.REST)
+    assert any("running_mean" in name for name in stored)
+    assert any("head.weight" in name for name in stored)
+    assert not any("body" in name for name in stored), "what is frozen is not written again and again"
+
+
+def test_several_adapters_are_saved_and_come_back(tmp_path: Path) -> None:
+    model = causal_lm()
+    model.add_adapter("second", peft.LoraConfig(r=2, target_modules=["c_proj"], fan_in_fan_out=True))
+    model.set_adapter("second")
+    trainer(footplate, tmp_path, model, num_train_epochs=1).train()
+
+    other = causal_lm()
+    other.add_adapter("second", peft.LoraConfig(r=2, target_modules=["c_proj"], fan_in_fan_out=True))
+    files.load_weights(other, tmp_path / "checkpoint-6")
+
+    own, read = model.state_dict(), other.state_dict()
+    assert [name for name in own if not own[name].equal(read[name])] == []
+
+
+def test_an_adapter_that_transformers_itself_has_added_resumes_too(tmp_path: Path) -> None:
+    """Theirs saves it and cannot load it again."""
+
+    def model() -> Any:
+        torch.manual_seed(1)
+        made = sides.gpt()
+        made.add_adapter(peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))  # type: ignore[operator]
+        return made
+
+    whole = trainer(footplate, tmp_path, model())
+    whole.train()
+    undisturbed = outcome(whole)
+
+    after = trainer(footplate, tmp_path / "after", model())
+    after.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+
+    assert (tmp_path / "checkpoint-6" / adapters.WEIGHTS).exists()
+    assert_same_end(outcome(after), undisturbed)
+
+
+def test_an_adapter_of_another_kind_is_refused_by_name(tmp_path: Path, runs: Any) -> None:
+    with pytest.raises(ValueError, match=r"checkpoint-6 is of another adapter, or of another model: .*lora"):
+        files.load_weights(causal_lm(r=4), runs["ours"][0] / "checkpoint-6")
+
+    trainer(footplate, tmp_path, num_train_epochs=1, save_only_model=True).train()
+    with pytest.raises(ValueError, match="holds a model only, as save_only_model asked for"):
+        trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
