@@ -16,7 +16,7 @@ from httpx2.websockets import WebSocketDisconnect
 
 from service.store import schema
 from tests.support import preload
-from tests.support.processes import Process, Processes
+from tests.support.processes import Process, Processes, at_ease
 from tests.support.redis_server import RedisServer
 
 JSON = dict[str, Any]
@@ -91,7 +91,7 @@ class System:
         url_file.unlink(missing_ok=True)
         service = self.services[name] = self.run("service", role, name=name, FOOTPLATE_URL_FILE=str(url_file))
         if role != "control" and wait:
-            service.until(url_file.exists, within=30, what=f"the service ({role}) listens")
+            service.until(url_file.exists, within=at_ease(30), what=f"the service ({role}) listens")
             self.url = url_file.read_text().strip()
         return service
 
@@ -105,7 +105,7 @@ class System:
             **environment,
         )
         if wait:
-            node.until(lambda: self.node_is_up(number), within=60, what=f"node {number} takes work")
+            node.until(lambda: self.node_is_up(number), within=at_ease(60), what=f"node {number} takes work")
         return node
 
     def start(self, *, slots: int = 1) -> System:
