@@ -85,8 +85,9 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
 
     @property
-    def place_model_on_device(self) -> bool:
-        return True
+    def place_model_on_device(self) -> bool | None:
+        """For subclasses: False leaves models where they are. None moves those that may be moved."""
+        return None
 
     @property
     def device(self) -> torch.device:

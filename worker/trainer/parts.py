@@ -34,6 +34,9 @@ class Parts:
     """The user's own."""
     model_wrapped: nn.Module
     """What is called in a step: the model, in whatever the strategy put around it."""
+    is_model_parallel: bool
+    place_model_on_device: bool
+    """Some are where they must be already: in parts, or in few bits."""
     model_init: Callable[..., nn.Module] | None
     anatomy: Anatomy
     label_names: list[str]

@@ -33,6 +33,7 @@ from worker.trainer.loop import Plan, run_epochs
 from worker.trainer.metrics import Metric, make_metric
 from worker.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named, backward_of
 from worker.trainer.optimizing import Optimizing
+from worker.trainer.placing import is_model_parallel, may_move, refuse_what_cannot_learn
 from worker.trainer.precision import use_tf32
 from worker.trainer.report import reporters
 from worker.trainer.reporting import Reporting, set_log_level
@@ -145,7 +146,10 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
         (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
 
     def _take_model(self, model: nn.Module) -> None:
-        self.model = self.model_wrapped = model.to(self.strategy.device)
+        refuse_what_cannot_learn(model)
+        self.is_model_parallel = is_model_parallel(model, self.strategy.device)
+        self.place_model_on_device = self.strategy.moves_model = may_move(model, self.args, self.strategy.device)
+        self.model = self.model_wrapped = model.to(self.strategy.device) if self.place_model_on_device else model
         self.anatomy = Anatomy.of(model)
         self.model_accepts_loss_kwargs = self.anatomy.takes_loss_arguments
         self.can_return_loss = self.anatomy.can_return_loss

@@ -39,6 +39,9 @@ class Single:
     generates_in_step = False
     """A model in pieces needs every process in every forward, also where its own text has ended."""
 
+    moves_model = True
+    """Some models have to stay where their parts were put when they were loaded."""
+
     def __init__(self, args: TrainingArguments, peers: Alone | None = None) -> None:
         self.peers = peers or Alone()
         self.args = args
@@ -71,7 +74,8 @@ class Single:
         if model in self.accelerator._models:
             optimizer = self.accelerator.prepare(optimizer)
         else:
-            model, optimizer = self.accelerator.prepare(self._cast(model), optimizer)
+            placement = [self._placement, None]
+            model, optimizer = self.accelerator.prepare(self._cast(model), optimizer, device_placement=placement)
         if self.precision == "fp16":
             self.scale = LossScale(self.plain_optimizer(optimizer), self.device)
             # One scale for both: a training step of the user's own may call accelerator.backward.
@@ -92,7 +96,15 @@ class Single:
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         known = model in self.accelerator._models
-        return model if known else self.accelerator.prepare_model(self._cast(model), evaluation_mode=True)
+        if known:
+            return model
+        prepared: nn.Module = self.accelerator.prepare_model(self._cast(model), self._placement, evaluation_mode=True)
+        return prepared
+
+    @property
+    def _placement(self) -> bool | None:
+        """None leaves it to Accelerate, which moves what may be moved."""
+        return None if self.moves_model else False
 
     def prepare_loader(self, loader: Any) -> Any:
         prepared = self.accelerator.prepare(loader)
