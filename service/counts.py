@@ -72,6 +72,10 @@ class Counts:
         "Checkpoints that were found corrupt, or that named files that are not theirs.",
         "Any: look at the artifact store's disk. The job went on from an older one.",
     )
+    checkpoints_stuck: int = _gauge(
+        "Folders of checkpoints that no job need keep, and that cannot be removed.",
+        "Any: control's log says which and why, usually rights in the artifact store. It tries again by itself.",
+    )
     stale_refused: int = _counter(
         "Beats and events of someone who no longer holds the attempt.",
         "A few per lost attempt: a worker that was only frozen came back, and was told to stop.",

@@ -35,7 +35,8 @@ from service.jobs.beat import StopLeft
 from service.jobs.dispatch import Bell
 from service.jobs.inbox import Heard, answer, stops
 from service.jobs.placing import place_waiting
-from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late, remove_checkpoints
+from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late
+from service.jobs.remove import Remover
 from service.jobs.rescue import Timers, rescue, stop_left
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, jobs, queue
@@ -79,6 +80,7 @@ class Turns:
         """`is_alone` says, without asking anybody, whether no other control can work: asked before each write."""
         self.counts = Counts()
         self._depths, self._unreadable = Depths(), Depths()
+        self._remover = Remover()
         self._oldest_unread: int | None = None
         """When the entry that waits for SQL came into Redis."""
         self.redis_ok = False
@@ -410,16 +412,21 @@ class Turns:
         """What jobs need not keep goes: first the folder, then its row says so. Who dies in between does it again."""
         going = await self._db.read(checkpoints.deleting)
         if going:
-            removed = await asyncio.to_thread(remove_checkpoints, self._settings.artifacts_path, going)
+            root, clock = self._settings.artifacts_path, time.monotonic()
+            removed = await asyncio.to_thread(self._remover.remove, root, going, clock)
             reached(Moment.AFTER_CHECKPOINTS_REMOVED)
-            await self._write(lambda conn: checkpoints.mark_deleted(conn, removed))
+            if removed:
+                await self._write(lambda conn: checkpoints.mark_deleted(conn, removed))
+        self.counts.checkpoints_stuck = self._remover.stuck if going else 0
 
     async def prune(self) -> None:
         artifacts = self._settings.artifacts_path
         now = now_ms()
         await asyncio.to_thread(_write_probe, artifacts)
         await self._write(lambda conn: prune(conn, now))
-        await asyncio.to_thread(prune_deleted, artifacts, await self._db.read(jobs.deleted))
+        stay = await asyncio.to_thread(prune_deleted, artifacts, await self._db.read(jobs.deleted))
+        for job, why in stay.items():
+            log.warning("the files of %s, which was deleted, cannot be removed: %s; it is tried again", job, why)
         lost = await self._db.read(lambda conn: attempts.lost_between(conn, *late_window(now)))
         late = await asyncio.to_thread(prune_late, artifacts, lost)
         if late:

@@ -12,7 +12,8 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from contract.ids import CheckpointId, JobId
-from contract.layout import PROBE, attempt_folder, job_folder
+from contract.layout import attempt_folder, job_folder
+from service.jobs.remove import why_it_stays
 from service.store import attempts, checkpoints, events, idempotency, jobs, nodes
 from service.store.rows import CheckpointRow, JobRow
 
@@ -38,13 +39,13 @@ def prune(conn: Connection, now: int) -> int:
     )
 
 
-def prune_deleted(artifacts: Path, deleted: Iterable[JobId]) -> None:
-    """Removes what a delete that was cut off, or a disk that was away, has left. A folder without rows is no proof.
+def prune_deleted(artifacts: Path, deleted: Iterable[JobId]) -> dict[JobId, str]:
+    """Removes what a delete that was cut off, or a disk that was away, has left, and says why what stays does.
 
-    After a database was restored from a backup, such a folder is all that there is of a job.
+    A folder without rows is no proof: after a database was restored from a backup, it is all that there is of a job.
     """
-    for job in deleted:
-        shutil.rmtree(artifacts / job_folder(job), ignore_errors=True)
+    tried = {job: why_it_stays(artifacts / job_folder(job)) for job in deleted}
+    return {job: why for job, why in tried.items() if why is not None}
 
 
 def rotate(conn: Connection, job_id: JobId) -> None:
@@ -94,22 +95,6 @@ def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
         return True
     parts = attempts.sources_of(conn, job.id, job.attempt)
     return newest == job.attempt and all(part.running_at is not None for part in parts)
-
-
-def remove_checkpoints(artifacts: Path, going: Iterable[tuple[JobId, str]]) -> list[tuple[JobId, str]]:
-    """Those whose folders are not there any more. Where the store itself is not, that says nothing."""
-    if not (artifacts / PROBE).exists():
-        return []
-    root = artifacts.resolve()
-    return [(job, path) for job, path in going if _is_removed(root / path)]
-
-
-def _is_removed(folder: Path) -> bool:
-    if folder.resolve() != folder:
-        # A link on the way there: training may have put it, and what it leads to is not ours.
-        return True
-    shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()
 
 
 def late_window(now: int) -> tuple[int, int]:

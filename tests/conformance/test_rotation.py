@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from contract import layout
 from contract.ids import JobId
 from contract.messages import Grant
-from service.jobs.prune import late_window, prune_late, remove_checkpoints
+from service.jobs import remove
+from service.jobs.prune import late_window, prune_late
+from service.jobs.remove import Remover
 from service.store import attempts, checkpoints
 from tests.conformance.acting import Stage, Worker
 
@@ -199,12 +202,13 @@ def test_a_folder_is_gone_before_its_row_says_so(stage: Stage, tmp_path: Path) -
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "weights").touch()
-    assert remove_checkpoints(tmp_path, going) == [], "an artifact store without its probe is not there"
+    remover = Remover()
+    assert remover.remove(tmp_path, going, 0.0) == [], "an artifact store without its probe is not there"
     (tmp_path / layout.PROBE).touch()
 
     # Once more, as by a control that begins where another one died.
     for _ in range(2):
-        assert remove_checkpoints(tmp_path, going) == going
+        assert remover.remove(tmp_path, going, 1.0) == going
     assert not any(folder.exists() for folder in folders)
     stage.write(lambda conn: checkpoints.mark_deleted(conn, going))
 
@@ -244,5 +248,40 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(stage: Stage, tmp_path:
         (tmp_path / name).symlink_to(aim)
     going = [(JobId("j"), "jobs/j/attempts/1/checkpoint-5"), (JobId("j"), "jobs/j/attempts/2/checkpoint-5")]
 
-    assert remove_checkpoints(tmp_path, going) == going
+    assert Remover().remove(tmp_path, going, 0.0) == going
     assert elsewhere.exists()
+
+
+def test_a_folder_that_stays_is_said_once_and_tried_again_ever_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / layout.PROBE).touch()
+    going = [(JobId("j"), "jobs/j/attempts/1/checkpoint-5")]
+    remover, tried = Remover(), list[float]()
+
+    def stays(clock: float) -> str:
+        tried.append(clock)
+        return "Permission denied"
+
+    for clock in range(3600):
+        monkeypatch.setattr(remove, "why_it_stays", lambda _, clock=clock: stays(clock))
+        assert remover.remove(tmp_path, going, clock) == []
+
+    assert tried[:5] == [0, 2, 6, 14, 30]
+    assert len(tried) < 16
+    assert remover.stuck == 1
+    [said] = caplog.messages
+    assert said.startswith(
+        "jobs/j/attempts/1/checkpoint-5 is not kept any more and cannot be removed: Permission denied"
+    )
+
+    monkeypatch.undo()
+    assert remover.remove(tmp_path, going, 9999.0) == going
+    assert remover.stuck == 0
+
+
+def test_why_a_folder_stays_is_the_systems_own_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.setattr(os, "rmdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+
+    assert remove.why_it_stays(tmp_path / "a") == "[Errno 13] Permission denied"

@@ -168,7 +168,7 @@ def in_place_of_reality(world: World, redis: Redis, store: Store) -> Iterator[No
         "Redis": SimpleNamespace(from_url=lambda *_, **__: AsyncLine(redis)),
         "Bell": lambda _url: Bell(redis),
         "ThreadPoolExecutor": lambda *_, **__: SimpleNamespace(submit=lambda *_: None),
-        "remove_checkpoints": lambda _, going: store.remove_all(going),
+        "Remover": lambda: SimpleNamespace(remove=lambda _, going, __: store.remove_all(going), stuck=0),
         "MAX_MESSAGES": 6,
         "MAX_ENTRIES": 4,
     }

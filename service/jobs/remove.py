@@ -1,0 +1,73 @@
+"""Folders that are to go. One that stays is said once, with the reason, and tried again ever more rarely."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.ids import JobId
+from contract.layout import PROBE
+
+log = logging.getLogger("footplate.control")
+
+FIRST_SECONDS, LONGEST_SECONDS = 2.0, 600.0
+"""Until a folder that stayed is tried again; doubles with each try."""
+
+Going = tuple[JobId, str]
+"""A checkpoint's job, and its path in the artifact store."""
+
+
+def why_it_stays(folder: Path) -> str | None:
+    """Removes it, or as much of it as goes. None: it is not there any more."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+@dataclass(slots=True)
+class _Stay:
+    again_at: float
+    wait: float = FIRST_SECONDS
+
+
+class Remover:
+    """Of checkpoints that no job need keep."""
+
+    def __init__(self) -> None:
+        self._stays: dict[Going, _Stay] = {}
+
+    @property
+    def stuck(self) -> int:
+        return len(self._stays)
+
+    def remove(self, artifacts: Path, going: Collection[Going], clock: float) -> list[Going]:
+        """Those whose folders are not there any more. Where the store itself is not, that says nothing."""
+        self._stays = {one: stay for one, stay in self._stays.items() if one in going}
+        if not (artifacts / PROBE).exists():
+            return []
+        root = artifacts.resolve()
+        return [one for one in going if self._is_due(one, clock) and self._is_removed(one, root / one[1], clock)]
+
+    def _is_due(self, one: Going, clock: float) -> bool:
+        stay = self._stays.get(one)
+        return stay is None or clock >= stay.again_at
+
+    def _is_removed(self, one: Going, folder: Path, clock: float) -> bool:
+        # A link on the way there: training may have put it, and what it leads to is not ours.
+        why = why_it_stays(folder) if folder.resolve() == folder else None
+        if why is None:
+            self._stays.pop(one, None)
+            return True
+        stay = self._stays.get(one)
+        if stay is None:
+            stay = self._stays[one] = _Stay(clock)
+            log.warning("%s is not kept any more and cannot be removed: %s; it is tried again", one[1], why)
+        stay.again_at, stay.wait = clock + stay.wait, min(stay.wait * 2, LONGEST_SECONDS)
+        return False
