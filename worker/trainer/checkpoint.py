@@ -35,6 +35,7 @@ log = logging.getLogger("footplate.trainer")
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, SCHEDULER = "model.safetensors", "optimizer.pt", "scheduler.pt"
 RNG, STATE, ARGUMENTS, SCALER = "rng_state.pth", "trainer_state.json", "training_args.json", "scaler.pt"
+PIECES, OPTIMIZER_PIECES = "pytorch_model_fsdp_0", "optimizer_0"
 PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME = "checkpoint", STATE
 _NAME = re.compile(r"^checkpoint-(\d+)$")
 _ASIDE = re.compile(r"^\.old-(checkpoint-\d+)-[0-9a-f]+$")
@@ -292,18 +293,21 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Loads the weights in place. Names that are tied to a loaded one need not be there; others must.
-
-    Of a model with adapters a checkpoint holds the adapters only.
-    """
-    path = folder / MODEL
-    if adapters.are_in(model) and not path.is_file():
+    """Loads the weights in place. Of a model with adapters a checkpoint holds the adapters only."""
+    if adapters.are_in(model) and not (folder / MODEL).is_file():
         return adapters.load(model, folder)
+    model.load_state_dict(read_weights(model, folder), strict=False)
+    return None
+
+
+def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
+    """By name. Names that are tied to a stored one need not be there; others must."""
+    path = folder / MODEL
     if not path.is_file():
         raise CheckpointCorrupt(f"{folder.name}: {MODEL} is missing")
     stored, own = load_file(path), model.state_dict()
-    there = {own[name].data_ptr() for name in stored if name in own}
-    wrong = [name for name in own if name not in stored and own[name].numel() and own[name].data_ptr() not in there]
+    there = {_address(own[name]) for name in stored if name in own}
+    wrong = [name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in there]
     wrong += [name for name in stored if name not in own or own[name].shape != stored[name].shape]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -311,8 +315,13 @@ def load_weights(model: nn.Module, folder: Path) -> None:
             f"{folder.name} is of another model: {', '.join(wrong[:3])}{more} are missing on one side or have another "
             "shape"
         )
-    model.load_state_dict(stored, strict=False)
-    return None
+    return stored
+
+
+def _address(tensor: Tensor) -> int:
+    """Of what this process has of it."""
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local.data_ptr()
 
 
 def save_tensors(value: Any, path: Path) -> None:
@@ -352,8 +361,13 @@ def rng_states(folder: Path) -> list[Any]:
     return [load_tensors(folder, rng_name(rank, 2)) for rank in range(written)]
 
 
+def is_in_pieces(folder: Path) -> bool:
+    """Each of several processes wrote its own."""
+    return (folder / PIECES).is_dir()
+
+
 def holds_optimizer(folder: Path) -> bool:
-    return (folder / OPTIMIZER).exists()
+    return (folder / (OPTIMIZER_PIECES if is_in_pieces(folder) else OPTIMIZER)).exists()
 
 
 def rng_state() -> dict[str, Any]:

@@ -156,14 +156,29 @@ def save(trainer: Saving) -> files.Checkpoint:
         trainer.save_model(str(folder), _internal_call=True)
         _write_progress(progress, folder)
 
-    def commit() -> files.Checkpoint:
+    def commit(write: Callable[[Path], None] = write) -> files.Checkpoint:
         return let_go(trainer, files.commit(parent, step, write, stamp))
 
     def follow() -> None:
         trainer.save_model(str(parent / f"checkpoint-{step}"), _internal_call=True)
 
+    if trainer.strategy.writes_shards:
+        return trainer.strategy.written_in_pieces(commit, lambda folder: _write_pieces(trainer, progress, folder))
     with trainer.strategy.gathered(trainer.model):
         return trainer.strategy.written(commit, follow)
+
+
+def _write_pieces(trainer: Saving, progress: dict[str, Any], folder: Path) -> None:
+    from worker.trainer.strategies import shards
+
+    leads = trainer.args.should_save
+    shards.write(folder, trainer.model, progress.get(files.OPTIMIZER), leads=leads)
+    if leads:
+        parts: tuple[Any, ...] = (getattr(trainer.model, "config", None), trainer.processing_class)
+        for each in parts:
+            if hasattr(each, "save_pretrained"):
+                each.save_pretrained(folder)
+        _write_progress({name: value for name, value in progress.items() if name != files.OPTIMIZER}, folder)
 
 
 def start_in_background(trainer: Saving) -> None:

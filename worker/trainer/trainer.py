@@ -149,7 +149,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
         refuse_what_cannot_learn(model)
         self.is_model_parallel = is_model_parallel(model, self.strategy.device)
         self.place_model_on_device = self.strategy.moves_model = may_move(model, self.args, self.strategy.device)
-        self.model = self.model_wrapped = model.to(self.strategy.device) if self.place_model_on_device else model
+        self.model = self.model_wrapped = self.strategy.place(model) if self.place_model_on_device else model
         self.anatomy = Anatomy.of(model)
         self.model_accepts_loss_kwargs = self.anatomy.takes_loss_arguments
         self.can_return_loss = self.anatomy.can_return_loss

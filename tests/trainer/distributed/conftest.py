@@ -9,41 +9,38 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.distributed.launch import launched
+from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.asked import ASKED
+from tests.trainer.distributed.launch import launched, read
+
+Results = Callable[[str], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[..., Path]:
-    """A folder in which something was made once."""
+def folder_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[..., Path]:
+    """The folder in which a list of scenarios has been run, once."""
     base = tmp_path_factory.getbasetemp()
     root = base.parent if hasattr(request.config, "workerinput") else base
 
-    def make(name: str, how: Callable[[Path], Any]) -> Path:
+    def made(name: str, asked: dict[str, dict[str, Any]], **environment: str) -> Path:
         folder = root / f"distributed-{name}"
         folder.mkdir(exist_ok=True)
         with (root / f"distributed-{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (folder / "done").exists():
-                how(folder)
-                (folder / "done").touch()
+            if not (folder / "scenarios.json").exists():
+                scenarios.trained(folder, name="from-one", text=True, stop_at=3)
+                launched(folder, list(asked.values()), **environment)
         return folder
 
-    return make
+    return made
 
 
-@pytest.fixture(scope="session")
-def launch_once(once: Callable[..., Path]) -> Callable[..., list[list[Any]]]:
-    """The results of a list of scenarios."""
+@pytest.fixture
+def folder(folder_of: Callable[..., Path]) -> Path:
+    return folder_of("two", ASKED)
 
-    def results(name: str, scenarios: list[dict[str, Any]], before: Callable[[Path], Any] | None = None) -> Any:
-        def how(folder: Path) -> None:
-            if before is not None:
-                before(folder)
-            launched(folder, scenarios)
 
-        folder = once(name, how)
-        from tests.trainer.distributed.launch import read
-
-        return read(folder, len(scenarios), 2)
-
-    return results
+@pytest.fixture
+def came(folder: Path) -> Results:
+    """What each of the two processes found, by a scenario's name."""
+    return lambda name: read(folder, list(ASKED).index(name), 2)

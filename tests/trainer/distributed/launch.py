@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,27 +14,29 @@ from typing import Any
 SECONDS = 220
 
 
-def launched(folder: Path, scenarios: list[dict[str, Any]], *, world: int = 2, **environment: str) -> list[list[Any]]:
-    """For each scenario, what each process found. What one of them printed is in the error where one ends badly."""
+def launched(folder: Path, scenarios: list[dict[str, Any]], *, world: int = 2, **environment: str) -> None:
+    """Runs them; `read` tells what each process found. What was printed is in the error where one ends badly."""
     folder.mkdir(parents=True, exist_ok=True)
     asked = folder / "scenarios.json"
     asked.write_text(json.dumps(scenarios), encoding="utf-8")
     command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", "-m"]
-    done = subprocess.run(
-        [sys.executable, *command, "tests.trainer.distributed.job", str(asked), str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )
-    results = read(folder, len(scenarios), world)
-    missing = [str(scenarios[number]) for number, each in enumerate(results) if None in each]
-    assert not missing, f"not run to the end: {missing[0]}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
-    return results
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    with (folder / "output").open("w+") as output:
+        job = [sys.executable, *command, "tests.trainer.distributed.job", str(asked), str(folder)]
+        process = subprocess.Popen(job, stdout=output, stderr=output, env=environment, start_new_session=True)
+        try:
+            process.wait(SECONDS)
+        finally:
+            # Its processes are in its group; where it ended by itself there is none left.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    for number, scenario in enumerate(scenarios):
+        missing = None in read(folder, number, world)
+        assert not missing, f"not run to the end: {scenario}\n{(folder / 'output').read_text()[-6000:]}"
 
 
-def read(folder: Path, scenarios: int, world: int) -> list[list[Any]]:
-    return [[_result(folder, number, rank) for rank in range(world)] for number in range(scenarios)]
+def read(folder: Path, number: int, world: int) -> list[Any]:
+    return [_result(folder, number, rank) for rank in range(world)]
 
 
 def _result(folder: Path, number: int, rank: int) -> Any:

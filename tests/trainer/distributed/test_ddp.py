@@ -2,67 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.conftest import Results
 from worker.trainer.strategies.place import Place
-
-SYNC_EACH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
-TALKS = {
-    "ddp_backend": "cpu:gloo",
-    "ddp_timeout": 300,
-    "ddp_find_unused_parameters": False,
-    "ddp_bucket_cap_mb": 3,
-    "ddp_broadcast_buffers": False,
-    "ddp_static_graph": True,
-}
-SCENARIOS: dict[str, dict[str, Any]] = {
-    "talks": {"run": "talks", **TALKS},  # the first Trainer opens the lines
-    "defaults": {"run": "talks"},
-    "uneven": {"run": "trained", "name": "uneven", **scenarios.UNEVEN},
-    "ignored labels": {"run": "trained", "name": "ignored", "text": True, "ignore": 1},
-    "averaged by each": {
-        "run": "trained", "name": "each", "text": True, "ignore": 1, "average_tokens_across_devices": False},
-    "named": {"run": "trained", "name": "named", "named": True},
-    "stream": {"run": "resumed", "name": "stream", "at": 3, "stream": True, "samples": 91},
-    "split": {
-        "run": "trained", "name": "split", "per_device_train_batch_size": 8,
-        "accelerator_config": {"split_batches": True}},
-    "odd split": {
-        "run": "trained", "name": "odd", "per_device_train_batch_size": 7,
-        "accelerator_config": {"split_batches": True}},
-    "evaluated": {"run": "evaluated", "name": "evaluated"},
-    "evaluated by batch": {"run": "evaluated_by_batch"},
-    "one sample": {"run": "evaluated", "name": "few", "samples": 9},
-    "objects": {
-        "run": "predicted_objects", "eval_use_gather_object": True, "eval_do_concat_batches": False},
-    "objects refused": {"run": "predicted_objects"},
-    "meets": {"run": "synchronised"},
-    "meets each": {"run": "synchronised", "accelerator_config": SYNC_EACH},
-    "written": {"run": "written"},
-    "full": {"run": "full_disk"},
-    "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all"},
-    "callback": {"run": "stopped_by_one", "how": "callback"},
-    "signal": {"run": "stopped_by_one", "how": "signal"},
-    "log": {"run": "stopped_by_one", "how": "log"},
-    "nan": {"run": "lost_by_one"},
-    "find batch size": {"run": "trained", "name": "find", "auto_find_batch_size": True},
-    "background": {"run": "trained", "name": "background", "save_in_background": True},
-    "everywhere": {"run": "failed_everywhere"},
-    "on one": {"run": "failed_on_one"},  # and then there are no lines any more
-}  # fmt: skip
-
-Results = Callable[[str], list[dict[str, Any]]]
-
-
-@pytest.fixture(scope="module")
-def came(launch_once: Callable[..., Any]) -> Results:
-    found = launch_once("ddp", list(SCENARIOS.values()))
-    return lambda name: found[list(SCENARIOS).index(name)]  # type: ignore[no-any-return]
 
 
 def test_the_arguments_say_how_processes_talk(came: Results) -> None:
@@ -73,7 +20,7 @@ def test_the_arguments_say_how_processes_talk(came: Results) -> None:
             "broadcast_buffers": False,
             "static_graph": True,
             "backend": "cpu:gloo",
-            "timeout": 300,
+            "timeout": 90,
         }
     for told in came("defaults"):
         assert told["find_unused_parameters"] is True

@@ -11,10 +11,15 @@ from worker.trainer.strategies.single import Single
 def choose(args: TrainingArguments) -> Single:
     """What several processes need is imported where there are several."""
     place = Place.here(args.local_rank)
-    for name in ("fsdp", "deepspeed"):
-        if getattr(args, name):
-            _refuse_one(name, place)
-            raise NotAvailableYet(f"{name} is not available yet", hint="leave it out: the processes train with DDP")
+    if args.fsdp:
+        _refuse_one("fsdp", place)
+        from worker.trainer.strategies.fsdp import Fsdp
+        from worker.trainer.strategies.fsdp_settings import FsdpSettings
+
+        return Fsdp(args, place, FsdpSettings.of(args))
+    if args.deepspeed:
+        _refuse_one("deepspeed", place)
+        raise NotAvailableYet("deepspeed is not available yet", hint="use fsdp")
     if place.world == 1:
         return Single(args)
     from worker.trainer.strategies.ddp import Ddp

@@ -128,13 +128,13 @@ class Ddp(Single):
     def written(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
         made: T | None = None
         error: Exception | None = None
-        if self.args.should_save:
-            try:
+        try:
+            if self.args.should_save:
                 made = commit()
-            except Exception as raised:
-                error = raised
-        else:
-            follow()
+            else:
+                follow()
+        except Exception as raised:
+            error = raised
         told = self.peers.everyone((made, None if error is None else as_told(error)))
         failed = next((each for _, each in told if each is not None), None)
         if failed is not None:

@@ -36,6 +36,8 @@ class Single:
 
     loss_factor = 1
     """By what a loss is multiplied that is already a share of all processes' items: gradients are their mean."""
+    writes_shards = False
+    """A checkpoint holds each process's pieces, instead of the whole that the main process has gathered."""
     generates_in_step = False
     """A model in pieces needs every process in every forward, also where its own text has ended."""
 
@@ -68,6 +70,10 @@ class Single:
     def _handlers(self) -> list[Any]:
         """What Accelerate is told of how processes work together."""
         return []
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """On the device, before anything is made of it."""
+        return model.to(self.device)
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Autocast is put around `forward` here. Preparing the same model again would put it around twice."""
@@ -200,13 +206,26 @@ class Single:
         """What the process that writes has committed, told to all; who does not write follows."""
         return commit()
 
+    def written_in_pieces(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
+        """Every process writes its own into the folder that the main process opens."""
+        return commit(pieces)
+
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         return self.plain_optimizer(optimizer).state_dict()
 
     def load_weights(self, model: nn.Module, folder: Path) -> None:
-        files.load_weights(model, folder)
+        """Whole, or from the pieces that several processes wrote."""
+        if files.is_in_pieces(folder):
+            from worker.trainer.strategies import shards
+
+            return shards.load_model(model, folder)
+        return files.load_weights(model, folder)
 
     def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:
+        if files.is_in_pieces(folder):
+            from worker.trainer.strategies import shards
+
+            return shards.load_optimizer(optimizer, folder)
         found: dict[str, Any] = files.load_tensors(folder, files.OPTIMIZER)
         return found
 

@@ -1,0 +1,83 @@
+"""All that one start of two processes is asked, by name. Starting costs seconds, so there is one start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.trainer.distributed import scenarios
+
+SYNC_EACH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+TALKS = {
+    "ddp_backend": "cpu:gloo",
+    "ddp_timeout": 90,
+    "ddp_find_unused_parameters": False,
+    "ddp_bucket_cap_mb": 3,
+    "ddp_broadcast_buffers": False,
+    "ddp_static_graph": True,
+}
+DDP: dict[str, dict[str, Any]] = {
+    "talks": {"run": "talks", **TALKS},  # the first Trainer opens the lines
+    "defaults": {"run": "talks"},
+    "uneven": {"run": "trained", "name": "uneven", **scenarios.UNEVEN},
+    "ignored labels": {"run": "trained", "name": "ignored", "text": True, "ignore": 1},
+    "averaged by each": {
+        "run": "trained", "name": "each", "text": True, "ignore": 1, "average_tokens_across_devices": False},
+    "named": {"run": "trained", "name": "named", "named": True},
+    "stream": {"run": "resumed", "name": "stream", "at": 3, "stream": True, "samples": 91},
+    "split": {
+        "run": "trained", "name": "split", "per_device_train_batch_size": 8,
+        "accelerator_config": {"split_batches": True}},
+    "odd split": {
+        "run": "trained", "name": "odd", "per_device_train_batch_size": 7,
+        "accelerator_config": {"split_batches": True}},
+    "evaluated": {"run": "evaluated", "name": "evaluated"},
+    "evaluated by batch": {"run": "evaluated_by_batch"},
+    "one sample": {"run": "evaluated", "name": "few", "samples": 9},
+    "objects": {
+        "run": "predicted_objects", "eval_use_gather_object": True, "eval_do_concat_batches": False},
+    "objects refused": {"run": "predicted_objects"},
+    "meets": {"run": "synchronised"},
+    "meets each": {"run": "synchronised", "accelerator_config": SYNC_EACH},
+    "written": {"run": "written"},
+    "full": {"run": "full_disk"},
+    "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all"},
+    "callback": {"run": "stopped_by_one", "how": "callback"},
+    "signal": {"run": "stopped_by_one", "how": "signal"},
+    "log": {"run": "stopped_by_one", "how": "log"},
+    "nan": {"run": "lost_by_one"},
+    "find batch size": {"run": "trained", "name": "find", "auto_find_batch_size": True},
+    "background": {"run": "trained", "name": "background", "save_in_background": True},
+}  # fmt: skip
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp 2": {"fsdp": True},
+    "fsdp 2 in pieces": {
+        "fsdp": "shard_grad_op auto_wrap",
+        "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT", "min_num_params": 500}},
+}  # fmt: skip
+"""Each must do what one process does, through the same tests."""
+
+
+def conformance(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    asked: dict[str, dict[str, Any]] = {}
+    for strategy, values in strategies.items():
+        asked |= {
+            f"{strategy}: curve": {"run": "trained", "name": strategy, "text": True, "ignore": 1, **values},
+            f"{strategy}: resumed": {
+                "run": "resumed", "name": f"{strategy}-again", "text": True, "dropout": 0.1, "at": 5, **values},
+            f"{strategy}: for one": {
+                "run": "trained", "name": f"{strategy}-for-one", "text": True, "stop_at": 3, **values},
+            f"{strategy}: from one": {"run": "trained", "name": "from-one", "text": True, "resume": True, **values},
+            f"{strategy}: evaluated": {"run": "evaluated", "name": f"{strategy}-eval", **values},
+            f"{strategy}: written": {"run": "written", "name": f"{strategy}-files", **values},
+        }  # fmt: skip
+    return asked
+
+
+ENDS: dict[str, dict[str, Any]] = {
+    "everywhere": {"run": "failed_everywhere"},
+    "on one": {"run": "failed_on_one"},  # and then there are no lines any more
+}
+
+ASKED = {**DDP, **conformance(STRATEGIES), **ENDS}

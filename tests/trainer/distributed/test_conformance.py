@@ -1,0 +1,95 @@
+"""Every strategy does what one process does on the same global batch: the same curve, exact resumes, and checkpoints
+that continue on another number of processes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.asked import STRATEGIES
+from tests.trainer.distributed.conftest import Results
+
+strategies = pytest.mark.parametrize("strategy", STRATEGIES)
+KINDS = {"ddp": "Ddp", "fsdp 2": "Fsdp", "fsdp 2 in pieces": "Fsdp"}
+WHOLE = {"manifest.json", "model.safetensors", "optimizer.pt"}
+PIECES = {"manifest.json", "pytorch_model_fsdp_0", "optimizer_0", "optimizer_groups.pt"}
+BESIDE = {"scheduler.pt", "rng_state_0.pth", "rng_state_1.pth", "trainer_state.json", "training_args.json"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("one")
+    return {
+        "curve": scenarios.trained(folder, name="curve", text=True, ignore=1),
+        "whole": scenarios.trained(folder, name="whole", text=True),
+        "evaluated": scenarios.evaluated(folder, name="evaluated"),
+    }
+
+
+@strategies
+def test_the_curve_is_that_of_one_process(came: Results, undisturbed: dict[str, Any], strategy: str) -> None:
+    for each in came(f"{strategy}: curve"):
+        scenarios.assert_same_run(each, undisturbed["curve"])
+        assert each["strategy"] == KINDS[strategy]
+        assert each["events"] == undisturbed["curve"]["events"]
+
+
+@strategies
+def test_a_run_resumed_in_mid_epoch_is_the_same_run_to_the_last_bit(came: Results, strategy: str) -> None:
+    for each in came(f"{strategy}: resumed"):
+        assert "error" not in each, each.get("trace")
+        whole, first, rest = (each[part] for part in ("whole", "first", "rest"))
+        assert first["losses"] + rest["losses"] == whole["losses"]
+        assert first["norms"] + rest["norms"] == whole["norms"]
+        assert rest["weights"] == whole["weights"]
+
+
+@strategies
+def test_a_checkpoint_of_two_continues_on_one(
+    came: Results, folder: Path, undisturbed: dict[str, Any], strategy: str
+) -> None:
+    first = came(f"{strategy}: for one")[0]
+
+    rest = scenarios.trained(folder, name=f"{strategy}-for-one", text=True, resume=True)
+
+    assert first["losses"] + rest["losses"] == pytest.approx(undisturbed["whole"]["losses"], rel=1e-5)
+    assert rest["strategy"] == "Single"
+    for name, values in rest["weights"].items():
+        assert values == pytest.approx(undisturbed["whole"]["weights"][name], rel=1e-3, abs=2e-5)
+
+
+@strategies
+def test_a_checkpoint_of_one_continues_on_two(came: Results, undisturbed: dict[str, Any], strategy: str) -> None:
+    for each in came(f"{strategy}: from one"):
+        assert "error" not in each, each.get("trace")
+        assert each["losses"] == pytest.approx(undisturbed["whole"]["losses"][3:], rel=1e-5)
+        assert each["rates"] == undisturbed["whole"]["rates"][3:]
+        for name, values in each["weights"].items():
+            assert values == pytest.approx(undisturbed["whole"]["weights"][name], rel=1e-3, abs=2e-5)
+
+
+@strategies
+def test_evaluating_and_predicting_see_every_sample_once(
+    came: Results, undisturbed: dict[str, Any], strategy: str
+) -> None:
+    one = undisturbed["evaluated"]
+    for each in came(f"{strategy}: evaluated"):
+        assert "error" not in each, each.get("trace")
+        assert each["labels"] == one["labels"]
+        for which in ("streamed", "kept", "metrics"):
+            assert each[which] == pytest.approx(one[which], rel=1e-5)
+
+
+@strategies
+def test_files_have_the_reference_s_names_and_are_whole_at_the_end(came: Results, strategy: str) -> None:
+    main, other = came(f"{strategy}: written")
+
+    assert "error" not in main, main.get("trace")
+    assert set(main["files"]) == (PIECES if "pieces" in strategy else WHOLE) | BESIDE
+    assert "model.safetensors" in main["whole"]
+    assert main["told"] == other["told"] == ["checkpoint-4", "checkpoint-8"]
+    assert (main["commits"], other["commits"], other["lines"]) == ([4, 8], [], 0)

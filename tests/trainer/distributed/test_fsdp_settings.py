@@ -1,0 +1,103 @@
+"""What `fsdp` and `fsdp_config` ask for, and what of it cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.strategies.fsdp_settings import FsdpSettings
+
+
+def settings(fsdp: Any = True, config: Any = None, **values: Any) -> FsdpSettings:
+    return FsdpSettings.of(TrainingArguments("out", fsdp=fsdp, fsdp_config=config, **values))
+
+
+def test_nothing_said_is_version_2_that_frees_layers_and_gathers_checkpoints() -> None:
+    found = settings()
+
+    assert (found.version, found.reshard, found.state_dict_type) == (2, "full_shard", "FULL_STATE_DICT")
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "config", "name", "value"),
+    [
+        ("shard_grad_op auto_wrap", None, "reshard", "shard_grad_op"),
+        (["full_shard", "offload"], None, "cpu_offload", True),
+        (True, {"reshard_after_forward": False}, "reshard", "shard_grad_op"),
+        ("full_shard", {"fsdp_reshard_after_forward": "false"}, "reshard", "shard_grad_op"),
+        (True, {"fsdp_state_dict_type": "sharded_state_dict"}, "state_dict_type", "SHARDED_STATE_DICT"),
+        (True, {"transformer_layer_cls_to_wrap": "A, B"}, "layers", ("A", "B")),
+        (True, {"version": 1, "reshard_after_forward": "hybrid_shard"}, "reshard", "hybrid_shard"),
+        (True, {"version": 1, "use_orig_params": "false"}, "use_orig_params", False),
+        (True, {"activation_checkpointing": True}, "activation_checkpointing", True),
+    ],
+)
+def test_older_words_and_both_spellings_mean_what_they_meant(fsdp: Any, config: Any, name: str, value: Any) -> None:
+    assert getattr(settings(fsdp, config), name) == value
+
+
+def test_a_file_may_say_it(tmp_path: Path) -> None:
+    path = tmp_path / "fsdp.json"
+    path.write_text(json.dumps({"min_num_params": 20}))
+
+    assert settings(True, str(path)).min_num_params == 20
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "config", "values", "said"),
+    [
+        (True, {"reshard_after_foward": True}, {}, "did you mean 'reshard_after_forward'"),
+        (True, {"version": 3}, {}, "version is 3: there are 1 and 2"),
+        ("hybrid_shard", None, {}, "reshard_after_forward is 'hybrid_shard', and version 2 has full_shard"),
+        (True, {"use_orig_params": True}, {}, "has use_orig_params, which FSDP 1 knows and version 2 does not"),
+        (True, {"state_dict_type": "LOCAL_STATE_DICT"}, {}, "use one of FULL_STATE_DICT, SHARDED_STATE_DICT"),
+        (True, {"xla": True}, {}, "asks for xla"),
+        (True, {"cpu_ram_efficient_loading": True}, {}, "asks for cpu_ram_efficient_loading"),
+        ("fullshard", None, {}, "did you mean 'full_shard'"),
+        (True, None, {"fp16": True}, "fp16's loss scale is not shared among fsdp's processes: use bf16"),
+        (
+            True,
+            {"activation_checkpointing": True},
+            {"activation_checkpointing": True},
+            "activation_checkpointing and fsdp_config's activation_checkpointing both",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_would_work(
+    fsdp: Any, config: Any, values: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        settings(fsdp, config, **values)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.other = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+
+def test_layers_are_what_is_named_what_the_model_says_or_what_is_repeated() -> None:
+    model = toy.gpt(layers=3)
+
+    assert [type(each).__name__ for each in settings().units(model)] == ["Block"] * 3
+    assert settings(True, {"transformer_layer_cls_to_wrap": "LayerNorm"}).units(model)
+    assert settings(True, {"auto_wrap_policy": "NO_WRAP"}).units(model) == []
+    model._no_split_modules = ["LayerNorm"]
+    assert {type(each).__name__ for each in settings().units(model)} == {"LayerNorm"}
+    with pytest.raises(ValueError, match=r"names 'Blok', and the model has none: did you mean 'Block'"):
+        settings(True, {"transformer_layer_cls_to_wrap": "Blok"}).units(model)
+
+
+def test_what_is_tied_across_units_is_left_to_the_whole() -> None:
+    model = Tied()
+
+    assert settings(True, {"min_num_params": 16}).units(model) == [model.other]
+    assert torch.equal(model.first.weight, model.second.weight)

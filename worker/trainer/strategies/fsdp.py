@@ -1,0 +1,50 @@
+"""FSDP 2: parameters, gradients and moments are cut along their first dimension, and gathered layer by layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from contract.arguments import TrainingArguments
+from worker.trainer.activations import checkpoint_activations
+from worker.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
+from worker.trainer.strategies.place import Place
+from worker.trainer.strategies.sharded import Sharded
+
+
+class Fsdp(Sharded):
+    def __init__(self, args: TrainingArguments, place: Place, settings: FsdpSettings) -> None:
+        self.settings = settings
+        self.writes_shards = settings.state_dict_type == SHARDED
+        super().__init__(args, place)
+        self.mesh = init_device_mesh(self.device.type, (self.peers.world,))
+
+    def _wrap(self, model: nn.Module) -> nn.Module:
+        """In place: the same object, and names, with pieces for parameters."""
+        if model in self._wrapped:
+            return model
+        self._place(model)
+        if self.settings.activation_checkpointing:
+            checkpoint_activations(model)
+        for module in [*self.settings.units(model), model]:
+            fully_shard(
+                module,
+                mesh=self.mesh,
+                reshard_after_forward=self.settings.reshard == "full_shard",
+                mp_policy=self._precision(),
+                offload_policy=CPUOffloadPolicy() if self.settings.cpu_offload else OffloadPolicy(),
+            )
+        self._wrapped[model] = model
+        return model
+
+    def _precision(self) -> MixedPrecisionPolicy:
+        """Gathered and computed in half the bits, summed up in all of them."""
+        if self.precision == "no":
+            return MixedPrecisionPolicy()
+        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+    def hold_back(self, model: nn.Module, holds: bool) -> None:
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(not holds)
