@@ -170,7 +170,7 @@ class MeanLoss:
 
     def _read(self) -> None:
         if self._on_device:
-            self._values += torch.stack([each.double() for each in self._on_device]).tolist()
+            self._values += torch.stack(self._on_device).double().tolist()
             self._on_device.clear()
 
     def join(self, peers: Alone) -> None:

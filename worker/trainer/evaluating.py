@@ -111,9 +111,9 @@ class Evaluating(Parts):
         has_loss = has_labels or (not self.label_names and bool(inputs.get("return_loss", self.can_return_loss)))
         with torch.no_grad(), self.compute_loss_context_manager():
             if has_loss:
-                items = self._get_num_items_in_batch([inputs], self.args.device)
+                items = self._get_num_items_in_batch([inputs], self.strategy.device)
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=items)
-                loss = loss.detach().mean()
+                loss = loss.detach().mean() if loss.dim() else loss.detach()
             else:
                 loss, outputs = None, model(**inputs)
         labels = None if not has_labels else labels[0] if len(labels) == 1 else labels

@@ -60,7 +60,7 @@ class Tally:
     def _fold(self) -> None:
         """Many small tensors become one, still on the device."""
         if self._losses:
-            self._folded.append(torch.stack([each.double() for each in self._losses]))
+            self._folded.append(torch.stack(self._losses).double())
             self._losses.clear()
 
     def _read(self) -> None:

@@ -26,8 +26,8 @@ class Accuracy(Sums):
         if several_labels(self.name, logits, labels):
             self.add(right=logits.gt(0).eq(labels.bool()).sum(), all=torch.tensor(labels.numel(), device=logits.device))
             return
-        counts = labels.ne(IGNORE)
-        self.add(right=(logits.argmax(-1).eq(labels) & counts).sum(), all=counts.sum())
+        # What is ignored is named by no logit, and so never right.
+        self.add(right=logits.argmax(-1).eq(labels).sum(), all=labels.ne(IGNORE).sum())
 
     def value(self) -> float:
         return _mean(self.sums["right"], self.sums["all"])

@@ -27,9 +27,11 @@ class Sums:
 
     def add(self, **found: Tensor) -> None:
         for name, value in found.items():
-            # Double holds every count exactly up to 2^53, and a sum of losses far better than a float does.
-            value = value.double() if value.is_floating_point() else value.long()
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
+            if name in self.sums:
+                self.sums[name].add_(value)
+            else:
+                # Double holds every count exactly up to 2^53, and a sum of losses far better than a float does.
+                self.sums[name] = value.double() if value.is_floating_point() else value.long()
 
     def join(self, everyone: Callable[[dict[str, Tensor]], list[dict[str, Tensor]]]) -> None:
         """With those of all processes; one that saw nothing has none."""
