@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.runs import run
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.strategies import single
+from worker.trainer.strategies.copying import Beside, moved
+from worker.trainer.trainer import Trainer
 
 
 @pytest.mark.gpu
@@ -19,3 +28,66 @@ def test_a_run_in_bf16_on_a_gpu_resumes_as_the_same_run(tmp_path: Path) -> None:
     assert after.losses == whole.losses[7:]
     assert after.weights == whole.weights
     assert after.rng == whole.rng
+
+
+@pytest.mark.gpu
+def test_between_logs_the_host_never_waits_for_the_device(tmp_path: Path) -> None:
+    logs = RefuseToWait()
+    args = TrainingArguments(
+        str(tmp_path),
+        max_steps=40,
+        logging_steps=10,
+        save_strategy="no",
+        bf16=True,
+        include_num_input_tokens_seen="all",
+    )
+    try:
+        Trainer(toy.gpt(), args, train_dataset=toy.text(), callbacks=[logs]).train()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+    assert logs.seen == 4
+
+
+class RefuseToWait(TrainerCallback):
+    """Any operation that makes the host wait for the device raises, but in the steps that are logged."""
+
+    seen = 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_log:
+            torch.cuda.set_sync_debug_mode("default")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any) -> None:
+        self.seen += "loss" in logs
+        torch.cuda.set_sync_debug_mode("error")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+def test_a_batch_is_copied_beside_what_is_still_computed() -> None:
+    device, batch = torch.device("cuda", 0), {"x": torch.arange(1 << 20).pin_memory()}
+    beside, is_computed = Beside(device), torch.cuda.Event()
+    torch.cuda._sleep(2_000_000_000)
+    is_computed.record()
+
+    copied = beside(batch)
+    beside.stream.synchronize()
+
+    assert not is_computed.query(), "the copy waited for a computation that has nothing to do with it"
+    assert copied["x"].device == device
+    assert copied["x"].cpu().equal(batch["x"])
+
+
+@pytest.mark.gpu
+def test_what_a_gpu_trains_does_not_depend_on_how_batches_come_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = run(tmp_path / "beside", steps=30)
+    monkeypatch.setattr(single, "Beside", lambda device: partial(moved, device=device))
+    in_line = run(tmp_path / "in line", steps=30)
+
+    assert beside.losses == in_line.losses
+    assert beside.weights == in_line.weights

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.callbacks import CallbackHandler
 from worker.trainer.precision import LossScale, autocast, precision_of
 from worker.trainer.samplers import ALL, Share
+from worker.trainer.strategies.copying import Beside, moved
 from worker.trainer.strategies.peers import Alone
 
 T = TypeVar("T")
@@ -64,7 +66,9 @@ class Single:
             kwargs_handlers=self._handlers(),
         )
         self.device: torch.device = self.accelerator.device
-        self._moves = self.device.type != "cpu"
+        self._copy: Callable[[Any], Any] | None = None
+        if self.device.type != "cpu":
+            self._copy = Beside(self.device) if self.device.type == "cuda" else partial(moved, device=self.device)
         self.scale: LossScale | None = None
 
     def _handlers(self) -> list[Any]:
@@ -179,7 +183,7 @@ class Single:
         return (one,)
 
     def to_device(self, value: Any) -> Any:
-        return _moved(value, self.device) if self._moves else value
+        return value if self._copy is None else self._copy(value)
 
     def backward(self, loss: Tensor) -> None:
         if self.scale is not None:
@@ -239,16 +243,6 @@ class Single:
         self.accelerator._optimizers.clear()
         self.accelerator._schedulers.clear()
         self.scale = None
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, Mapping):
-        return {name: _moved(each, device) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_moved(each, device) for each in value)
-    return value
 
 
 def _forget_other_settings(precision: str, *, use_cpu: bool) -> None:

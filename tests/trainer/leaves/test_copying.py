@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from worker.trainer.strategies.copying import moved
+
+META = torch.device("meta")
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+def test_tensors_move_wherever_they_stand_and_all_else_stays() -> None:
+    one = torch.ones(2)
+    batch = {"x": one, "several": [one, (one, "name")], "pair": Pair(one, one), "id": 7, "nothing": None}
+
+    there = moved(batch, META)
+
+    assert there["x"].device == there["several"][1][0].device == there["pair"].right.device == META
+    assert isinstance(there["pair"], Pair)
+    assert (there["several"][1][1], there["id"], there["nothing"]) == ("name", 7, None)
+    assert one.device.type == "cpu"
