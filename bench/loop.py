@@ -1,0 +1,191 @@
+"""What the Trainer costs above a loop written by hand, beside Accelerate's and transformers' Trainer.
+
+The speed of five loops, the Python in a step, the way to the first step, the way back into a run, evaluations, and the
+wait for a checkpoint. Of a part alone: python -m bench.loop [--quick] speed calls start resume evaluate memory save
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench import report
+from bench.loops.race import LOOPS, PINNED, race
+from bench.loops.starting import start
+
+OTHERS = ("ours", "accelerate", "transformers")
+CLOCKS = {"cpu": "by CPU time", "wall": "by the wall clock"}
+ROUNDS = 5
+EVALUATED = 20_000
+"""Samples of the small model."""
+SEQUENCES = 1000
+"""Of 128 tokens, a thousand logits each."""
+Shown = dict[str, list[Any]]
+
+
+def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
+    return [row for part in PARTS.values() for row in part(folder, quick)]
+
+
+def speed(folder: Path, quick: bool) -> list[report.Row]:
+    """Of a step of each of the models; all loops train the same, and tell the same losses."""
+    from bench.loops.work import WORKS
+
+    rows: list[report.Row] = []
+    for name, work in WORKS.items():
+        turns = 2 if quick else max(20, min(100, 2000 // work.steps))
+        shown = race("training", work=name, steps=work.steps, whole=work.steps * (turns + 1), turns=turns)
+        require_equal_losses(work.what, shown)
+        what = f"{work.what}: speed of"
+        rows += compared(what, shown, f"≥ {work.bar:.2f}", faster=True)
+        rows.append(report.Row(f"{work.what}: a step by hand, CPU time", _column(shown, "raw", "cpu", 1000), "ms"))
+    return rows
+
+
+def calls(folder: Path, quick: bool) -> list[report.Row]:
+    """Of Python functions, in a step of the tiny MLP, its data and all of torch included."""
+    shown = race("calling", turns=0)
+    return [report.Row(f"tiny MLP: Python calls in a step, {loop}", shown[loop], "") for loop in LOOPS]
+
+
+def starting(folder: Path, quick: bool) -> list[report.Row]:
+    """From nothing: the import, which by hand is torch's, and the first step."""
+    environment, shown = {**os.environ, **PINNED}, {loop: [] for loop in LOOPS}  # type: Any, Shown
+    for number in range(1 if quick else ROUNDS):
+        for loop in [*LOOPS[number % 4 :], *LOOPS[: number % 4]]:
+            shown[loop].append(start(loop, environment))
+    rows: list[report.Row] = []
+    for point, bar in {"import": "≤ 1.15", "step": "≤ 1.1"}.items():
+        at = {
+            loop: [{clock: each[f"{clock} to {point}"] for clock in CLOCKS} for each in shown[loop]] for loop in LOOPS
+        }
+        what = "import of the trainer" if point == "import" else "cold process to first step"
+        rows += compared(f"{what}:", at, bar)
+        rows.append(report.Row(f"{what}: by hand, CPU time", _column(at, "raw", "cpu"), "s"))
+    return rows
+
+
+def resuming(folder: Path, quick: bool) -> list[report.Row]:
+    """In mid-epoch, to the next forward pass; everyone reads what the run that was left would have read."""
+    from bench.loops.resuming import STEPS, STOP, expected
+
+    race("resuming", loops=["made"], turns=0, folder=str(folder))
+    shown = race("resuming", folder=str(folder), turns=3 if quick else 15)
+    for loop in LOOPS:
+        if any(each["read"] != expected(folder) for each in shown[loop]):
+            raise AssertionError(f"{loop} did not read on where step {STOP:,} had stopped")
+    what = f"resume at step {STOP:,} of {STEPS:,} to the next forward, data order equal:"
+    return [*compared(what, shown, "≤ 3"), report.Row(f"{what} by hand", _column(shown, "raw", "wall", 1000), "ms")]
+
+
+def evaluating(folder: Path, quick: bool) -> list[report.Row]:
+    """Loss and accuracy of a small model."""
+    shown = race("evaluating", work="mlp", samples=EVALUATED, batch=64, turns=2 if quick else 10)
+    require_equal_findings(shown)
+    samples = [EVALUATED / each["cpu"] for each in shown["raw"]]
+    what = f"evaluate {EVALUATED:,} samples with accuracy:"
+    rows = compared(f"{what} speed of", shown, "≥ 0.95", faster=True)
+    return [*rows, report.Row(f"{what} by hand, CPU time", samples, "samples/s")]
+
+
+def memory(folder: Path, quick: bool) -> list[report.Row]:
+    """At its height, above what the process held before; of ours with twice the samples too."""
+    count = SEQUENCES // 4 if quick else SEQUENCES
+    what = f"evaluate GPT, {count:,} × 128 × 1,000 logits, memory"
+    shown = race("evaluating", work="gpt", samples=count, batch=32, turns=1 if quick else 3)
+    require_equal_findings(shown)
+    taken = {loop: [each["bytes"] / 1e6 for each in shown[loop]] for loop in LOOPS}
+    twice = race("evaluating", work="gpt", samples=2 * count, batch=32, turns=1, loops=["ours"])["ours"]
+    return [
+        report.Row(f"{what}: by hand", taken["raw"], "MB"),
+        *(report.Row(f"{what}: {loop}", taken[loop], "MB") for loop in OTHERS),
+        report.Row(f"{what}: ours, to by hand", _quotients(taken["ours"], taken["raw"]), "×", "≤ 1.2"),
+        report.Row(
+            f"{what}: ours with twice as many, to ours",
+            [each["bytes"] / 1e6 / median(taken["ours"]) for each in twice],
+            "×",
+            "flat",
+        ),
+    ]
+
+
+def saving(folder: Path, quick: bool) -> list[report.Row]:
+    """The loop's wait, beside that for a write which it waits for to its end."""
+    from bench.loops.saving import COUNTED, LOOPS
+
+    shown = race("saving", folder=str(folder), turns=2 if quick else 5, loops=LOOPS)
+    what = f"the loop waits for a checkpoint of {COUNTED}"
+    rows = [report.Row(f"{what}: {loop}", _column(shown, loop, "wall", 1000), "ms") for loop in LOOPS]
+    for beside in ("ours", "raw"):
+        waits = _quotients(_column(shown, "ours, beside", "wall"), _column(shown, beside, "wall"))
+        name = "ours, synchronous" if beside == "ours" else "by hand, without a sync to disk"
+        rows.append(report.Row(f"{what}: beside training, to {name}", waits, "×", "≤ 0.25" if beside == "ours" else ""))
+    return rows
+
+
+PARTS: dict[str, Callable[[Path, bool], list[report.Row]]] = {
+    "speed": speed,
+    "calls": calls,
+    "start": starting,
+    "resume": resuming,
+    "evaluate": evaluating,
+    "memory": memory,
+    "save": saving,
+}
+
+
+def compared(what: str, shown: Shown, bar: str, *, faster: bool = False) -> list[report.Row]:
+    """Each loop's time to the hand-written one's, or its speed where `faster`: of the rounds, each by its middle turn.
+
+    A turn in which another program was let in costs that turn alone.
+    """
+    rows = []
+    for loop in OTHERS:
+        for clock, name in CLOCKS.items():
+            others, raws = (_rounds(_column(shown, each, clock)) for each in (loop, "raw"))
+            values = _quotients(raws, others) if faster else _quotients(others, raws)
+            rows.append(report.Row(f"{what} {loop}, {name}", values, "×", bar if loop == "ours" else ""))
+    return rows
+
+
+def require_equal_losses(what: str, shown: Shown, tolerance: float = 1e-3) -> None:
+    told = {loop: [loss for turn in shown[loop] for loss in turn["losses"]] for loop in LOOPS}
+    for loop, losses in told.items():
+        if len(losses) != len(told["raw"]) or not all(
+            abs(one - other) <= tolerance * abs(other) + 1e-4 for one, other in zip(losses, told["raw"], strict=True)
+        ):
+            raise AssertionError(f"{what}: {loop} told other losses than the loop by hand: it trained something else")
+
+
+def require_equal_findings(shown: Shown, tolerance: float = 1e-3) -> None:
+    expected = shown["raw"][0]["found"]
+    for loop in LOOPS:
+        for name, value in shown[loop][0]["found"].items():
+            if abs(value - expected[name]) > tolerance * abs(expected[name]):
+                raise AssertionError(f"{loop} found {name} {value}, and the loop by hand {expected[name]}")
+
+
+def _column(shown: Shown, loop: str, name: str, times: float = 1) -> list[float]:
+    return [times * each[name] for each in shown[loop]]
+
+
+def _rounds(values: Sequence[float]) -> list[float]:
+    size = max(1, len(values) // ROUNDS)
+    return [median(values[start : start + size]) for start in range(0, len(values) - size + 1, size)]
+
+
+def _quotients(of: Sequence[float], to: Sequence[float]) -> list[float]:
+    return [one / other for one, other in zip(of, to, strict=True)]
+
+
+if __name__ == "__main__":
+    names = [each for each in sys.argv[1:] if not each.startswith("--")] or list(PARTS)
+
+    def chosen(folder: Path, *, quick: bool) -> list[report.Row]:
+        return [row for name in names for row in PARTS[name](folder, quick)]
+
+    report.main(chosen, quick="--quick" in sys.argv)

@@ -1,0 +1,138 @@
+"""Several loops side by side, a turn each, over and over.
+
+Each is a process of its own, forked from one that has imported all there is and run none of it. It works for its turn
+and waits. So whatever else this machine does meets all of them alike, and none sees another's global state. They share
+one core, where a GPU is not what is measured: two are never equally busy, and each loop would stay on its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any
+
+LOOPS = ("raw", "accelerate", "transformers", "ours")
+Turn = Callable[[Any], None]
+"""Hands in what the turn showed, and waits for the next."""
+PINNED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # glibc gives large blocks back and takes them again, as it happens: whole milliseconds in a step of PointNet.
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def race(
+    task: str, *, turns: int, loops: Sequence[str] = LOOPS, on_one_core: bool = True, **options: Any
+) -> dict[str, list[Any]]:
+    """What each loop handed in, turn by turn: `bench.loops.<task>.run(loop, turn, **options)` in a process of its own.
+
+    Without turns, what it handed in first.
+    """
+    parent = _parent(on_one_core)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    parent.stdin.write(json.dumps({"task": task, "turns": turns, "loops": loops, "options": options}) + "\n")
+    parent.stdin.flush()
+    answer = parent.stdout.readline()
+    if not answer:
+        raise RuntimeError(f"one of {', '.join(loops)} ended in {task} before its time: it said why above")
+    found: dict[str, list[Any]] = json.loads(answer)
+    return found
+
+
+@cache
+def _parent(on_one_core: bool) -> subprocess.Popen[str]:
+    """Imports for all of them, once. It goes with the pipe to it."""
+    command = [sys.executable, "-m", "bench.loops.race", *(["on one core"] if on_one_core else [])]
+    return subprocess.Popen(
+        command, env={**os.environ, **PINNED}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+class Clock:
+    """Seconds since it was last read: by the wall clock, and of CPU."""
+
+    def __init__(self) -> None:
+        self.read()
+
+    def read(self) -> tuple[float, float]:
+        now = time.perf_counter(), time.process_time()
+        before, self._before = getattr(self, "_before", now), now
+        return now[0] - before[0], now[1] - before[1]
+
+
+def side(loop: str) -> Any:
+    """The module whose names a script for transformers is written with."""
+    return import_module("footplate" if loop == "ours" else loop)
+
+
+class _Racer:
+    def __init__(self, task: str, loop: str, options: dict[str, Any]) -> None:
+        processes = multiprocessing.get_context("fork")
+        self.connection, theirs = processes.Pipe()
+        self.process = processes.Process(target=_work, args=(theirs, task, loop, options), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def go(self) -> Any:
+        self.connection.send("go")
+        return self.connection.recv()
+
+    def end(self) -> None:
+        self.connection.send("end")
+        self.process.join()
+
+
+def _work(connection: Connection, task: str, loop: str, options: dict[str, Any]) -> None:
+    def turn(shown: Any) -> None:
+        connection.send(shown)
+        if connection.recv() == "end":
+            sys.exit()
+
+    connection.recv()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        import_module(f"bench.loops.{task}").run(loop, turn, **options)
+
+
+def _race(task: str, turns: int, loops: Sequence[str], options: dict[str, Any]) -> dict[str, list[Any]]:
+    racers = {loop: _Racer(task, loop, options) for loop in loops}
+    first = {loop: racer.go() for loop, racer in racers.items()}  # has in it what is made once
+    shown: dict[str, list[Any]] = {loop: [] for loop in loops}
+    for number in range(turns):
+        for loop in [*loops[number % len(loops) :], *loops[: number % len(loops)]]:
+            shown[loop].append(racers[loop].go())
+    for racer in racers.values():
+        racer.end()
+    return shown if turns else first
+
+
+def _preload(loops: Sequence[str]) -> None:
+    """Imports, and nothing that starts a thread: a process that has computed leaves children that hang."""
+    from worker.trainer import preload
+
+    preload()
+    if "transformers" in loops:
+        from transformers import BertForSequenceClassification, GPT2LMHeadModel, Trainer  # noqa: F401
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["on one core"]:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    for line in sys.stdin:
+        asked = json.loads(line)
+        _preload(asked["loops"])
+        print(json.dumps(_race(**asked)), flush=True)

@@ -1,0 +1,43 @@
+"""A cold process, to the end of its imports and to the end of its first step: python -m bench.loops.starting LOOP."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+IMPORTS = {
+    "raw": "import torch",
+    "accelerate": "import torch; from accelerate import Accelerator",
+    "transformers": "from transformers import Trainer, TrainingArguments",
+    "ours": "from footplate import Trainer, TrainingArguments",
+}
+
+
+def start(loop: str, environment: dict[str, str]) -> dict[str, float]:
+    """Seconds by the wall clock, and of CPU, to either point."""
+    began = time.time()
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.loops.starting", loop], env=environment, stdout=subprocess.PIPE, check=True
+    )
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return {name: value - began if name.startswith("wall") else value for name, value in told.items()}
+
+
+def main(loop: str) -> None:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    exec(IMPORTS[loop])
+    told: dict[str, Any] = {"wall to import": time.time(), "cpu to import": time.process_time()}
+
+    from bench.loops.training import train
+    from bench.loops.work import WORKS
+
+    train(loop, WORKS["mlp"], 1, lambda step, loss: None)
+    print(json.dumps({**told, "wall to step": time.time(), "cpu to step": time.process_time()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,34 @@
+"""How often the host waits for the device in ten steps of which the last is logged. Reading a log is such a wait."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from torch.profiler import ProfilerActivity, profile
+
+from bench.loops.filling import train, work
+from bench.loops.race import Turn
+from bench.loops.work import LOG_EVERY
+
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+
+
+def run(loop: str, turn: Turn, *, compiles: bool, trace: str | None = None) -> None:
+    """Steps 11 to 20: by then all is made that is made once. `trace`: where to write them, for chrome://tracing."""
+    import torch
+
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    seen = profile(activities=kinds)
+
+    def mark(step: int, loss: float) -> None:
+        if step == LOG_EVERY:
+            seen.start()
+        if step == 2 * LOG_EVERY:
+            seen.stop()
+
+    train(loop, work(), 2 * LOG_EVERY, mark, compiles=compiles)
+    if trace is not None:
+        Path(trace).mkdir(parents=True, exist_ok=True)
+        seen.export_chrome_trace(tempfile.mkstemp(".json.gz", f"{loop}-", trace)[1])
+    turn(sum(each.count for each in seen.key_averages() if each.key in WAITS))

@@ -1,0 +1,44 @@
+"""The measured loops in this process, one after another: what is tested is that they do what they say, not how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import pytest
+from accelerate.state import AcceleratorState, GradientState
+
+from bench import gpu, loop
+from bench.loops.race import LOOPS
+
+
+class Over(BaseException):
+    """All turns were had."""
+
+
+def in_this_process(
+    task: str, *, turns: int, loops: Sequence[str] = LOOPS, on_one_core: bool = True, **options: Any
+) -> dict[str, Any]:
+    shown: dict[str, list[Any]] = {each: [] for each in loops}
+    for each in loops:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+
+        def turn(what: Any, own: list[Any] = shown[each]) -> None:
+            own.append(what)
+            if len(own) > turns:
+                raise Over
+
+        with pytest.raises(Over):
+            import_module(f"bench.loops.{task}").run(each, turn, **options)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    return {each: own[1:] if turns else own[0] for each, own in shown.items()}
+
+
+@pytest.fixture
+def race(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    monkeypatch.setattr(loop, "race", in_this_process)
+    monkeypatch.setattr(gpu, "race", in_this_process)
+    return in_this_process
