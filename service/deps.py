@@ -126,7 +126,9 @@ class StrictRoute(APIRoute):
 
         async def strict(request: Request) -> Response:
             if request.scope["query_string"]:
-                refuse_unknown([name for name, _ in request.query_params.multi_items()], known)
+                given = request.query_params.multi_items()
+                refuse_unknown([name for name, _ in given], known)
+                refuse_nul(given)
             try:
                 return await handler(request)
             except RequestValidationError as error:
@@ -145,6 +147,17 @@ def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
             problems.append(Problem(pointer, "unknown_parameter", f"no query parameter named {name!r} here", hint))
         elif count > 1:
             problems.append(Problem(pointer, "duplicate_parameter", f"{name!r} is there {count} times, once is enough"))
+    if problems:
+        raise InvalidQuery(problems)
+
+
+def refuse_nul(given: Sequence[tuple[str, str]]) -> None:
+    """No name has one, and not every database can be asked for it."""
+    problems = [
+        Problem(f"/query/{name}", "invalid_parameter", "holds a NUL character")
+        for name, value in given
+        if "\0" in value
+    ]
     if problems:
         raise InvalidQuery(problems)
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, text, tuple_
 
 from contract.errors import InvalidSpec, Problem
+from contract.ids import is_id
 from contract.lifecycle import JobState
 from service.store.jobs import COLUMNS, to_row
 from service.store.rows import JobPage, JobRow
@@ -88,13 +89,20 @@ class _Order:
         try:
             sort, value, job_id = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
             expected = str if self.field == "name" else int
-            if sort != self.sort or type(value) is not expected or type(job_id) is not str:
+            if sort != self.sort or type(value) is not expected or not is_id(str(job_id), "job") or not _is_sane(value):
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
             raise InvalidSpec(
                 [Problem("/cursor", "bad_cursor", "is not a cursor of this list", "start again without a cursor")]
             ) from None
         return value, job_id
+
+
+def _is_sane(value: str | int) -> bool:
+    """A forged cursor may hold what a database cannot even be asked."""
+    if isinstance(value, int):
+        return abs(value) < 2**31
+    return "\0" not in value and value == value.encode("utf-8", "replace").decode()
 
 
 def _rows(

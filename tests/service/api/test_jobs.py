@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from base64 import urlsafe_b64encode
 from typing import Any
 
 import pytest
@@ -240,6 +242,25 @@ async def test_an_empty_state_is_answered_with_the_states_that_there_are(api: Ap
 
     assert refused.status_code == 422, refused.text
     assert "there is: queued, starting," in refused.json()["errors"][0]["detail"]
+
+
+def forged(*place: Any) -> str:
+    return urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+SOME_JOB = "job_" + "1" * 32
+
+
+@pytest.mark.parametrize("query", [
+    "tag=%00", "name=a%00b", "project=%00", "name=%ff", "name=%ed%a0%80",
+    f"sort=name&cursor={forged('name', chr(0xD800), SOME_JOB)}", f"sort=name&cursor={forged('name', chr(0), SOME_JOB)}",
+    f"sort=priority&cursor={forged('priority', 10**30, SOME_JOB)}", f"cursor={forged('-created', 0, chr(0))}",
+])  # fmt: skip
+async def test_what_no_database_takes_is_in_no_job_and_breaks_nothing(both: Api, query: str) -> None:
+    answer = await both.client.get(f"/jobs?{query}")
+
+    assert answer.status_code in (200, 422), answer.text
+    assert not answer.json().get("data")
 
 
 async def test_validation_shows_the_effective_spec_and_why_it_would_wait(both: Api) -> None:
