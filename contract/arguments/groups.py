@@ -202,7 +202,9 @@ class Logging:
     logging_nan_inf_filter: bool = True
     """Leave losses that are NaN or infinite out of the logged loss. How many steps had one is logged as `nan_steps`."""
     max_nan_steps: Count | None = None
-    """End training with an error, which names the steps, once so many in a row had a loss that is NaN or infinite."""
+    """End training with an error, which names the steps, once so many in a row had a loss that is NaN or infinite. It
+    looks every so many steps, since looking waits for the device: the run ends before twice as many are lost, and a
+    stretch that is over by then is borne."""
     include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool = "no"
     """Count input tokens, all or without padding, and log how many per second. True is `all`."""
     disable_tqdm: bool | None = None
@@ -322,7 +324,7 @@ class DataLoading:
     dataloader_pin_memory: bool = True
     """Pin batches in memory, so that they reach a GPU without waiting. Nothing to do with on a CPU."""
     dataloader_persistent_workers: bool = False
-    """Keep the loading processes from one epoch to the next."""
+    """Keep the loading processes from one epoch to the next, and those of an evaluation to the next evaluation."""
     dataloader_prefetch_factor: Count | None = None
     """Batches that each loading process keeps ready."""
     dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None

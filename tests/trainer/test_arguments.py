@@ -209,6 +209,24 @@ def _(folder: Path) -> None:
     with pytest.raises(FloatingPointError, match=r"2 steps in a row, 1 to 2.*batches 1 to 1 of epoch 0 \(samples \d+"):
         a_trainer(folder, data=NAN, max_nan_steps=2).train()
     assert a_trainer(folder, data=NAN).train().global_step == 4
+    # It is looked every so many steps: what is over by then is borne, and what goes on ends before twice as many.
+    in_order = {"train_sampling_strategy": "sequential", "max_nan_steps": 3, "max_steps": 6, "data_seed": 0}
+    fine = [dict(row) for row in toy.classification(n=48)]
+    assert (
+        a_trainer(folder, data=[*fine[:8], *NAN[:24], *fine[32:]], kind=Harmless, **in_order).train().global_step == 6
+    )
+    with pytest.raises(FloatingPointError, match="5 steps in a row, 2 to 6"):
+        a_trainer(folder, data=[*fine[:8], *NAN], kind=Harmless, **in_order).train()
+
+
+class Harmless(Trainer):
+    """Its weights outlive a batch of NaN."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        for each in self.model.parameters():
+            each.grad.nan_to_num_()  # type: ignore[union-attr]
+        return loss
 
 
 @about("include_num_input_tokens_seen")
@@ -496,6 +514,25 @@ def _(folder: Path) -> None:
     assert (plain.num_workers, plain.persistent_workers, plain.prefetch_factor) == (2, True, 5)
     assert plain.multiprocessing_context.get_start_method() == "spawn"
     assert plain.in_order is False
+
+
+def test_loading_processes_of_an_evaluation_persist_too(tmp_path: Path) -> None:
+    sets = {"near": toy.classification(n=8, seed=1), "far": toy.classification(n=8, seed=2)}
+    workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    trainer = a_trainer(tmp_path, options={"eval_dataset": sets}, **workers)
+
+    first, again = (trainer.evaluate() for _ in range(2))
+
+    assert first["eval_far_loss"] == again["eval_far_loss"]
+    far = trainer.get_eval_dataloader("far")
+    assert far is trainer.get_eval_dataloader("far") is not trainer.get_eval_dataloader("near")
+    assert far.base_dataloader._iterator._workers[0].is_alive()
+    other = toy.classification(n=8, seed=3)
+    assert trainer.get_eval_dataloader(other) is not trainer.get_eval_dataloader(other), "the reference's is the first"
+    trainer.eval_dataset = {"far": other}
+    assert trainer.get_eval_dataloader("far") is not far
+    plain = a_trainer(tmp_path, options={"eval_dataset": sets})
+    assert plain.get_eval_dataloader("far") is not plain.get_eval_dataloader("far")
 
 
 @about("dataloader_pin_memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,6 +173,24 @@ def test_a_loss_that_is_nan_is_never_hidden(tmp_path: Path, filtered: bool) -> N
     assert first["nan_steps"] == 1
     assert (first["loss"] == 0.0) is filtered
     assert (first["loss"] != first["loss"]) is not filtered
+
+
+def test_batches_that_an_evaluation_left_out_are_counted_beside_its_loss(tmp_path: Path) -> None:
+    rows = [dict(row) for row in toy.regression(n=24)]
+    for row in rows[8:16]:
+        row["x"] = torch.full((8,), float("nan"))
+
+    def evaluated(data: Any, **values: Any) -> dict[str, float]:
+        args = TrainingArguments(str(tmp_path), disable_tqdm=True, **values)
+        return Trainer(toy.mlp(), args, eval_dataset=data).evaluate()
+
+    told = evaluated(rows)
+    assert told["eval_nan_batches"] == 1
+    assert math.isfinite(told["eval_loss"])
+    assert "eval_nan_batches" not in evaluated(rows[:8])
+    unfiltered = evaluated(rows, logging_nan_inf_filter=False)
+    assert math.isnan(unfiltered["eval_loss"])
+    assert "eval_nan_batches" not in unfiltered
 
 
 def test_logits_that_fit_no_labels_are_refused_with_their_shapes() -> None:

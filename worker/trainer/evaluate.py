@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,9 @@ def run(
     found.update({name: plain(value) for name, value in computed.items()})
     if losses.samples:
         found[f"{prefix}_loss"] = losses.mean()
+        if losses.left_out:
+            # The loss above is that of the others, as the reference has it; nobody should have to guess that.
+            found["nan_batches"] = losses.left_out
         found.update(exact.found(losses.samples))
     return EvalLoopOutput(predictions, label_ids, _prefixed(found, prefix), losses.seen)
 
@@ -188,6 +192,13 @@ class MeanLoss:
         """Every sample has the mean of its batch."""
         self._read()
         return numpy.repeat(numpy.asarray(self._values, dtype=numpy.float32), self._counts)
+
+    @property
+    def left_out(self) -> int:
+        """Batches whose loss was NaN or infinite, and so has no part in the mean."""
+        self._read()
+        finite = sum(map(math.isfinite, self._values))
+        return len(self._values) - finite if self._leaves_out and finite else 0
 
     def mean(self) -> float:
         every = self.per_sample()

@@ -22,12 +22,20 @@ class Loading(Parts):
         return self._loader(self.train_dataset, self._train_batch_size, sampler, evens=evens)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Where loading processes persist, the loader of each of our own sets is made once: it holds them."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
             dataset = self.eval_dataset[dataset]
         if dataset is None:
             raise ValueError("evaluation needs an eval_dataset")
-        return self._loader(dataset, self.args.eval_batch_size, self._get_eval_sampler(dataset))
+        is_ours = eval_dataset is None or isinstance(eval_dataset, str)
+        kept = self._eval_loaders.get(eval_dataset) if is_ours else None
+        if kept is not None and kept[0] is dataset:
+            return kept[1]
+        loader = self._loader(dataset, self.args.eval_batch_size, self._get_eval_sampler(dataset))
+        if is_ours and self.args.dataloader_persistent_workers:
+            self._eval_loaders[eval_dataset] = (dataset, loader)
+        return loader
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         return self._loader(test_dataset, self.args.eval_batch_size, self._get_eval_sampler(test_dataset))

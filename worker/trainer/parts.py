@@ -79,6 +79,8 @@ class Parts:
 
     _train_batch_size: int
     _ignore_keys_for_eval: list[str] | None
+    _eval_loaders: dict[str | None, tuple[Any, Any]]
+    """Of our own evaluation sets, with the set that each was made for, where their processes persist."""
     _step: Step
     _epoch: Epoch | None
     _last_batches: tuple[int, int, int]

@@ -35,6 +35,7 @@ from worker.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, 
 from worker.trainer.optimizing import Optimizing
 from worker.trainer.placing import is_model_parallel, may_move, refuse_what_cannot_learn
 from worker.trainer.precision import use_tf32
+from worker.trainer.rehearsing import rehearse_saving
 from worker.trainer.report import reporters
 from worker.trainer.reporting import Reporting, set_log_level
 from worker.trainer.saving import Saving
@@ -114,6 +115,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
         self._background = Background()
         self._train_batch_size = self.args.train_batch_size
         self._ignore_keys_for_eval = None
+        self._eval_loaders = {}
         self._epoch = None
         self.is_in_train = False
         self.state, self.control = self._known_place(TrainerState()), TrainerControl()
@@ -194,6 +196,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
         loader = self.get_train_dataloader()
         plan = Plan(*self.set_initial_training_values(args, loader))
         self.state = self._new_state(plan, folder)
+        self.strategy.peers.first(lambda: rehearse_saving(self, resumes=folder is not None))
         self._prepare(plan.max_steps, loader, folder)
         rng = saving.StoredRng(folder, self.strategy.peers) if folder else None
 

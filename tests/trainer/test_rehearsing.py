@@ -1,0 +1,140 @@
+"""What could not be saved is told before the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import footplate
+from tests.trainer import sides
+from worker.components import toy
+from worker.trainer import rehearsing
+from worker.trainer.checkpoint import CannotSave
+from worker.trainer.testing import Events
+
+
+class Odd(type(toy.mlp())):  # type: ignore[misc]
+    """An MLP with something more in its state."""
+
+
+def odd(buffer: torch.Tensor) -> nn.Module:
+    model = Odd(8, 16, 2, 4, 0.0)
+    model.register_buffer("more", buffer)
+    return model  # type: ignore[no-any-return]
+
+
+class Extra(Odd):
+    def get_extra_state(self) -> Any:
+        return {"seen": 3}
+
+
+def steps_before(folder: Path, error: type[Exception], match: str, model: nn.Module | None = None, **more: Any) -> int:
+    """How many steps were made before it was told."""
+    events, resume = Events(), more.pop("resume", False)
+    values = {"max_steps": 4, "save_steps": 2, "disable_tqdm": True, **more}
+    trainer = footplate.Trainer(
+        model or toy.mlp(),
+        footplate.TrainingArguments(str(folder), **values),
+        train_dataset=toy.classification(n=16),
+        callbacks=[events],
+    )
+    with pytest.raises(error, match=match):
+        trainer.train(resume_from_checkpoint=resume)
+    assert not list(folder.glob(".tmp-*"))
+    return events.names.count("on_step_begin")
+
+
+@pytest.mark.parametrize(
+    ("model", "match"),
+    [
+        (Extra(8, 16, 2, 4, 0.0), r"_extra_state of the model's state is a dict and no tensor.*get_extra_state"),
+        (odd(torch.eye(3).to_sparse()), r"more of the model's state is of the layout torch\.sparse_coo"),
+        (odd(torch.zeros(3, dtype=torch.complex128)), r"cannot be saved; training it would be in vain"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_told_before_the_first_step(tmp_path: Path, model: Any, match: str) -> None:
+    assert steps_before(tmp_path, ValueError, match, model) == 0
+
+
+def test_a_model_of_transformers_is_rehearsed_by_its_own_way_of_saving(tmp_path: Path) -> None:
+    """Weights that it does not know to be tied, or a generation config that contradicts itself: hours in, otherwise."""
+    model: Any = sides.bert("BertForSequenceClassification", num_labels=3)
+    model.classifier.bias = nn.Parameter(torch.zeros(3))
+    model.twin = nn.Linear(16, 3)
+    model.twin.weight = model.classifier.weight
+    trainer = footplate.Trainer(model, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
+
+    with pytest.raises(ValueError, match="shared tensors"):
+        rehearsing.rehearse_saving(trainer, resumes=False)
+
+    causal: Any = sides.gpt()
+    causal.generation_config.temperature = 0.5  # without do_sample
+    trainer = footplate.Trainer(causal, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
+    with pytest.raises(ValueError, match="cannot be saved"):
+        rehearsing.rehearse_saving(trainer, resumes=False)
+
+
+def test_a_folder_that_takes_no_files_is_told_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    assert steps_before(tmp_path / "file", CannotSave, "no checkpoint could be written to .*file") == 0
+
+
+def test_a_disk_without_room_for_the_weights_is_told_unless_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    footplate.Trainer(
+        toy.mlp(),
+        footplate.TrainingArguments(str(tmp_path), max_steps=2, disable_tqdm=True),
+        train_dataset=toy.classification(n=16),
+    ).train()
+    monkeypatch.setattr(rehearsing.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100}))
+
+    assert steps_before(tmp_path / "new", CannotSave, "GB of weights alone, and 0.0 GB are free at") == 0
+    going_on = footplate.TrainingArguments(str(tmp_path), max_steps=3, disable_tqdm=True)
+    resumed = footplate.Trainer(toy.mlp(), going_on, train_dataset=toy.classification(n=16))
+    assert resumed.train(resume_from_checkpoint=True).global_step == 3
+
+
+def test_an_argument_that_is_no_json_is_told_before_the_first_step(tmp_path: Path) -> None:
+    kwargs = {"num_cycles": torch.tensor(1)}
+    made = {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": kwargs}
+
+    assert steps_before(tmp_path, ValueError, "lr_scheduler_kwargs goes into every checkpoint as JSON", **made) == 0
+
+
+def test_a_rehearsal_writes_next_to_nothing_and_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+
+    def look(folder: Any, **how: Any) -> None:
+        written.append(sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()))
+
+    monkeypatch.setattr(rehearsing.shutil, "rmtree", look)
+    big: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=2, n_embd=64, n_head=2))
+    before = torch.get_rng_state()
+    trainer = footplate.Trainer(big, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
+    rng = torch.get_rng_state()
+
+    rehearsing.rehearse_saving(trainer, resumes=False)
+
+    assert written[0] < 10_000
+    assert torch.get_rng_state().equal(rng)
+    assert len(before) == len(rng)
+    state = big.state_dict()
+    stood_in = rehearsing.stand_ins(state)
+    assert list(stood_in) == list(state)
+    assert stood_in["lm_head.weight"] is stood_in["transformer.wte.weight"]
+
+
+def test_who_saves_in_a_way_of_their_own_is_not_asked_to_rehearse(tmp_path: Path) -> None:
+    class Own(footplate.Trainer):
+        def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+            raise AssertionError("called")
+
+    args = footplate.TrainingArguments(str(tmp_path), disable_tqdm=True)
+    rehearsing.rehearse_saving(Own(odd(torch.eye(3).to_sparse()), args), resumes=False)
