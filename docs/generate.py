@@ -25,7 +25,6 @@ from service.prometheus import Meters
 from service.settings import ServiceSettings
 from worker.settings import WorkerSettings
 from worker.trainer.declined import NEVER_CALLED
-from worker.trainer.declined import NOT_YET as METHODS_NOT_YET
 
 FOLDER = Path(__file__).parent
 MADE = "<!-- Made by docs/generate.py; edit the code that it is made from. -->\n"
@@ -154,15 +153,16 @@ def parity_page() -> str:
     supported = [f"| `{name}` | {meanings.get(name, '')} |" for name in names if name not in OURS]
     declined = [f"| `{name}` | {one_line(entry.instead)} |" for name, entry in NOT_YET.items()]
     choices = [
-        f"| `{field}` | {', '.join(f'`{value}`' for value in sorted(values))} | {instead} |"
-        for field, (values, instead) in CHOICES_NOT_YET.items()
+        f"| `{field}` | {', '.join(f'`{value}`' for value in sorted(values) if values[value] == instead)} | {instead} |"
+        for field, values in CHOICES_NOT_YET.items()
+        for instead in dict.fromkeys(values.values())
     ]
     older = [
         f"| `{name}` | {'mapped' if isinstance(entry, Renamed) else 'declined'} | "
         f"{one_line(entry.now if isinstance(entry, Renamed) else entry.instead)} |"
         for name, entry in sorted(LEGACY.items())
     ]
-    methods = [f"| `{name}` | {one_line(instead)} |" for name, instead in (METHODS_NOT_YET | NEVER_CALLED).items()]
+    methods = [f"| `{name}` | {one_line(instead)} |" for name, instead in NEVER_CALLED.items()]
     return "\n".join(
         [
             "# Beside `transformers.Trainer` 5.23",

@@ -28,6 +28,12 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
     for one, other in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
         if getattr(args, one) and getattr(args, other):
             yield Disagreement((one, other), f"{one} and {other} exclude each other", f"leave {one} out")
+    if args.liger_kernel_config and not args.use_liger_kernel:
+        yield Disagreement(
+            ("liger_kernel_config", "use_liger_kernel"),
+            "liger_kernel_config says which of Liger's kernels, and use_liger_kernel does not ask for any",
+            "set use_liger_kernel to true, or leave liger_kernel_config out",
+        )
     if args.follows_a_metric and args.eval_strategy == "no":
         yield Disagreement(
             ("lr_scheduler_type", "eval_strategy"),

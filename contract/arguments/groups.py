@@ -181,6 +181,14 @@ class Compilation:
 
 
 @dataclass(config=CONFIG)
+class Kernels:
+    use_liger_kernel: bool = False
+    """Train a model of transformers with Liger's kernels. Needs a GPU, and the extra `liger`."""
+    liger_kernel_config: dict[str, bool] | None = None
+    """Which: `rope`, `rms_norm`, `swiglu`, `cross_entropy`, `fused_linear_cross_entropy`. None leaves it to Liger."""
+
+
+@dataclass(config=CONFIG)
 class Further:
     use_cache: bool = False
     """Whether the model keeps its keys and values from one forward to the next: `model.config.use_cache`."""
@@ -272,6 +280,25 @@ class BestModel:
     """The metric that decides, with or without `eval_`; `loss` when the best model is asked for."""
     greater_is_better: bool | None = None
     """Whether more of it is better; None means yes unless its name ends in `loss`."""
+
+
+@dataclass(config=CONFIG)
+class Hub:
+    push_to_hub: bool = False
+    """Push checkpoints to the Hugging Face hub as they are saved, and the model when `save_model` is called."""
+    hub_model_id: str | None = None
+    """The repository, `name` or `owner/name`; None takes the name of `output_dir`."""
+    hub_strategy: Annotated[Literal["end", "every_save", "checkpoint", "all_checkpoints"], Named] = "every_save"
+    """`end`: nothing beside training. `every_save`: the model of each checkpoint. `checkpoint`: also all of it, as
+    `last-checkpoint`, so that anyone can continue. `all_checkpoints`: each under its own name."""
+    hub_token: str | None = None
+    """With which to push; None takes the one that `hf auth login` left, or HF_TOKEN. Never written anywhere."""
+    hub_private_repo: bool | None = None
+    """Whether a repository that is made for it is private; None is what its owner has chosen."""
+    hub_always_push: bool = False
+    """Push a checkpoint also while the one before is still on its way."""
+    hub_revision: str | None = None
+    """The branch to push to; None is the main one."""
 
 
 @dataclass(config=CONFIG)

@@ -22,33 +22,47 @@ class NotYet:
         return type(value) is type(self.neutral) and value == self.neutral
 
 
-_HUB = "leave it out: take the files from output_dir"
 _OPTIM = "use one of ours, or hand in optimizers= or optimizer_cls_and_kwargs="
 
 NOT_YET: dict[str, NotYet] = {
     "optim_target_modules": NotYet(None, "leave it out: only low-rank optimizers read it, and those are declined"),
-    "use_liger_kernel": NotYet(False, "leave it out: the model's own kernels run"),
-    "liger_kernel_config": NotYet(None, "leave it out: the model's own kernels run"),
-    "push_to_hub": NotYet(False, _HUB),
-    "hub_token": NotYet(None, _HUB),
-    "hub_private_repo": NotYet(None, _HUB),
-    "hub_model_id": NotYet(None, _HUB),
-    "hub_strategy": NotYet("every_save", _HUB),
-    "hub_always_push": NotYet(False, _HUB),
-    "hub_revision": NotYet(None, _HUB),
     "parallelism_config": NotYet(None, "leave it out, or shard the model with fsdp or deepspeed"),
 }
 
-_OTHER_OPTIMIZERS = (
-    "adamw_torch_xla adamw_torch_npu_fused adamw_anyprecision galore_adamw galore_adamw_8bit galore_adafactor "
-    "galore_adamw_layerwise galore_adamw_8bit_layerwise galore_adafactor_layerwise lomo adalomo grokadamw "
-    "schedule_free_radam apollo_adamw apollo_adamw_layerwise stable_adamw"
+_LOW_RANK_NAMES = (
+    "galore_adamw galore_adamw_8bit galore_adafactor galore_adamw_layerwise galore_adamw_8bit_layerwise "
+    "galore_adafactor_layerwise apollo_adamw apollo_adamw_layerwise"
 )
-
-CHOICES_NOT_YET: dict[str, tuple[frozenset[str], str]] = {
-    "optim": (frozenset(_OTHER_OPTIMIZERS.split()), _OPTIM),
+_IN_BACKWARD = "it steps inside of backward, where accumulation, clipping and callbacks never see a gradient"
+_OPTIMIZERS = {
+    "adamw_torch_xla": "XLA goes where Accelerate goes, and torch's AdamW runs there",
+    "adamw_torch_npu_fused": "torch's AdamW runs on NPUs too",
+    "adamw_anyprecision": "torchdistx is no longer maintained, and adamw_torch_8bit saves more",
+    "lomo": _IN_BACKWARD,
+    "adalomo": _IN_BACKWARD,
+    "schedule_free_radam": "schedule_free_adamw with warmup_steps does the same",
+    "grokadamw": "nobody has asked for it yet",
+    "stable_adamw": "nobody has asked for it yet",
+    **dict.fromkeys(_LOW_RANK_NAMES.split(), "it changes what a parameter group is, layer by layer"),
 }
-"""Values of fields that we have, which the reference knows and we do not yet: also refused with what to use."""
+
+CHOICES_NOT_YET: dict[str, dict[str, str]] = {
+    "optim": {name: f"{why}: {_OPTIM}" for name, why in _OPTIMIZERS.items()},
+}
+"""Values of fields that we have, which the reference knows and we do not: refused, each with why and what to use."""
+
+_OUTPUTS = "leave it out: take the job's outputs, and push them"
+
+IN_SCRIPTS_ONLY: dict[str, NotYet] = {
+    "push_to_hub": NotYet(False, _OUTPUTS),
+    "hub_token": NotYet(None, f"{_OUTPUTS}. A token in a spec would be stored with the job"),
+    "hub_private_repo": NotYet(None, _OUTPUTS),
+    "hub_model_id": NotYet(None, _OUTPUTS),
+    "hub_strategy": NotYet("every_save", _OUTPUTS),
+    "hub_always_push": NotYet(False, _OUTPUTS),
+    "hub_revision": NotYet(None, _OUTPUTS),
+}
+"""Work in a script, and not in a job yet: training has no way out to the hub there."""
 
 SERVER_OWNED: dict[str, str] = {
     "output_dir": "the server gives every attempt a folder of its own",

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from contract.arguments.agree import disagreements
 from contract.arguments.legacy import LEGACY, Renamed
-from contract.arguments.notyet import CHOICES_NOT_YET, NOT_YET, SERVER_OWNED
+from contract.arguments.notyet import CHOICES_NOT_YET, IN_SCRIPTS_ONLY, NOT_YET, SERVER_OWNED
 from contract.arguments.training import TrainingArguments
 from contract.body import pointer_to
 from contract.errors import InvalidSpec, Problem, did_you_mean
@@ -22,7 +22,6 @@ from contract.explain import problem, unique
 FIELDS = tuple(field.name for field in dataclasses.fields(TrainingArguments))
 _OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
 """The short forms move them to the resources; what is left of them here may say that there is none."""
-_NONE: tuple[frozenset[str], str] = (frozenset(), "")
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 
@@ -60,6 +59,8 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
         if NOT_YET[name].accepts(value):
             return None
         return Problem(at, "not_available_yet", f"{name} is not available yet", NOT_YET[name].instead)
+    if name in IN_SCRIPTS_ONLY and not IN_SCRIPTS_ONLY[name].accepts(value):
+        return Problem(at, "not_available_yet", f"{name} is not available in a job yet", IN_SCRIPTS_ONLY[name].instead)
     if name in LEGACY and name not in SERVER_OWNED:
         old = LEGACY[name]
         say = f"write {old.now}" if isinstance(old, Renamed) else f"instead: {old.instead}"
@@ -68,9 +69,9 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
         short = name[:80]
         hint = did_you_mean(short, FIELDS) or "GET /schema/job lists them all"
         return Problem(at, "unknown_field", f"no training argument named {short!r}", hint)
-    choices, instead = CHOICES_NOT_YET.get(name, _NONE)
-    if isinstance(value, str) and value in choices:
-        return Problem(at, "not_available_yet", f"{name} {value} is not available yet", instead)
+    declined = CHOICES_NOT_YET.get(name, {})
+    if isinstance(value, str) and value in declined:
+        return Problem(at, "not_available_yet", f"{name} {value} is not available yet", declined[value])
     return None
 
 

@@ -17,7 +17,7 @@ from contract.arguments import distributed, groups
 from contract.arguments.agree import disagreements
 from contract.arguments.groups import CONFIG
 from contract.arguments.legacy import translated
-from contract.arguments.notyet import NOT_YET
+from contract.arguments.notyet import CHOICES_NOT_YET, NOT_YET
 from contract.errors import NotAvailableYet
 
 
@@ -34,11 +34,13 @@ class TrainingArguments(
     groups.Reproducibility,
     groups.Checkpointing,
     groups.BestModel,
+    groups.Hub,
     groups.Evaluation,
     groups.Tracking,
     groups.LogLevels,
     groups.Logging,
     groups.Further,
+    groups.Kernels,
     groups.Compilation,
     groups.Activations,
     groups.Precision,
@@ -60,6 +62,9 @@ class TrainingArguments(
         for name, value in given.items():
             if name in NOT_YET and not NOT_YET[name].accepts(value):
                 raise NotAvailableYet(f"{name} is not available yet", hint=NOT_YET[name].instead)
+            declined = CHOICES_NOT_YET.get(name, {})
+            if isinstance(value, str) and value in declined:
+                raise NotAvailableYet(f"{name} {str(value)!r} is not available", hint=declined[value])
         known = {name: value for name, value in given.items() if name not in NOT_YET}
         return ArgsKwargs(values.args, known) if isinstance(values, ArgsKwargs) else known
 
@@ -121,7 +126,11 @@ class TrainingArguments(
         return math.ceil(num_training_steps * self.warmup_steps) if share else int(self.warmup_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """Without secrets: it goes into checkpoints, trackers and cards."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            name: f"<{name.upper()}>" if value and name.endswith("_token") else value for name, value in values.items()
+        }
 
     def to_json_string(self) -> str:
         return json.dumps(self.to_dict(), indent=2)

@@ -75,7 +75,7 @@ def test_all_problems_come_at_once_each_with_its_pointer_and_what_would_work() -
     assert found["/training/learing_rate"].hint == "did you mean 'learning_rate'?"
     assert (found["/training/push_to_hub"].code, found["/training/push_to_hub"].hint) == (
         "not_available_yet",
-        "leave it out: take the files from output_dir",
+        "leave it out: take the job's outputs, and push them",
     )
     assert found["/training/output_dir"].code == "server_owned"
     assert found["/training/eval_strategy"].hint == "did you mean 'steps'?"
@@ -133,8 +133,8 @@ def test_a_choice_that_is_not_there_yet_is_told_from_one_that_does_not_exist(nam
 
 
 def test_python_refuses_what_is_not_there_yet_and_what_does_not_exist() -> None:
-    with pytest.raises(NotAvailableYet, match="push_to_hub is not available yet"):
-        TrainingArguments("out", push_to_hub=True)  # type: ignore[call-arg]
+    with pytest.raises(NotAvailableYet, match="optim_target_modules is not available yet"):
+        TrainingArguments("out", optim_target_modules=["q"])  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="no_such_thing"):
         TrainingArguments("out", no_such_thing=1)  # type: ignore[call-arg]
 
@@ -142,7 +142,7 @@ def test_python_refuses_what_is_not_there_yet_and_what_does_not_exist() -> None:
 def test_callbacks_may_read_names_that_are_not_there_yet() -> None:
     args = TrainingArguments("out")
 
-    assert args.push_to_hub is False
+    assert args.optim_target_modules is None
     assert args.ddp_timeout == 1800
     with pytest.raises(AttributeError):
         _ = args.no_such_thing

@@ -661,6 +661,38 @@ def _(folder: Path) -> None:
     assert untouched._compiled_call_impl is None
 
 
+@about("use_liger_kernel", "liger_kernel_config")
+def _(folder: Path) -> None:
+    """Its kernels need a GPU: who would put them into the model stands in."""
+    import sys
+    from types import SimpleNamespace
+
+    from worker.trainer import shaping
+    from worker.trainer.kernels import use_liger_kernels
+
+    gpu, asked = torch.device("cuda"), []
+    bert = sides.bert("BertForSequenceClassification")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "liger_kernel", None)
+        with pytest.raises(ImportError, match=r"needs the extra liger: pip install 'footplate\[liger\]'"):
+            use_liger_kernels(bert, None, gpu)
+        put_in = SimpleNamespace(_apply_liger_kernel_to_instance=lambda **how: asked.append(how))
+        patch.setitem(sys.modules, "liger_kernel", SimpleNamespace(transformers=put_in))
+        patch.setitem(sys.modules, "liger_kernel.transformers", put_in)
+        patch.setattr(shaping, "use_liger_kernels", lambda model, config, device: use_liger_kernels(model, config, gpu))
+        rows = [{"input_ids": each, "label": 0} for each in sides.sentences()]
+        options = {"processing_class": sides.tokenizer()}
+        kernels = {"use_liger_kernel": True, "liger_kernel_config": {"rope": True}}
+        a_trainer(folder, model=bert, data=rows, options=options, **kernels).train()
+        with pytest.raises(ValueError, match="for models of transformers, and Mlp is none"):
+            a_trainer(folder, use_liger_kernel=True).train()
+    assert asked == [{"model": bert, "rope": True}]
+    with pytest.raises(ValueError, match="use_liger_kernel needs a GPU, and this run is on the CPU"):
+        use_liger_kernels(bert, None, torch.device("cpu"))
+    with pytest.raises(ValueError, match="use_liger_kernel does not ask for any"):
+        TrainingArguments("out", liger_kernel_config={"rope": True})
+
+
 @about("neftune_noise_alpha")
 def _(folder: Path) -> None:
     def weights(**values: Any) -> str:
@@ -680,7 +712,15 @@ def test_it_does_what_it_says(tmp_path: Path, name: str) -> None:
 
 _SPACES = "tests/trainer/test_trackers.py::test_trackio_s_arguments_say_which_space_and_what_becomes_of_it"
 _SEVERAL = "tests/trainer/distributed/test_ddp.py::"
+_HUB = "tests/trainer/test_hub.py::test_"
 ELSEWHERE = {
+    "push_to_hub": f"{_HUB}the_strategy_says_what_is_pushed_beside_training",
+    "hub_strategy": f"{_HUB}the_strategy_says_what_is_pushed_beside_training",
+    **dict.fromkeys(
+        ("hub_model_id", "hub_token", "hub_private_repo", "hub_revision"),
+        f"{_HUB}the_arguments_say_where_to_and_as_who",
+    ),
+    "hub_always_push": f"{_HUB}a_push_that_takes_long_lets_training_go_on",
     "local_rank": f"{_SEVERAL}test_a_launcher_says_which_process_this_is",
     "average_tokens_across_devices": f"{_SEVERAL}test_a_mean_over_each_process_s_own_tokens_is_another_curve",
     "log_on_each_node": f"{_SEVERAL}test_who_writes_and_who_logs_on_the_second_node",

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from contract import arguments as contract_arguments
 from contract.arguments.groups import CONFIG
 from worker.trainer.accelerator_config import AcceleratorConfig
-from worker.trainer.names import Choice, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from worker.trainer.names import Choice, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from worker.trainer.strategies.place import Place
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _CHOICES: dict[str, type[Choice]] = {
     "save_strategy": SaveStrategy,
     "lr_scheduler_type": SchedulerType,
     "optim": OptimizerNames,
+    "hub_strategy": HubStrategy,
 }
 
 
@@ -208,8 +209,24 @@ class TrainingArguments(contract_arguments.TrainingArguments):
             log_level_replica=replica_level,
         )
 
-    def set_push_to_hub(self, model_id: str, *args: Any, **kwargs: Any) -> TrainingArguments:
-        return self._set(push_to_hub=True, hub_model_id=model_id)
+    def set_push_to_hub(
+        self,
+        model_id: str,
+        strategy: str = "every_save",
+        token: str | None = None,
+        private_repo: bool | None = None,
+        always_push: bool = False,
+        revision: str | None = None,
+    ) -> TrainingArguments:
+        return self._set(
+            push_to_hub=True,
+            hub_model_id=model_id,
+            hub_strategy=strategy,
+            hub_token=token,
+            hub_private_repo=private_repo,
+            hub_always_push=always_push,
+            hub_revision=revision,
+        )
 
     def set_optimizer(
         self,

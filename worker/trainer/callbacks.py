@@ -22,7 +22,8 @@
       [the best model is loaded]
     on_train_end                                also when training raises
 
-    on_predict                                  after predict(); on_push_begin belongs to the hub and is not fired yet
+    on_predict                                  after predict()
+    on_push_begin                               before a checkpoint or the model goes to the hub
 
 Every event gets (args, state, control, **kwargs): model, processing_class, optimizer, lr_scheduler, train_dataloader,
 eval_dataloader, and metrics, logs or checkpoint where there are any. It may return a control.

@@ -8,22 +8,12 @@ from __future__ import annotations
 
 from contract.errors import NotAvailableYet
 
-_HUB = "take the files from output_dir, and push them with huggingface_hub"
 _LOOP = "training_step, get_batch_samples or a callback: the loop itself is in worker/trainer/loop.py"
 _FILES = "_save_checkpoint, _save and _load_from_checkpoint, or a callback with state"
 _STRATEGY = "the arguments of the strategy: it wraps the model"
 _DATA = "get_train_dataloader, get_eval_dataloader or remove_unused_columns"
 
-NOT_YET = {
-    "push_to_hub": _HUB,
-    "init_hf_repo": _HUB,
-    "create_model_card": _HUB,
-}
-"""Public; calling one says so."""
-
 NEVER_CALLED = {
-    "_push_from_checkpoint": _HUB,
-    "_finish_current_push": _HUB,
     "_tune_save_checkpoint": "search with optuna: Ray Tune is not there",
     "_inner_training_loop": _LOOP,
     "_init_training_state": _LOOP,
@@ -61,8 +51,8 @@ NEVER_CALLED = {
 
 def refuse_overrides(subclass: type) -> None:
     for each in subclass.__mro__:
-        for name, instead in (NEVER_CALLED | NOT_YET).items():
-            if name in vars(each) and each.__module__ != "worker.trainer.trainer":
+        for name, instead in NEVER_CALLED.items():
+            if name in vars(each):
                 raise NotAvailableYet(
                     f"{each.__name__} overrides {name}, which this Trainer never calls", hint=f"instead: {instead}"
                 )

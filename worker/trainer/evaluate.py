@@ -43,7 +43,7 @@ def run(
     """
     args, strategy = trainer.args, trainer.strategy
     model = strategy.prepare_for_evaluation(trainer.model)
-    metrics = [] if loss_only else [make_metric(each) for each in trainer.metrics]
+    metrics = [] if loss_only else [make_metric(each, trainer.processing_class) for each in trainer.metrics]
     losses, exact = MeanLoss(leaves_out_not_finite=args.logging_nan_inf_filter), ExactLoss()
     kept = {name: Kept(args.eval_accumulation_steps or 1, joins=args.eval_do_concat_batches) for name in _KEPT}
     wants_inputs, wants_losses = ("inputs" in args.include_for_metrics, "loss" in args.include_for_metrics)

@@ -16,6 +16,7 @@ from worker.trainer.state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     from worker.trainer.data import Epoch
+    from worker.trainer.hub import Push
     from worker.trainer.losses import LabelSmoother
     from worker.trainer.metrics import Metric
     from worker.trainer.saving import SaveFailed
@@ -77,6 +78,9 @@ class Parts:
     relied_on: Callable[[], set[Path]]
     """Which checkpoints somebody outside may come back to, so that rotation leaves them."""
 
+    hub_model_id: str | None
+    """The repository that is pushed to, once it is known."""
+    _pushes: list[Push]
     _train_batch_size: int
     _ignore_keys_for_eval: list[str] | None
     _eval_loaders: dict[str | None, tuple[Any, Any]]

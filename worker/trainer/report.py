@@ -87,7 +87,7 @@ class ReportCallback(TrainerCallback):
         for each in self.trackers:
             if not failed and getattr(each, "keeps_the_last_model", False):
                 with TemporaryDirectory() as folder:
-                    self.trainer.save_model(folder)
+                    self.trainer.save_model(folder, _internal_call=True)
                     each.keep_last(Path(folder))
         self._close([each for each in self.trackers if failed or not getattr(each, "stays_open", False)])
 

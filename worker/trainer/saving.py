@@ -53,15 +53,20 @@ class Saving(Parts):
 
     if TYPE_CHECKING:  # of the other parts
         get_total_train_batch_size: Callable[..., int]
+        push_to_hub: Callable[..., Any]
+        _push_from_checkpoint: Callable[[str], None]
+        pushes_in_progress: set[Path]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The model's weights, with its config and the processor where they can save themselves."""
+        """The model's weights, with its config and the processor where they can save themselves. With `push_to_hub`
+        they go there too, where it is a script that saves."""
         weights = self.strategy.whole_weights(self.model, _internal_call=_internal_call)
-        if not self.args.should_save:
-            return
-        folder = Path(output_dir or self.args.output_dir or ".")
-        folder.mkdir(parents=True, exist_ok=True)
-        self._save(str(folder), **({} if weights is None else {"state_dict": weights}))
+        if self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir or ".")
+            folder.mkdir(parents=True, exist_ok=True)
+            self._save(str(folder), **({} if weights is None else {"state_dict": weights}))
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save")
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir or ".")
@@ -128,6 +133,8 @@ class Saving(Parts):
                 raise
         else:
             self._failed_saves = 0
+            if self.args.push_to_hub and saved is not None:
+                self._push_from_checkpoint(str(saved.path))
             self.control = self.callback_handler.on_save(self.args, self.state, self.control, saved)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -223,7 +230,7 @@ def _note_best_that_stands(trainer: Saving) -> None:
 def let_go(trainer: Saving, saved: files.Checkpoint) -> files.Checkpoint:
     """Of the oldest, now that this one stands: as many are kept as the arguments say, and those that are needed."""
     args, parent = trainer.args, saved.path.parent
-    protect = {saved.path, *trainer.relied_on()}
+    protect = {saved.path, *trainer.relied_on(), *trainer.pushes_in_progress}
     if trainer.state.best_model_checkpoint is not None:
         protect.add(Path(trainer.state.best_model_checkpoint))
     if args.keep_last is None and args.keep_best is None:

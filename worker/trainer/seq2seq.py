@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from contract.arguments.groups import CONFIG, Count
 from worker.trainer.arguments import TrainingArguments
+from worker.trainer.metrics import TEXTS
 from worker.trainer.state import PredictionOutput
 from worker.trainer.trainer import Trainer
 
@@ -99,9 +100,11 @@ class Seq2SeqTrainer(Trainer):
                 f"predict_with_generate calls model.generate, and {type(self.model).__name__} has none: give it one, "
                 "or leave predict_with_generate out"
             )
-        if self.metrics:
+        others = [each for each in self.metrics if each not in TEXTS]
+        if others:
             raise ValueError(
-                "metrics stream over logits, and predict_with_generate yields tokens: hand in compute_metrics"
+                f"{others[0]} is a metric of logits, and predict_with_generate yields tokens: hand in compute_metrics, "
+                f"or use {', '.join(TEXTS)}"
             )
 
     @staticmethod

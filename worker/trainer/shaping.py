@@ -1,4 +1,5 @@
-"""What the arguments do to a model for the time of a run: recomputed activations, noisy embeddings, compilation."""
+"""What the arguments do to a model for the time of a run: kernels, recomputed activations, noisy embeddings,
+compilation."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from worker.trainer.activations import checkpoint_activations, keep_activations
+from worker.trainer.kernels import use_liger_kernels
 from worker.trainer.neftune import activate_neftune, deactivate_neftune
 from worker.trainer.precision import compile_model
 
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def shaped(trainer: Trainer) -> Iterator[None]:
-    """Afterwards the model is as it was, also when training raises; what was compiled stays compiled."""
+    """Afterwards the model is as it was, also when training raises; it keeps what was compiled, and its kernels."""
     args, model = trainer.args, trainer.model
+    if args.use_liger_kernel:
+        use_liger_kernels(model, args.liger_kernel_config, trainer.strategy.device)
     if args.activation_checkpointing:
         checkpoint_activations(model, _options(args.activation_checkpointing_kwargs))
     noise = None if args.neftune_noise_alpha is None else activate_neftune(model, args.neftune_noise_alpha)

@@ -1,6 +1,6 @@
 """Trainer: what happens, in order. The loop is in loop.py, a step in step.py, the order of events in callbacks.py.
 
-Its other methods are parted by what they are about: loading.py, optimizing.py, evaluating.py, reporting.py, saving.py.
+Its other methods are parted by what they are about: loading, optimizing, evaluating, reporting, saving, hub (all .py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from contract import arguments as contract_arguments
-from contract.errors import NotAvailableYet
 from worker.trainer import losses, saving
 from worker.trainer.anatomy import Anatomy
 from worker.trainer.arguments import TrainingArguments
@@ -25,9 +24,10 @@ from worker.trainer.background import Background
 from worker.trainer.callbacks import TrainerCallback, default_callbacks
 from worker.trainer.collators import choose_collator
 from worker.trainer.data import Collator, count_items
-from worker.trainer.declined import NOT_YET, refuse_overrides
+from worker.trainer.declined import refuse_overrides
 from worker.trainer.evaluate import speed_metrics
 from worker.trainer.evaluating import Evaluating
+from worker.trainer.hub import Hub
 from worker.trainer.loading import Loading
 from worker.trainer.loop import Plan, run_epochs
 from worker.trainer.metrics import Metric, make_metric
@@ -49,7 +49,7 @@ from worker.trainer.validate import validate
 from worker.trainer.watching import Memory, watchers
 
 
-class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
+class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching):
     """Trains a model on a dataset, with the reference's names: subclass it and override what you need.
 
     Beside the reference's: `metrics`, names or factories of metrics that stream through an evaluation.
@@ -93,11 +93,11 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
         self.label_smoother = losses.LabelSmoother(smoothing) if smoothing else None
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.metrics = list(metrics)
-        for metric in self.metrics:
-            make_metric(metric)
         self._take_model(model if model is not None else self.call_model_init())
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.processing_class = processing_class if processing_class is not None else tokenizer
+        for metric in self.metrics:
+            make_metric(metric, self.processing_class)
         first = self.anatomy.first_argument
         self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
         self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, optimizer_cls_and_kwargs
@@ -134,6 +134,9 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
             self.optimizer,
             self.lr_scheduler,
         )
+        self.hub_model_id, self._pushes = None, []
+        if self.args.push_to_hub:
+            self.init_hf_repo()
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
 
     def _validate_args(self) -> None:
@@ -273,6 +276,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
             self._finish_save()
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
+        self._finish_current_push()
         return TrainOutput(self.state.global_step, figures["train_loss"], figures)
 
     def end(self) -> None:
@@ -394,16 +398,5 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Searching):
     def is_world_process_zero(self) -> bool:
         return self.args.process_index == 0
 
-
-def _not_yet(name: str, instead: str) -> Callable[..., Any]:
-    def refuse(self: Trainer, *args: Any, **kwargs: Any) -> Any:
-        raise NotAvailableYet(f"{name} is not available yet", hint=instead)
-
-    refuse.__name__, refuse.__doc__ = name, f"Not yet: {instead}."
-    return refuse
-
-
-for _name, _instead in NOT_YET.items():
-    setattr(Trainer, _name, _not_yet(_name, _instead))
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()

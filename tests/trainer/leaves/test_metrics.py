@@ -277,3 +277,54 @@ def test_whole_numbers_are_wanted_where_classes_are_counted() -> None:
         streamed("mcc", torch.zeros(3, 2), torch.full((3, 2), 0.5))
     with pytest.raises(UnknownComponent, match="no metric named 'acuracy'"):
         make_metric("acuracy")
+
+
+# Texts
+
+
+class Words:
+    """Decodes a token to a word; 0 is padding."""
+
+    pad_token_id = 0
+
+    def batch_decode(self, tokens: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        assert skip_special_tokens
+        return [" ".join(f"w{each}" for each in row if each) for row in tokens]
+
+
+SAID = torch.tensor([[1, 2, 3, 4, 5, 0], [6, 7, 8, 9, 1, 2]])
+WANTED = torch.tensor([[1, 2, 3, 4, 9, -100], [6, 7, 8, 9, 1, 2]])
+
+
+@pytest.mark.parametrize("name", ["bleu", "sacrebleu", "rouge", "chrf"])
+def test_texts_are_decoded_and_compared_batch_by_batch(name: str) -> None:
+    whole, in_batches = make_metric(name, Words()), make_metric(name, Words())
+    whole.update(SAID, WANTED)
+    for said, wanted in zip(SAID, WANTED, strict=True):
+        in_batches.update(said[None], wanted[None])
+
+    found = whole.compute()
+
+    assert in_batches.compute() == pytest.approx(found)
+    assert set(found) >= ({"rouge1", "rouge2", "rougeL"} if name == "rouge" else {name})
+    assert all(0.3 < value < 1.0 for value in found.values())
+
+
+def test_bleu_is_torchmetrics_own() -> None:
+    metric = make_metric("bleu", Words())
+    metric.update(SAID, WANTED)
+
+    theirs = torchmetrics.text.BLEUScore()(
+        ["w1 w2 w3 w4 w5", "w6 w7 w8 w9 w1 w2"], [["w1 w2 w3 w4 w9"], ["w6 w7 w8 w9 w1 w2"]]
+    )
+    assert metric.compute()["bleu"] == pytest.approx(float(theirs))
+
+
+def test_a_metric_of_texts_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="bleu compares texts: hand in a processing_class that decodes"):
+        make_metric("bleu")
+    with pytest.raises(ValueError, match="these are logits: use Seq2SeqTrainer with predict_with_generate"):
+        make_metric("rouge", Words()).update(torch.zeros(2, 3, 9), WANTED)
+    monkeypatch.setitem(sys.modules, "torchmetrics.text", None)
+    with pytest.raises(ImportError, match=r"chrf needs the extra metrics: pip install 'footplate\[metrics\]'"):
+        make_metric("chrf", Words())

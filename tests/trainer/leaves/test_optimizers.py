@@ -17,10 +17,11 @@ from transformers.trainer_pt_utils import get_parameter_names as their_parameter
 from transformers.training_args import OptimizerNames as TheirNames
 
 from contract.arguments import TrainingArguments
+from contract.arguments.notyet import CHOICES_NOT_YET
 from contract.errors import NotAvailableYet, UnknownComponent
 from worker.trainer import optimizers as ours
 from worker.trainer.names import OptimizerNames
-from worker.trainer.optimizers.choose import _DECLINED, _MAKERS
+from worker.trainer.optimizers.choose import _MAKERS
 
 
 def arguments(name: str, optim_args: str | None = None, **values: Any) -> Any:
@@ -37,10 +38,12 @@ def test_the_names_are_the_references_and_each_is_made_or_declined() -> None:
     assert {each.name: str(each) for each in OptimizerNames} == {each.name: each.value for each in TheirNames}
     for name in OptimizerNames:
         if name not in _MAKERS:
-            with pytest.raises(NotAvailableYet, match=f"optim {name} is not available: .+") as told:
+            with pytest.raises(NotAvailableYet, match=f"optim {name} is not available") as told:
                 ours.optimizer_class(arguments(name))
             assert "optimizer_cls_and_kwargs" in str(told.value.hint)
-    assert not set(_DECLINED) & set(_MAKERS)
+            with pytest.raises(NotAvailableYet, match=f"optim '{name}' is not available"):
+                TrainingArguments("out", optim=name)
+    assert not set(CHOICES_NOT_YET["optim"]) & set(_MAKERS)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:

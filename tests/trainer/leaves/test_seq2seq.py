@@ -13,6 +13,7 @@ from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
 from tests.trainer.leaves.tokenizers import TEXTS, t5
 from tests.trainer.sides import assert_same, on_both
+from worker.trainer.collators import DataCollatorForSeq2Seq
 from worker.trainer.samplers import LengthGroupedSampler
 from worker.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -168,5 +169,24 @@ def test_who_cannot_generate_or_streams_over_logits_is_told_at_once(tmp_path: Pa
     args = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True, report_to="none")
     with pytest.raises(ValueError, match=r"calls model.generate, and Linear has none"):
         Seq2SeqTrainer(nn.Linear(2, 2), args)
-    with pytest.raises(ValueError, match="metrics stream over logits"):
+    with pytest.raises(ValueError, match="accuracy is a metric of logits, and predict_with_generate yields tokens"):
         Seq2SeqTrainer(Echo(), args, metrics=["accuracy"])
+
+
+def test_what_is_generated_is_compared_as_text(tmp_path: Path) -> None:
+    args = Seq2SeqTrainingArguments(
+        str(tmp_path), predict_with_generate=True, metric_for_best_model="rouge1", use_cpu=True
+    )
+    model, words = a_model(), t5()
+    trainer = Seq2SeqTrainer(
+        model,
+        args,
+        data_collator=DataCollatorForSeq2Seq(words, model=model),
+        eval_dataset=rows()[:7],
+        processing_class=words,
+        metrics=["rouge", "bleu"],
+    )
+
+    found = trainer.evaluate()
+
+    assert {"eval_rouge1", "eval_rougeL", "eval_bleu", "eval_loss"} <= set(found)

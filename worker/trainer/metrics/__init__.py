@@ -3,6 +3,7 @@
 sums.py      the contract, and sums that stay on the device and add up over processes
 counting.py  accuracy, precision, recall, f1, mcc; mse, mae, rmse; perplexity
 ranking.py   auroc
+text.py      bleu, sacrebleu, rouge, chrf of generated text, by torchmetrics
 others.py    torchmetrics' by name, and anything that has `add_batch` and `compute`
 """
 
@@ -11,9 +12,11 @@ from worker.trainer.metrics.counting import Accuracy, Counted, Error, Matthews, 
 from worker.trainer.metrics.others import AddBatch, TorchMetric
 from worker.trainer.metrics.ranking import Auroc
 from worker.trainer.metrics.sums import Metric, Sums
+from worker.trainer.metrics.text import TEXTS, Text
 
 __all__ = [
     "METRICS",
+    "TEXTS",
     "Accuracy",
     "AddBatch",
     "Auroc",
@@ -23,6 +26,7 @@ __all__ = [
     "Metric",
     "Perplexity",
     "Sums",
+    "Text",
     "TorchMetric",
     "make_metric",
 ]

@@ -14,6 +14,7 @@ from worker.trainer.metrics.counting import Accuracy, Average, Counted, Error, M
 from worker.trainer.metrics.others import PREFIX, AddBatch, TorchMetric
 from worker.trainer.metrics.ranking import Auroc
 from worker.trainer.metrics.sums import Metric
+from worker.trainer.metrics.text import TEXTS, Text
 
 METRICS: dict[str, Callable[[], Metric]] = {
     "accuracy": Accuracy,
@@ -30,13 +31,18 @@ for _kind in ("f1", "precision", "recall"):
         METRICS[f"{_kind}_{_average}"] = partial(Counted, _kind, _average, f"{_kind}_{_average}")
 
 
-def make_metric(metric: str | Callable[[], Any]) -> Metric:
-    """A fresh one for one evaluation: by name, `torchmetrics/` and a class name, or a factory of anyone's metric."""
+def make_metric(metric: str | Callable[[], Any], processor: Any = None) -> Metric:
+    """A fresh one for one evaluation: by name, `torchmetrics/` and a class name, or a factory of anyone's metric.
+
+    `processor` decodes tokens for those that compare texts.
+    """
     if isinstance(metric, str):
+        if metric in TEXTS:
+            return Text(metric, processor)
         if metric.startswith(PREFIX):
             return TorchMetric(metric.removeprefix(PREFIX))
         if metric not in METRICS:
-            raise UnknownComponent("metric", metric, METRICS)
+            raise UnknownComponent("metric", metric, [*METRICS, *TEXTS])
         return METRICS[metric]()
     made: Any = metric()
     if hasattr(made, "add_batch"):

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from contract.arguments import TrainingArguments
+from contract.arguments.notyet import CHOICES_NOT_YET
 from contract.errors import NotAvailableYet, UnknownComponent
 from worker.trainer.names import OptimizerNames
 from worker.trainer.optimizers import extras
@@ -54,11 +55,9 @@ def optimizer_class(args: TrainingArguments, model: nn.Module | None = None) -> 
     name = str(args.optim)
     if name in _MAKERS:
         return _MAKERS[name](Wanted(args, model, parsed(getattr(args, "optim_args", None))))
-    if name in set(OptimizerNames):
-        raise NotAvailableYet(
-            f"optim {name} is not available: {_DECLINED.get(name, 'nobody has asked for it yet')}",
-            hint="use one of ours, or hand in optimizer_cls_and_kwargs=(the class, its arguments)",
-        )
+    declined = CHOICES_NOT_YET["optim"]
+    if name in declined:
+        raise NotAvailableYet(f"optim {name} is not available", hint=declined[name])
     raise UnknownComponent("optimizer", name, _MAKERS)
 
 
@@ -157,15 +156,4 @@ _MAKERS: dict[str, Callable[[Wanted], Made]] = {
     "schedule_free_sgd": _schedule_free,
     **dict.fromkeys(extras.BITSANDBYTES, lambda wanted: extras.bitsandbytes(wanted)),
     **dict.fromkeys(extras.TORCHAO, lambda wanted: extras.torchao(wanted)),
-}
-
-_LOW_RANK = "it changes what a parameter group is, layer by layer"
-_DECLINED = {
-    "adamw_torch_xla": "XLA goes where Accelerate goes, and torch's AdamW runs there",
-    "adamw_torch_npu_fused": "torch's AdamW runs on NPUs too",
-    "adamw_anyprecision": "torchdistx is no longer maintained; adamw_torch_8bit saves more",
-    "lomo": "it steps inside of backward, where accumulation, clipping and callbacks never see a gradient",
-    "adalomo": "it steps inside of backward, where accumulation, clipping and callbacks never see a gradient",
-    "schedule_free_radam": "schedule_free_adamw with warmup_steps does the same",
-    **{str(name): _LOW_RANK for name in OptimizerNames if name.startswith(("galore", "apollo"))},
 }

@@ -1,0 +1,218 @@
+"""Models and checkpoints go to the hub; a stand-in for its HTTP API keeps what came."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from huggingface_hub import ModelCard
+
+import footplate
+from contract.arguments import read_arguments
+from contract.errors import InvalidSpec
+from tests.support.hub import Hub, a_hub
+from tests.trainer import sides
+from worker.components import toy
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.testing import Events
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with a_hub() as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield found
+
+
+def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Any:
+    base = {"max_steps": 4, "save_steps": 2, "logging_steps": 2, "disable_tqdm": True, "hub_token": "hf_secret"}
+    options = values.pop("options", {})
+    return footplate.Trainer(
+        options.pop("model", None) or toy.mlp(hidden=4),
+        footplate.TrainingArguments(str(folder / "my-model"), **{**base, **values}),
+        train_dataset=options.pop("rows", None) or toy.classification(n=32),
+        eval_dataset=toy.classification(n=8, seed=1) if "eval_strategy" in values else None,
+        callbacks=list(callbacks),
+        **options,
+    )
+
+
+class OneByOne(TrainerCallback):
+    """Waits for each push, so that none is left out."""
+
+    def __init__(self) -> None:
+        self.trainer: Any = None
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer._finish_current_push()
+
+
+def pushed(folder: Path, hub: Hub, **values: Any) -> Any:
+    waits, events = OneByOne(), Events()
+    waits.trainer = a_trainer(folder, waits, events, push_to_hub=True, **values)
+    waits.trainer.train()
+    return waits.trainer, events
+
+
+RUN = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "training_args.json", "manifest.json"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "folders", "commits"),
+    [
+        ("end", set(), 0),
+        ("every_save", set(), 2),
+        ("checkpoint", {"last-checkpoint"}, 4),
+        ("all_checkpoints", {"checkpoint-2", "checkpoint-4"}, 4),
+    ],
+)
+def test_the_strategy_says_what_is_pushed_beside_training(
+    tmp_path: Path, hub: Hub, strategy: str, folders: set[str], commits: int
+) -> None:
+    trainer, events = pushed(tmp_path, hub, hub_strategy=strategy)
+
+    repository = hub.repositories["me/my-model"]
+    assert trainer.hub_model_id == "me/my-model"
+    assert len(repository.commits) == commits
+    assert events.names.count("on_push_begin") == (2 if commits else 0)
+    files = set(repository.files())
+    whole = {f"{folder}/{name}" for folder in folders for name in (*RUN, "model.safetensors")}
+    assert files == ({"model.safetensors"} | whole if commits else set())
+    if commits:
+        assert repository.messages[0] == "Training in progress, step 2"
+        stored = (tmp_path / "my-model" / "checkpoint-4" / "model.safetensors").read_bytes()
+        assert repository.files()["model.safetensors"] == stored
+
+
+def test_the_arguments_say_where_to_and_as_who(tmp_path: Path, hub: Hub) -> None:
+    where = {"hub_model_id": "lab/net", "hub_private_repo": True, "hub_revision": "trial"}
+
+    pushed(tmp_path, hub, **where)
+
+    repository = hub.repositories["lab/net"]
+    assert repository.private is True
+    assert {branch for branch, *_ in repository.commits} == {"trial"}
+    assert hub.tokens == {"hf_secret"}
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"hf_secret" in path.read_bytes() for path in written), "a token is written nowhere"
+    assert footplate.TrainingArguments("x", hub_token="hf_secret").to_dict()["hub_token"] == "<HUB_TOKEN>"
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_push_that_takes_long_lets_training_go_on(tmp_path: Path, hub: Hub, always: bool) -> None:
+    """And the next one is left out, unless it is wanted always. What is being pushed is not rotated away."""
+    hub.gate.clear()
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 2:
+                return
+            if state.global_step == 3:
+                assert hub.asked.wait(60)
+            if state.global_step == 7:
+                there.extend(sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*")))
+                hub.gate.set()
+
+    there: list[str] = []
+    always_push = {"push_to_hub": True, "hub_always_push": always, "save_total_limit": 1}
+    a_trainer(tmp_path, Look(), max_steps=8, **always_push).train()
+
+    assert there == (["checkpoint-2", "checkpoint-4", "checkpoint-6"] if always else ["checkpoint-2", "checkpoint-6"])
+    steps = [each.rsplit(" ", 1)[1] for each in hub.repositories["me/my-model"].messages]
+    assert {"2"} < set(steps) if always else steps[0] == "2"
+    assert ("4" in steps, "6" in steps) == (always, always)
+
+
+def test_a_push_that_fails_is_said_and_ends_nothing(tmp_path: Path, hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    hub.refuses = True
+
+    with caplog.at_level(logging.WARNING, "footplate.trainer"):
+        trainer, _ = pushed(tmp_path, hub)
+
+    assert trainer.state.global_step == 4
+    assert "checkpoint-2 was not pushed to me/my-model" in caplog.text
+    assert "the stand-in refuses" in caplog.text or "403" in caplog.text
+
+
+def test_a_script_that_saves_or_pushes_gets_the_model_and_its_card(tmp_path: Path, hub: Hub) -> None:
+    rows = [{"input_ids": each, "label": each[0] % 3} for each in sides.sentences()]
+    bert = sides.bert("BertForSequenceClassification", num_labels=3)
+    bert.model_tags = ["mine"]  # type: ignore[assignment]
+    events = Events()
+    trainer = footplate.Trainer(
+        bert,
+        sides.arguments(
+            footplate, tmp_path / "my-model", push_to_hub=True, hub_strategy="end", eval_strategy="epoch",
+            save_strategy="epoch", hub_token="hf_secret",
+        ),
+        train_dataset=rows,
+        eval_dataset=rows[:5],
+        processing_class=sides.tokenizer(),
+        callbacks=[events],
+    )  # fmt: skip
+    trainer.train()
+    assert hub.repositories["me/my-model"].commits == []
+
+    trainer.save_model()
+    done = trainer.push_to_hub(
+        tags="more", license="mit", tasks="text-classification", dataset="Sentences", dataset_tags="lab/sentences",
+        finetuned_from="lab/base", language="en",
+    )  # fmt: skip
+
+    repository = hub.repositories["me/my-model"]
+    assert repository.messages == ["Model save", "End of training"]
+    assert done.oid == f"{2:040x}"
+    assert events.names.count("on_push_begin") == 2
+    files = set(repository.files())
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= files
+    assert not any(name.startswith("checkpoint-") for name in files)
+    text = repository.files()["README.md"].decode()
+    card = ModelCard(text).data.to_dict()
+    assert (card["library_name"], card["license"], card["base_model"]) == ("transformers", "mit", "lab/base")
+    assert card["tags"] == ["more", "mine", "generated_from_trainer"]
+    result = card["model-index"][0]["results"][0]
+    assert result["dataset"] == {"name": "Sentences", "type": "lab/sentences"}
+    assert [each["type"] for each in result["metrics"]] == ["loss"]
+    assert "- learning_rate: 0.005" in text
+    assert text.count("\n| ") == 4, "a row for each of two evaluations, below two of a head"
+    assert "hf_secret" not in text
+    (tmp_path / "read").mkdir()
+    for name, content in repository.files().items():
+        (tmp_path / "read" / name).write_bytes(content)
+    assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "read").config.num_labels == 3
+
+
+def test_a_card_that_is_there_keeps_what_it_says(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path)
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "README.md").write_text("---\nlicense: mit\ntags:\n- kept\n---\n\n# Mine\n")
+
+    trainer.create_model_card(tags=["new"])
+
+    card = ModelCard.load(folder / "README.md").data.to_dict()
+    assert card["license"] == "mit"
+    assert card["tags"] == ["new", "kept", "generated_from_trainer"]
+
+
+def test_who_has_no_such_library_is_told_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+    with pytest.raises(ImportError, match=r"needs the extra hub: pip install 'footplate\[hub\]'"):
+        a_trainer(tmp_path, push_to_hub=True)
+
+
+def test_a_job_is_refused_and_told_what_to_do_and_may_say_that_it_does_not_push() -> None:
+    neutral = {"push_to_hub": False, "hub_strategy": "every_save", "hub_token": None}
+    assert json.dumps(read_arguments(neutral).to_dict())
+    for name, value in {"push_to_hub": True, "hub_token": "x", "hub_strategy": "end", "hub_always_push": True}.items():
+        with pytest.raises(InvalidSpec) as told:
+            read_arguments({name: value})
+        assert [problem.code for problem in told.value.problems] == ["not_available_yet"]
