@@ -15,5 +15,9 @@ SILENT = {"without_mingle": True, "without_gossip": True, "without_heartbeat": T
 class SilentConsumer(Consumer):  # type: ignore[misc]
     """Takes tasks, and that is all."""
 
+    restart_count = 0
+    """Celery starts at -1, and then a pool process that dies in the first moment ends the whole node, with exit code 0.
+    From here on the pool replaces it, as it would at any later moment."""
+
     def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, worker_options={**(worker_options or {}), **SILENT}, **kwargs)

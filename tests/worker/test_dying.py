@@ -14,6 +14,7 @@ import pytest
 
 from contract.messages import NodeBeat
 from tests.support.processes import Process, at_ease, children, is_alive, until
+from tests.support.redis_server import RedisServer
 from tests.worker.conftest import NodeStarter
 from tests.worker.fake_control import FakeControl
 
@@ -162,11 +163,9 @@ def test_a_second_worker_in_the_same_folder_refuses(running: Running, start_node
     assert "another worker runs in" in second.output
 
 
-def stop_pool(worker: Process, *, how: signal.Signals) -> None:
-    """To Celery's pool processes: children of the parent that were not exec'd into something else."""
-    for pid in children(worker.pid):
-        if command(pid) == command(worker.pid):
-            os.kill(pid, how)
+def pool(worker: Process) -> list[int]:
+    """Celery's pool processes: children of the parent that were not exec'd into something else."""
+    return [pid for pid in children(worker.pid) if command(pid) == command(worker.pid)]
 
 
 def test_an_idle_node_that_takes_no_work_starts_anew(start_node: NodeStarter, control: FakeControl) -> None:
@@ -174,7 +173,8 @@ def test_an_idle_node_that_takes_no_work_starts_anew(start_node: NodeStarter, co
     node = control.node()
     until(lambda: control.nodes[node.node].consuming, what="it consumes")
 
-    stop_pool(worker, how=signal.SIGSTOP)
+    for pid in pool(worker):
+        os.kill(pid, signal.SIGSTOP)
 
     until(lambda: not control.nodes[node.node].consuming, within=15, what="it says that it does not consume")
     until(lambda: control.nodes[node.node].boot != node.boot, within=40, what="it has started anew")
@@ -183,10 +183,24 @@ def test_an_idle_node_that_takes_no_work_starts_anew(start_node: NodeStarter, co
     assert control.done(job, within=60)["ending"] == "finished"
 
 
+def test_a_pool_process_that_is_killed_in_the_first_moment_is_replaced(
+    start_node: NodeStarter, control: FakeControl, redis: RedisServer
+) -> None:
+    redis.freeze()
+    worker = start_node()
+    until(lambda: len(pool(worker)) == 2, within=60, what="the pool is there, and waits for Redis")
+
+    os.kill(pool(worker)[-1], signal.SIGKILL)
+    redis.thaw()
+
+    job = control.submit(control.node(), training={"max_steps": 3, "save_strategy": "no"})
+    worker.until(lambda: control.of(job, "done"), within=60, what="it runs a job")
+
+
 def test_a_node_with_a_running_attempt_never_starts_anew(running: Running, control: FakeControl) -> None:
     node = control.node()
-    for pid in children(running.worker.pid):
-        if command(pid) == command(running.worker.pid) and pid != running.supervisor:
+    for pid in pool(running.worker):
+        if pid != running.supervisor:
             os.kill(pid, signal.SIGSTOP)
     until(lambda: not control.nodes[node.node].consuming, within=15, what="it says that it does not consume")
     beats = control.nodes[node.node].number
