@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from celery import signals
@@ -91,7 +92,7 @@ class WarmKeeper(threading.Thread):
             kill_children(_is_of_training)
             failures = 0 if was_ready and time.monotonic() - started > LONG_LIFE_SECONDS else failures + 1
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
-            log.error("the warm parent ended with %s (%s); another one starts in %.0f s", code, why, pause)
+            log.error("no training can be started here: %s; it is tried again in %.0f s", why, pause)
             time.sleep(pause)
             self._process = self._begin_again()
 
@@ -101,7 +102,7 @@ class WarmKeeper(threading.Thread):
         known = places.why_not_ready()
         if known is not None and known != BEGINS:
             return known, False
-        why = f"its warm parent, which starts training, ended with {code}; another one is started"
+        why = f"its warm parent, which starts training, ended with {code}"
         places.be_in_trouble(why)
         return why, known is None
 
@@ -126,6 +127,13 @@ def _is_of_training(pid: int) -> bool:
     return False
 
 
+def _is_of_our_last_start(pid: int) -> bool:
+    """By its command line, which is ours: whatever else started us may have children here as well."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
+    return False
+
+
 _keeper: WarmKeeper | None = None
 _heartbeat: Heartbeat | None = None
 
@@ -142,6 +150,8 @@ def _become_node(conf: Any, **_: Any) -> None:
     global _node, _main_pid, _keeper, _heartbeat
     from worker.app import queue_of
 
+    # A pool process that hung before it could ask to die with us outlives a start anew, and holds the node's lock.
+    kill_children(_is_of_our_last_start)
     try:
         gpus: list[Gpu] = inventory(settings().gpus)
         _node = claim_node(settings().node_path, settings().slot_count(len(gpus)))
