@@ -101,6 +101,21 @@ def test_a_disk_without_room_for_the_weights_is_told_unless_a_run_goes_on(
     assert resumed.train(resume_from_checkpoint=True).global_step == 3
 
 
+def test_a_run_that_goes_on_is_not_ended_by_a_disk_that_is_full_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = footplate.Trainer(toy.mlp(), footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rehearsing.Path, "mkdir", full)
+    rehearsing.rehearse_saving(trainer, resumes=True)
+    assert "No space left on device" in caplog.text
+    with pytest.raises(CannotSave, match="No space left on device"):
+        rehearsing.rehearse_saving(trainer, resumes=False)
+
+
 def test_an_argument_that_is_no_json_is_told_before_the_first_step(tmp_path: Path) -> None:
     kwargs = {"num_cycles": torch.tensor(1)}
     made = {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": kwargs}

@@ -40,10 +40,12 @@ def rehearse_saving(trainer: Trainer, *, resumes: bool) -> None:
             _require_space(parent, state, resumes=resumes)
             _save_stand_ins(trainer, state, scratch)
     except OSError as error:
-        raise files.CannotSave(
-            f"no checkpoint could be written to {parent}: {error}. Set output_dir to a folder that can be written, or "
-            'save_strategy to "no"'
-        ) from error
+        said = f"no checkpoint could be written to {parent}: {error}"
+        if not resumes:
+            advice = 'Set output_dir to a folder that can be written, or save_strategy to "no"'
+            raise files.CannotSave(f"{said}. {advice}") from error
+        # What it goes on from stands, and a disk may be freed by then: a save that fails is borne three times.
+        log.warning("%s", said)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -84,12 +84,20 @@ class ReportCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         failed = sys.exc_info()[0] is not None
-        for each in self.trackers:
-            if not failed and getattr(each, "keeps_the_last_model", False):
-                with TemporaryDirectory() as folder:
-                    self.trainer.save_model(folder, _internal_call=True)
-                    each.keep_last(Path(folder))
+        if not failed:
+            self._keep_last_model()
         self._close([each for each in self.trackers if failed or not getattr(each, "stays_open", False)])
+
+    def _keep_last_model(self) -> None:
+        """Every process has a part in saving a model; the main one tells the tracker."""
+        from worker.trainer.trackers import Wandb, keeps_the_last_model
+
+        if keeps_the_last_model(self.names):
+            with TemporaryDirectory() as folder:
+                self.trainer.save_model(folder, _internal_call=True)
+                for each in self.trackers:
+                    if isinstance(each, Wandb):
+                        each.keep_last(Path(folder))
 
     def _tell(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
         from worker.trainer.trackers import tell

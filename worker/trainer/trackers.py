@@ -63,6 +63,14 @@ def tell(to: GeneralTracker, logs: Logs, step: int) -> None:
         to.log(in_sections(logs), step=step)
 
 
+def keeps_the_last_model(names: list[str]) -> bool:
+    return "wandb" in names and _wandb_keeps() in ("checkpoint", "end")
+
+
+def _wandb_keeps() -> str:
+    return os.environ.get("WANDB_LOG_MODEL", "false").lower()
+
+
 def in_sections(logs: Logs) -> Logs:
     """`eval_loss` becomes `eval/loss`, and what is neither of an evaluation nor of a test is of training."""
     return {_in_its_section(name): value for name, value in logs.items()}
@@ -88,7 +96,7 @@ class Wandb(WandBTracker):  # type: ignore[misc]
     def __init__(self, about: About) -> None:
         super().__init__(os.environ.get("WANDB_PROJECT") or about.args.project)
         self.about, self.is_theirs = about, False
-        self._keeps = os.environ.get("WANDB_LOG_MODEL", "false").lower()
+        self._keeps = _wandb_keeps()
 
     def start(self) -> None:
         import wandb
@@ -128,10 +136,6 @@ class Wandb(WandBTracker):  # type: ignore[misc]
     def keep(self, checkpoint: Path, epoch: float, step: int) -> None:
         if self._keeps == "checkpoint":
             self._store(checkpoint, [f"epoch_{round(epoch, 2)}", f"checkpoint_global_step_{step}"])
-
-    @property
-    def keeps_the_last_model(self) -> bool:
-        return self._keeps in ("checkpoint", "end")
 
     def keep_last(self, folder: Path) -> None:
         self._store(folder, ["final_model"])
