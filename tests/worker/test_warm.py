@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contract.messages import Gpu
-from tests.support.processes import children, until
+from tests.support.processes import at_ease, children, until
 from tests.worker.conftest import Lasting, NodeStarter
 from tests.worker.fake_control import FakeControl
 from worker.parent import clean_environment
@@ -100,8 +100,7 @@ def test_from_fork_to_the_first_line_takes_milliseconds(lasting: Lasting) -> Non
 
     took = [float(line.rpartition("forked in ")[2].split()[0]) for line in lasting.process.output.splitlines()
             if "forked in " in line]  # fmt: skip
-    # The bar is 25 ms on a quiet machine; a test on a shared one asks for the best of many.
-    assert min(took) < 25, took
+    assert min(took) < at_ease(25), took
 
 
 def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:

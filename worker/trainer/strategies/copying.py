@@ -14,7 +14,8 @@ class Beside:
     """Copies from pinned memory, without making the host wait, to one GPU."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def __call__(self, value: Any) -> Any:
         with torch.cuda.stream(self.stream):
