@@ -58,6 +58,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Each must do what one process does, through the same tests."""
 
+_AUTO = {"train_batch_size": "auto", "gradient_clipping": "auto"}
+ZERO: dict[str, dict[str, Any]] = {
+    f"zero {stage}": {"deepspeed": {"zero_optimization": {"stage": stage}, **_AUTO}} for stage in range(4)
+}
+
 
 def conformance(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     asked: dict[str, dict[str, Any]] = {}
@@ -81,3 +86,4 @@ ENDS: dict[str, dict[str, Any]] = {
 }
 
 ASKED = {**DDP, **conformance(STRATEGIES), **ENDS}
+ASKED_OF_ZERO = conformance(ZERO)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.distributed import scenarios
-from tests.trainer.distributed.asked import ASKED
+from tests.trainer.distributed.asked import ASKED, ASKED_OF_ZERO
 from tests.trainer.distributed.launch import launched, read
 
 Results = Callable[[str], list[dict[str, Any]]]
@@ -36,11 +36,20 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureR
 
 
 @pytest.fixture
-def folder(folder_of: Callable[..., Path]) -> Path:
+def folder(folder_of: Callable[..., Path], request: pytest.FixtureRequest) -> Path:
+    if is_zero(request):
+        # DeepSpeed asks its accelerator, before it asks torch.
+        return folder_of("zero", ASKED_OF_ZERO, DS_ACCELERATOR="cpu")
     return folder_of("two", ASKED)
 
 
 @pytest.fixture
-def came(folder: Path) -> Results:
+def came(folder: Path, request: pytest.FixtureRequest) -> Results:
     """What each of the two processes found, by a scenario's name."""
-    return lambda name: read(folder, list(ASKED).index(name), 2)
+    asked = list(ASKED_OF_ZERO if is_zero(request) else ASKED)
+    return lambda name: read(folder, asked.index(name), 2)
+
+
+def is_zero(request: pytest.FixtureRequest) -> bool:
+    parameters = getattr(getattr(request.node, "callspec", None), "params", {})
+    return str(parameters.get("strategy", "")).startswith("zero")

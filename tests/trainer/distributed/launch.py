@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,13 +22,14 @@ def launched(folder: Path, scenarios: list[dict[str, Any]], *, world: int = 2, *
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     with (folder / "output").open("w+") as output:
         job = [sys.executable, *command, "tests.trainer.distributed.job", str(asked), str(folder)]
-        process = subprocess.Popen(job, stdout=output, stderr=output, env=environment, start_new_session=True)
+        process = subprocess.Popen(job, stdout=output, stderr=output, env=environment)
         try:
             process.wait(SECONDS)
         finally:
-            # Its processes are in its group; where it ended by itself there is none left.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            # It ends its processes where it is asked to end.
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(40)
     for number, scenario in enumerate(scenarios):
         missing = None in read(folder, number, world)
         assert not missing, f"not run to the end: {scenario}\n{(folder / 'output').read_text()[-6000:]}"

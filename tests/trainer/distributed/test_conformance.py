@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from tests.trainer.distributed import scenarios
-from tests.trainer.distributed.asked import STRATEGIES
+from tests.trainer.distributed.asked import STRATEGIES, ZERO
 from tests.trainer.distributed.conftest import Results
 
-strategies = pytest.mark.parametrize("strategy", STRATEGIES)
-KINDS = {"ddp": "Ddp", "fsdp 2": "Fsdp", "fsdp 2 in pieces": "Fsdp"}
+strategies = pytest.mark.parametrize(
+    "strategy", [*STRATEGIES, *(pytest.param(each, marks=pytest.mark.soak) for each in ZERO)]
+)
+KINDS = {"ddp": "Ddp", "fsdp 2": "Fsdp", "fsdp 2 in pieces": "Fsdp", **dict.fromkeys(ZERO, "DeepSpeed")}
 WHOLE = {"manifest.json", "model.safetensors", "optimizer.pt"}
 PIECES = {"manifest.json", "pytorch_model_fsdp_0", "optimizer_0", "optimizer_groups.pt"}
 BESIDE = {"scheduler.pt", "rng_state_0.pth", "rng_state_1.pth", "trainer_state.json", "training_args.json"}

@@ -16,10 +16,18 @@ def choose(args: TrainingArguments) -> Single:
         from worker.trainer.strategies.fsdp import Fsdp
         from worker.trainer.strategies.fsdp_settings import FsdpSettings
 
-        return Fsdp(args, place, FsdpSettings.of(args))
+        settings = FsdpSettings.of(args)
+        if settings.version == 1:
+            raise NotAvailableYet(
+                "fsdp_config's version is 1, which is not available", hint="leave version out: 2 does the same"
+            )
+        return Fsdp(args, place, settings)
     if args.deepspeed:
-        _refuse_one("deepspeed", place)
-        raise NotAvailableYet("deepspeed is not available yet", hint="use fsdp")
+        if not place.is_launched:
+            _refuse_one("deepspeed", place)
+        from worker.trainer.strategies.deepspeed import DeepSpeed
+
+        return DeepSpeed(args, place)
     if place.world == 1:
         return Single(args)
     from worker.trainer.strategies.ddp import Ddp

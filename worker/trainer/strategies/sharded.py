@@ -50,11 +50,14 @@ class Sharded(Ddp):
 
     def _place(self, model: nn.Module) -> nn.Module:
         """Autocast is put around forward; nothing is moved. All begin with the main process's weights."""
+        self._share_first_weights(model)
+        placed: nn.Module = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
+        return placed
+
+    def _share_first_weights(self, model: nn.Module) -> None:
         if len(set(self.peers.everyone(_fingerprint(model)))) > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, src=0)
-        placed: nn.Module = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
-        return placed
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         norm = super().clip(parameters, max_norm)

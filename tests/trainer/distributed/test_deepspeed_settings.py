@@ -1,0 +1,97 @@
+"""DeepSpeed's configuration beside the arguments: filled where it is auto, refused where the two differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.strategies.deepspeed_settings import settings
+
+
+def filled(config: Any, model: Any = None, **values: Any) -> dict[str, Any]:
+    args = TrainingArguments("out", deepspeed=config, **{"per_device_train_batch_size": 4, **values})
+    return settings(args, model or toy.mlp(), per_process=4, world=2)
+
+
+def test_what_is_auto_follows_the_arguments() -> None:
+    model = toy.mlp()
+    model.config = SimpleNamespace(hidden_size=10)
+    zero = {
+        "stage": 3,
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+    }
+    adam = {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}}
+
+    found = filled(
+        {
+            "train_batch_size": "auto",
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+            "gradient_clipping": "auto",
+            "bf16": {"enabled": "auto"},
+            "fp16": {"enabled": "auto"},
+            "zero_optimization": zero,
+            "optimizer": adam,
+        },
+        model,
+        gradient_accumulation_steps=3,
+        max_grad_norm=0.5,
+        bf16=True,
+    )
+
+    # The Trainer accumulates: to the engine every backward is one.
+    assert (found["train_batch_size"], found["gradient_accumulation_steps"]) == (8, 1)
+    assert (found["gradient_clipping"], found["bf16"]) == (0.5, {"enabled": True})
+    assert found["zero_optimization"] == {
+        "stage": 3,
+        "reduce_bucket_size": 100,
+        "stage3_prefetch_bucket_size": 90,
+        "stage3_param_persistence_threshold": 100,
+    }
+    assert "optimizer" not in found
+    assert "fp16" not in found
+
+
+def test_a_file_may_say_it_and_is_not_changed(tmp_path: Path) -> None:
+    path, said = tmp_path / "zero.json", {"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}
+    path.write_text(json.dumps(said))
+
+    assert filled(str(path))["zero_optimization"] == {"stage": 2}
+    assert json.loads(path.read_text()) == said
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "said"),
+    [
+        (
+            {"train_micro_batch_size_per_gpu": 7},
+            {},
+            "train_micro_batch_size_per_gpu is 7, and per_device_train_batch_size is 4",
+        ),
+        ({"train_batch_size": 9}, {}, "train_batch_size is 9, and the samples of a step over all processes is 8"),
+        ({"gradient_accumulation_steps": 2}, {}, "gradient_accumulation_steps is 2, and .* is 1"),
+        ({"gradient_clipping": 3.0}, {}, "gradient_clipping is 3.0, and max_grad_norm is 1.0"),
+        ({"bf16": {"enabled": True}}, {}, "bf16.enabled is True, and bf16 is False"),
+        (
+            {"optimizer": {"type": "Adam", "params": {"lr": 1.0}}},
+            {},
+            r"optimizer.params.lr is 1.0, and learning_rate is 5e-05",
+        ),
+        ({"optimizer": {"type": "OneBitAdam"}}, {}, "has the optimizer OneBitAdam, and optim is adamw_torch_fused"),
+        ({"scheduler": {"type": "WarmupLR"}}, {}, "has scheduler, and lr_scheduler_type makes the schedule"),
+        ({"fp16": {"enabled": True}}, {}, "deepspeed.fp16.enabled wants a loss scale"),
+        ({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}, {}, "follow the model's hidden_size"),
+        ({"steps_per_print": "auto"}, {}, "has auto for steps_per_print, and no argument says it"),
+    ],
+)
+def test_what_differs_is_told_with_both_sides(config: Any, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        filled(config, **values)
