@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from contract.errors import NotAvailableYet
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
+from worker.trainer.strategies.choose import choose
 from worker.trainer.strategies.fsdp_settings import FsdpSettings
 
 
@@ -101,3 +103,14 @@ def test_what_is_tied_across_units_is_left_to_the_whole() -> None:
 
     assert settings(True, {"min_num_params": 16}).units(model) == [model.other]
     assert torch.equal(model.first.weight, model.second.weight)
+
+
+def test_version_1_is_refused_with_what_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(NotAvailableYet, match=r"version is 1") as caught:
+        choose(TrainingArguments("out", fsdp=True, fsdp_config={"version": 1}))
+
+    assert "leave version out: 2" in str(caught.value.hint)

@@ -19,7 +19,8 @@ def choose(args: TrainingArguments) -> Single:
         settings = FsdpSettings.of(args)
         if settings.version == 1:
             raise NotAvailableYet(
-                "fsdp_config's version is 1, which is not available", hint="leave version out: 2 does the same"
+                "fsdp_config's version is 1, whose checkpoints cannot be gathered here",
+                hint="leave version out: 2 shards the same, and transformers gives 1 up",
             )
         return Fsdp(args, place, settings)
     if args.deepspeed:
