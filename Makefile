@@ -13,51 +13,59 @@ up: $(VENV)/.ready ## start everything on this machine: Redis, service, one node
 	@exec $(VENV)/bin/footplate up $(ARGS)
 
 # As many at once as there are CPUs: most of a test is waiting for processes that it started.
-test: $(VENV)/.ready ## every test, against real Redis, PostgreSQL and processes
+test: $(VENV)/.dev ## every test, against real Redis, PostgreSQL and processes
 	@$(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
 
-check: $(VENV)/.ready ## format, lint, types and import rules
+check: $(VENV)/.dev ## format, lint, types and import rules
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-fix: $(VENV)/.ready ## format, fix what the linter can, and write the pages that are made from code
+fix: $(VENV)/.dev ## format, fix what the linter can, and write the pages that are made from code
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 	PYTHONPATH=. $(VENV)/bin/python docs/generate.py
 
-bench: $(VENV)/.ready ## our figures beside our peers', in one run
+bench: $(VENV)/.dev ## our figures beside our peers', in one run
 	@$(VENV)/bin/python -m bench $(ARGS)
 
-soak: $(VENV)/.ready ## the long forms: outages of minutes, hundreds of kills
+soak: $(VENV)/.dev ## the long forms: outages of minutes, hundreds of kills
 	@$(VENV)/bin/pytest -m soak --timeout 3600 $(ARGS)
 
-gpu: $(VENV)/.ready ## the tests that need a real GPU
+gpu: $(VENV)/.dev ## the tests that need a real GPU
 	@$(VENV)/bin/pytest -m gpu --timeout 600 $(ARGS)
 
 clean: ## forget set-up and caches; the state in .footplate stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
 	find . -name __pycache__ -type d -not -path './.footplate/*' -prune -exec rm -rf {} +
 
-# One install, stamped. uv reads neither pip's configuration nor its cache, so where it fails pip has its turn. Compiled
-# once here, because a first start that compiles torch's Python takes twice as long.
-INSTALL = -c constraints.txt -e '.[embedded]' --group dev
-$(VENV)/.ready: constraints.txt pyproject.toml
+# Installs once, stamped: what runs, and for all but `make up` what tests. uv reads neither pip's configuration nor its
+# cache, so where it fails pip has its turn. Compiled once here, because a first start that compiles torch's Python
+# takes twice as long.
+define install
 	@set -eu; \
-	if [ ! -x $(VENV)/bin/python ]; then \
-	  for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 ''; do \
-	    [ -n "$$python" ] || { echo 'Footplate needs Python 3.11 or newer, and found none. Install it, or say where: make up PYTHON=/path/to/python3' >&2; exit 1; }; \
-	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi; \
-	  done; \
-	  echo "Making $(VENV) with $$("$$python" --version). This happens once." >&2; \
-	  "$$python" -m venv $(VENV); \
-	fi; \
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt uv >/dev/null 2>&1 || true; \
+	echo 'Installing $(1). This happens once.' >&2; \
 	if [ -x $(VENV)/bin/uv ] && VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/uv pip install --quiet --compile-bytecode \
-	    $${PIP_FIND_LINKS:+--find-links "$${PIP_FIND_LINKS// /,}"} $(INSTALL); then :; else \
+	    $${PIP_FIND_LINKS:+--find-links "$${PIP_FIND_LINKS// /,}"} -c constraints.txt $(2); then :; else \
 	  echo 'uv could not install it; trying pip.' >&2; \
-	  $(VENV)/bin/python -m pip install --quiet -c constraints.txt pip; \
-	  $(VENV)/bin/python -m pip install --quiet $(INSTALL); \
+	  $(VENV)/bin/python -m pip install --quiet -c constraints.txt $(2); \
 	fi; \
 	touch $@
+endef
+
+$(VENV)/.ready: $(VENV)/bin/python constraints.txt pyproject.toml
+	$(call install,what runs,-e '.[embedded]')
+
+$(VENV)/.dev: $(VENV)/.ready
+	$(call install,what tests,-e '.[embedded]' --group dev)
+
+$(VENV)/bin/python:
+	@set -eu; \
+	for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 ''; do \
+	  [ -n "$$python" ] || { echo 'Footplate needs Python 3.11 or newer, and found none. Install it, or say where: make up PYTHON=/path/to/python3' >&2; exit 1; }; \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi; \
+	done; \
+	echo "Making $(VENV) with $$("$$python" --version)." >&2; \
+	"$$python" -m venv $(VENV); \
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt uv >/dev/null 2>&1 || $(VENV)/bin/python -m pip install --quiet -c constraints.txt pip
