@@ -14,17 +14,17 @@ class AcceleratorConfig:
     split_batches: bool = False
     """A loader's batch is shared among the processes, instead of each having one of its own."""
     dispatch_batches: bool | None = None
-    """The main process alone reads, and sends to the others; None does so for iterable data."""
+    """The main process alone reads, and sends to the others: declined, each reads its own share."""
     even_batches: bool = True
     """Samples from the beginning fill the last batch up, so that all processes have as much."""
     use_seedable_sampler: bool = True
-    """Shuffling follows the seed alone."""
+    """Shuffling follows the seed alone; False is declined."""
     non_blocking: bool = False
-    """Batches go to the device without waiting; wants pinned memory."""
+    """Batches go to the device without waiting; from pinned memory they always do."""
     gradient_accumulation_kwargs: dict[str, Any] | None = None
     """Further arguments of Accelerate's GradientAccumulationPlugin."""
     use_configured_state: bool = False
-    """Takes a PartialState that the script made, instead of a fresh one."""
+    """Takes a PartialState that the script made, instead of a fresh one: declined."""
 
     @classmethod
     def of(cls, value: Any) -> AcceleratorConfig:
@@ -38,6 +38,24 @@ class AcceleratorConfig:
         if odd:
             raise ValueError(f"accelerator_config has no {', '.join(odd)}. Known: {', '.join(known)}")
         return cls(**value)
+
+    def refuse_what_is_not_done(self, processes: int) -> None:
+        """Before the first step: what would be read and not followed."""
+        if not self.use_seedable_sampler:
+            raise ValueError(
+                "accelerator_config says use_seedable_sampler: false, and shuffling follows the seed alone here: "
+                "leave it out, or override _get_train_sampler"
+            )
+        if self.use_configured_state:
+            raise ValueError(
+                "accelerator_config says use_configured_state: true, and every Trainer makes a state of its own from "
+                "its arguments: leave it out"
+            )
+        if self.dispatch_batches and processes > 1:
+            raise ValueError(
+                f"accelerator_config says dispatch_batches: true, and each of the {processes} processes reads its own "
+                "share here: leave it out; iterable data is read by every process, which keeps its part"
+            )
 
     @classmethod
     def from_json_file(cls, json_file: Any) -> AcceleratorConfig:

@@ -235,7 +235,8 @@ class Trackio(TrackioTracker):  # type: ignore[misc]
         """Where it logs to live: TRACKIO_SPACE_ID may have said it too."""
         from trackio import context_vars
 
-        return context_vars.current_space_id.get()
+        found: str | None = context_vars.current_space_id.get()
+        return found
 
     def _make_static(self, how: str, **where: Any) -> None:
         import trackio

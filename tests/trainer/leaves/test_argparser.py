@@ -193,3 +193,15 @@ def test_the_accelerators_config_is_the_references(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"split": true}')
     with pytest.raises(ValueError, match=r"had unknown keys \(\['split'\]\). Known: split_batches"):
         AcceleratorConfig.from_json_file(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("said", "processes"),
+    [("use_seedable_sampler: false", 1), ("use_configured_state: true", 1), ("dispatch_batches: true", 2)],
+)
+def test_an_accelerator_config_that_would_not_be_followed_is_refused(said: str, processes: int) -> None:
+    name, _, value = said.partition(": ")
+    config = AcceleratorConfig.of({name: value == "true"})
+
+    with pytest.raises(ValueError, match=said):
+        config.refuse_what_is_not_done(processes)
