@@ -170,6 +170,8 @@ async def test_a_reader_that_does_not_read_is_sent_away_with_its_cursor(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "SLOW_SECONDS", 0.3)
+    # It has megabytes to read before it comes to the close.
+    monkeypatch.setattr("service.server.CUT_SECONDS", 60.0)
     job = await api.submit()
     raw = sockets.socket()
     raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
