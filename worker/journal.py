@@ -37,6 +37,10 @@ FORGET_BYTES = 16 * 1024 * 1024
 INDEX_EVERY = 256
 """Lines between two remembered offsets."""
 CHUNK = 256 * 1024
+_unforked = threading.Lock()
+"""Held while a lock is only tried: a child that is forked in that moment would keep it for as long as it lives, and the
+journal would be nobody's. Celery's main thread forks whenever it wants."""
+os.register_at_fork(before=_unforked.acquire, after_in_parent=_unforked.release, after_in_child=_unforked.release)
 
 
 class JournalFull(AttemptError):
@@ -336,16 +340,17 @@ class Journal:
 
 def is_owned(path: Path) -> bool:
     """Whether a living supervisor holds it."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    with _unforked:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
     return False
 
 

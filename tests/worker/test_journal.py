@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,39 @@ def test_who_reopens_a_living_ones_journal_gets_nothing(tmp_path: Path) -> None:
     assert Journal.reopen(journal.path) is None
     journal.close()
     assert not is_owned(journal.path)
+
+
+def test_a_child_that_is_forked_while_a_lock_is_looked_at_does_not_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery's main thread forks its pool's processes, and the node's own thread looks after the journals."""
+    left = left_by_the_dead(Journal.create(tmp_path, header(), 10))
+    left.close()
+    lives, held = os.pipe()
+    forked: list[int] = []
+
+    def fork() -> None:
+        forked.append(pid := os.fork())
+        if not pid:
+            os.close(held)
+            os.read(lives, 1)
+            os._exit(0)
+
+    def and_fork(fd: int, how: int) -> None:
+        flock(fd, how)
+        forking.start()
+        forking.join(0.5)
+
+    flock, forking = fcntl.flock, threading.Thread(target=fork)
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", and_fork)
+        assert not is_owned(left.path)
+    forking.join()
+
+    again = Journal.reopen(left.path)
+    os.close(held)
+    os.waitpid(forked[0], 0)
+    assert again is not None
 
 
 def test_a_reopened_journal_knows_whose_it_is_and_where_it_ends(tmp_path: Path) -> None:
