@@ -41,6 +41,9 @@ class Hub:
         self.asked = threading.Event()
         """A commit has come, and may be waiting at the gate."""
         self.refuses = False
+        self.at_once = 0
+        """How many commits have waited at the gate together."""
+        self._waiting = 0
         self.url = ""
 
     def create(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -55,8 +58,11 @@ class Hub:
         }
 
     def commit(self, name: str, branch: str, lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+        self._waiting += 1
+        self.at_once = max(self.at_once, self._waiting)
         self.asked.set()
         assert self.gate.wait(60)
+        self._waiting -= 1
         if self.refuses:
             return None
         message = next(each["value"]["summary"] for each in lines if each["key"] == "header")

@@ -128,6 +128,7 @@ def test_a_push_that_takes_long_lets_training_go_on(tmp_path: Path, hub: Hub, al
     steps = [each.rsplit(" ", 1)[1] for each in hub.repositories["me/my-model"].messages]
     assert {"2"} < set(steps) if always else steps[0] == "2"
     assert ("4" in steps, "6" in steps) == (always, always)
+    assert hub.at_once == 1, "a second one beside the first may overtake it"
 
 
 def test_a_push_that_fails_is_said_and_ends_nothing(tmp_path: Path, hub: Hub, caplog: pytest.LogCaptureFixture) -> None:

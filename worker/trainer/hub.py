@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ class Hub(Parts):
         if not self.is_world_process_zero():
             return
         args = self.args
-        made = hub_api().create_repo(
+        made = self._hub_api.create_repo(
             args.hub_model_id or Path(str(args.output_dir)).absolute().name,
             token=token or args.hub_token,
             private=args.hub_private_repo if private is None else private,
@@ -126,6 +127,12 @@ class Hub(Parts):
             jobs.append(self._upload(folder, f"{said}, checkpoint", to=place, run_as_future=True))
         self._pushes += [Push(folder, job) for job in jobs]
 
+    @cached_property
+    def _hub_api(self) -> Any:
+        """One for all pushes: it sends what it is to send beside training one after the other. Two of them would let an
+        older checkpoint arrive behind a newer one."""
+        return hub_api()
+
     @property
     def pushes_in_progress(self) -> set[Path]:
         """The folders that are on their way. What did not arrive is said once; training goes on."""
@@ -151,7 +158,7 @@ class Hub(Parts):
         leaving_out: tuple[str, ...] = (),
         run_as_future: bool,
     ) -> Any:
-        return hub_api().upload_folder(
+        return self._hub_api.upload_folder(
             repo_id=str(self.hub_model_id),
             folder_path=folder,
             path_in_repo=to,
