@@ -77,6 +77,7 @@ class NodeBeat(Message):
     type: Literal["node_beat"] = "node_beat"
     node: NodeId
     boot: str
+    """Of this start of the node: it sorts behind those of the starts before."""
     number: int
     name: str
     pool: str = "default"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 from contextlib import suppress
@@ -109,7 +110,8 @@ def claim_node(root: Path, slots: int) -> Node:
         raise SettingsError(
             f"another worker runs in {root}: a node's folder belongs to one. Give this one its own FOOTPLATE_NODE_HOME."
         )
-    node = Node(_identity(fd), uuid7(), places, slots)
+    identity, boot = _start(fd)
+    node = Node(identity, boot, places, slots)
     shutil.rmtree(places.run, ignore_errors=True)
     # What somebody was writing when he died. Nobody lives here now: the lock is ours.
     for path in places.journals.glob("*.new"):
@@ -132,16 +134,28 @@ def _lock(fd: int) -> bool:
             return True
 
 
-def _identity(fd: int) -> NodeId:
-    """Read, or made where the file is new or does not say one."""
-    try:
-        known = json.loads(os.pread(fd, 4096, 0))["node"]
-        if is_id(known, "node"):
-            return NodeId(known)
-    except (ValueError, KeyError, TypeError):
-        pass
-    node = new_node_id()
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, json.dumps({"node": node}).encode() + b"\n", 0)
+def _start(fd: int) -> tuple[NodeId, str]:
+    """Who this node is, and the boot id of this start: both read from the file that fd is locked by, and kept there.
+
+    Boot ids sort in the order of the starts, whatever the clock did between them: a beat of an earlier start may arrive
+    behind one of a later one, and must not be taken for a newer."""
+    node, last = _read(fd)
+    boot = uuid7()
+    if boot <= last:
+        boot = uuid7(int(last[:12], 16) + 1)
+    said = json.dumps({"node": node, "boot": boot}).encode() + b"\n"
+    # Over what is there, and cut after it: there is no moment without an identity.
+    os.pwrite(fd, said, 0)
+    os.ftruncate(fd, len(said))
     os.fsync(fd)
-    return node
+    return node, boot
+
+
+def _read(fd: int) -> tuple[NodeId, str]:
+    """A new one, where the file is new or does not say who this is."""
+    with suppress(ValueError, TypeError, AttributeError):
+        known = json.loads(os.pread(fd, 4096, 0))
+        if is_id(node := known.get("node", ""), "node"):
+            last = known.get("boot", "")
+            return NodeId(node), last if re.fullmatch("[0-9a-f]{32}", last) else ""
+    return new_node_id(), ""

@@ -94,8 +94,8 @@ class NodeBeaten:
 
 def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings) -> NodeBeaten:
     known = nodes.find(conn, beat.node)
-    if known is not None and beat.boot == known.previous_boot:
-        why = f"node {beat.node} was started again since, under another boot id"
+    if known is not None and beat.boot < known.boot:
+        why = f"node {beat.node} was started again since, under a later boot id"
         return NodeBeaten(NodeReply(number=beat.number, refused=why))
     if beat.catalogue is not None and beat.catalogue_hash is not None:
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
@@ -118,7 +118,6 @@ def _row(conn: Connection, beat: NodeBeat, known: NodeRow | None, now: int) -> N
         id=beat.node,
         name=beat.name,
         boot=beat.boot,
-        previous_boot=known.boot if known and is_new_boot else known.previous_boot if known else None,
         pool=beat.pool,
         slots=beat.slots,
         gpus=json.dumps([gpu.model_dump() for gpu in beat.gpus]),

@@ -165,7 +165,6 @@ class NodeRow:
     id: NodeId
     name: str
     boot: str
-    previous_boot: str | None
     pool: str
     slots: int
     gpus: str

@@ -174,7 +174,6 @@ nodes = Table(
     Column("id", String, primary_key=True),
     Column("name", String, nullable=False),
     Column("boot", String, nullable=False),
-    Column("previous_boot", String),
     Column("pool", String, nullable=False),
     Column("slots", Integer, nullable=False),
     Column("gpus", Text, nullable=False),

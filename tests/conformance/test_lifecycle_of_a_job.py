@@ -473,6 +473,15 @@ def test_a_beat_of_the_boot_before_changes_nothing(stage: Stage) -> None:
     assert stage.job(job).state is JobState.RUNNING
 
 
+def test_a_late_beat_of_a_boot_that_nobody_has_heard_of_is_not_taken_for_a_newer_one(stage: Stage) -> None:
+    """Two sockets of a Redis that was frozen: what the second start said arrives behind what the third one says."""
+    _, worker = stage.running()
+    stage.beat_node(worker.node, boot="boot-3")
+
+    assert stage.beat_node(worker.node, boot="boot-2").reply.refused is not None
+    assert stage.beat_node(worker.node, boot="boot-3").reply.refused is None
+
+
 def test_a_drained_job_continues_elsewhere_for_free(stage: Stage) -> None:
     job, worker = stage.running()
 

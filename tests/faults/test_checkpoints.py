@@ -24,6 +24,8 @@ from tests.support.system import JSON, LONG_TOY, System, assert_whole
 SEED = 20240607
 SAVING: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 44, "save_steps": 8}}
 """Eight steps are an epoch; a save of every eighth step comes at its end, and one at a pause in its middle."""
+THRICE: JSON = {**SAVING, "training": {**SAVING["training"], "max_steps": 100}}
+"""With steps left for three attempts that may each get a few saves further than is seen here."""
 
 
 # -- killed while saving ----------------------------------------------------------------------------------------------
@@ -74,13 +76,13 @@ def test_a_resume_after_death_at_two_hundred_points_of_a_save_is_bit_equal(kille
 @pytest.mark.fault(10, without=None, because="only a row makes a save resumable: the two tests above miss the others")
 def test_a_job_whose_training_is_killed_in_three_saves_ends_as_if_nothing_had_happened(system: System) -> None:
     system.start(slots=2)
-    job = system.submit(SAVING, retry={"max_attempts": 4})
+    job = system.submit(THRICE, retry={"max_attempts": 4})
     random = Random(SEED)
     for attempt in (1, 2, 3):
         kill_in_a_save(system, job, attempt, after_seconds=random.uniform(0, 0.03))
         system.until(lambda n=attempt: system.job(job)["attempt"] > n, within=60, what="it is tried again", job=job)
     assert system.until_settled(job)["attempt"] == 4
-    quiet = system.submit(SAVING)
+    quiet = system.submit(THRICE)
     assert system.until_settled(quiet)["attempt"] == 1
 
     assert_bit_equal(system, job, quiet)

@@ -45,7 +45,7 @@ class Node:
             self.boots += 1
             self.is_frozen = self.drains = False
             self.line.is_cut = False
-            self.start = Start(self, f"{self.name}-{self.boots}")
+            self.start = Start(self, f"{self.name}-{self.boots:04}")
             self.world.say(self.name, "starts, boot {}", self.start.boot)
 
     def down(self, *, loses_power: bool = False, loses_disk: bool = False) -> None:

@@ -143,7 +143,8 @@ def test_kill_the_warm_parent(running: Running, control: FakeControl) -> None:
 
 
 def test_kill_the_celery_parent(running: Running, control: FakeControl, start_node: NodeStarter) -> None:
-    assert [one.job for one in control.nodes[control.node().node].running] == [running.job]
+    node = control.node().node
+    until(lambda: [one.job for one in control.nodes[node].running] == [running.job], what="a beat says that it runs")
 
     running.worker.kill()
 

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from worker.node import claim_node
+from contract.ids import is_id, new_node_id
+from worker.node import Node, claim_node
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Node]:
+    """As if the process before had ended: its lock is not asked for."""
+    monkeypatch.setattr("worker.node._lock", lambda _: True)
+    return lambda: claim_node(tmp_path, 1)
 
 
 @pytest.mark.parametrize(
@@ -16,3 +25,33 @@ def test_the_ranks_of_a_node_never_have_more_threads_than_cpus(
     monkeypatch.setattr("os.cpu_count", lambda: cpus)
 
     assert claim_node(tmp_path, slots).threads == threads
+
+
+def test_boot_ids_sort_in_the_order_of_the_starts_whatever_the_clock_does(
+    start: Callable[[], Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boots = []
+    for at_ms in (10_000, 20_000, 15_000, 15_000, 20_001, 30_000):
+        monkeypatch.setattr("contract.ids.time.time_ns", lambda at_ms=at_ms: at_ms * 1_000_000)
+        boots.append(start().boot)
+
+    assert boots == sorted(set(boots))
+
+
+@pytest.mark.parametrize("known", ["{}", '{"node": 7, "boot": 8}', '{"node": "node_1"}', "[1]", "", "no json"])
+def test_a_file_that_does_not_say_who_the_node_is_makes_it_a_new_one(
+    tmp_path: Path, start: Callable[[], Node], known: str
+) -> None:
+    (tmp_path / "node.json").write_text(known)
+
+    made = start()
+
+    assert is_id(made.id, "node")
+    assert start().id == made.id
+
+
+def test_who_has_no_boot_yet_keeps_its_identity(tmp_path: Path, start: Callable[[], Node]) -> None:
+    known = new_node_id()
+    (tmp_path / "node.json").write_text(f'{{"node": "{known}"}}')
+
+    assert start().id == known
