@@ -22,6 +22,9 @@ from service.settings import ServiceSettings
 from service.store import attempts, jobs, nodes
 from service.store.rows import JobRow, SourceRow
 
+MISSED_BEATS = 3
+"""A node that has missed so many, and whose attempt was just lost for its silence, is silent as well."""
+
 
 class Timers:
     """For how long each thing has been as it is. Written by the event loop, read by a writer thread."""
@@ -90,6 +93,8 @@ class Rescued:
     retries: list[Reason] = field(default_factory=list)
     """Why jobs were queued again, one for each."""
     nodes_lost: list[NodeId] = field(default_factory=list)
+    silent_on: set[NodeId] = field(default_factory=set)
+    """Whose attempts are not heard any more: these are silent, too, if they have missed a few beats."""
 
 
 def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: ServiceSettings) -> Rescued:
@@ -124,7 +129,8 @@ class _Look:
         job, claimed = self.job, [part for part in self.parts if part.claim is not None]
         if job.state is JobState.STARTING and len(claimed) < len(self.parts) and self._waited_for_claims():
             self._give_back()
-        elif any(self._is_silent(part) for part in claimed):
+        elif silent := [part.node for part in claimed if self._is_silent(part)]:
+            self.rescued.silent_on.update(silent)
             self._lose(f"no word from it for {self.settings.lease_seconds:g} s")
         elif job.state is not JobState.STARTING and not claimed:
             self._lose("nobody holds it any more")
@@ -233,7 +239,9 @@ def _silent_nodes(
             continue
         key = node_key(node.id, node.boot)
         used.add(key)
-        if timers.elapsed(key, clock) > settings.lease_seconds:
+        # The attempt that was just lost there must not be placed there again, though its node beat a moment later.
+        allowed = MISSED_BEATS * settings.beat_seconds if node.id in rescued.silent_on else settings.lease_seconds
+        if timers.elapsed(key, clock) > min(allowed, settings.lease_seconds):
             nodes.change(conn, node.id, lost=True)
             rescued.nodes_lost.append(node.id)
     return used

@@ -12,6 +12,7 @@ from contract.layout import outputs_folder
 from contract.lifecycle import Desired, JobState, Reason, StopMode
 from contract.messages import Denial, Grant
 from service.jobs.delete import delete
+from service.jobs.rescue import node_key
 from service.jobs.resume import ResumeChanges
 from service.store import attempts, checkpoints
 from tests.conformance.acting import SETTINGS, Stage
@@ -459,6 +460,24 @@ def test_a_node_that_was_started_again_loses_what_it_ran(stage: Stage) -> None:
     assert beaten.lost == 1
     assert stage.job(job).state is JobState.QUEUED
     assert stage.place() == [job]
+
+
+@pytest.mark.parametrize(("since_its_beat", "is_lost"), [(SETTINGS.lease_seconds - 0.5, True), (0.5, False)])
+def test_a_job_that_was_lost_with_its_node_is_not_placed_there_again(
+    stage: Stage, since_its_beat: float, is_lost: bool
+) -> None:
+    """Though the node's last word came a moment after that of the attempt. Who is heard stays: its supervisor hung."""
+    job, worker = stage.running()
+    stage.rescue()
+    stage.later(SETTINGS.lease_seconds + 0.5 - since_its_beat)
+    stage.timers.heard(node_key(worker.node, worker.boot), 1, stage.clock)
+    stage.later(since_its_beat)
+
+    rescued = stage.rescue()
+
+    assert rescued.nodes_lost == [worker.node] * is_lost
+    stage.later(60)
+    assert stage.place() == [job] * (not is_lost)
 
 
 def test_a_beat_of_the_boot_before_changes_nothing(stage: Stage) -> None:
