@@ -25,7 +25,7 @@ SEED = 20240607
 SAVING: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 44, "save_steps": 8}}
 """Eight steps are an epoch; a save of every eighth step comes at its end, and one at a pause in its middle."""
 THRICE: JSON = {**SAVING, "training": {**SAVING["training"], "max_steps": 100}}
-"""With steps left for three attempts that may each get a few saves further than is seen here."""
+"""With steps left for three attempts, each of which may get a save further than it was to."""
 
 
 # -- killed while saving ----------------------------------------------------------------------------------------------
@@ -97,7 +97,8 @@ def kill_in_a_save(system: System, job: str, attempt: int, *, after_seconds: flo
         names = [path.name for path in folder.iterdir()]
         return any(name.startswith("checkpoint-") for name in names) and any(name.startswith(".tmp") for name in names)
 
-    system.until(saves, within=120, what=f"attempt {attempt} saves for the second time", job=job)
+    what = f"attempt {attempt} saves for the second time"
+    system.until(saves, within=120, what=what, job=job, every=0.001)
     trainer = system.training_pids(job)[0]
     # No moment has a name here: anywhere in the save is the point.
     signal.sigtimedwait([], after_seconds)

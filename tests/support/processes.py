@@ -33,6 +33,7 @@ def until(
     what: str,
     logs: Iterable[Path] = (),
     despite: tuple[type[Exception], ...] = NOT_THERE_YET,
+    every: float = POLL_SECONDS,
 ) -> T:
     """The first true answer of `predicate`; past the deadline, an AssertionError with the sentence and the logs' tails.
 
@@ -49,7 +50,7 @@ def until(
             last = error
         if time.monotonic() > deadline:
             raise AssertionError(_late(what, within, logs, last))
-        time.sleep(POLL_SECONDS)
+        time.sleep(every)
 
 
 async def until_async(

@@ -176,10 +176,10 @@ class System:
     def state(self, job: str) -> str:
         return str(self.job(job)["state"])
 
-    def until(self, predicate: Callable[[], Any], *, within: float, what: str, job: str) -> None:
+    def until(self, predicate: Callable[[], Any], *, within: float, what: str, job: str, **more: Any) -> None:
         """Waits for a moment of a job; when it is late, says how the job stands, and shows every log."""
         try:
-            self.processes.until(predicate, within=within, what=what)
+            self.processes.until(predicate, within=within, what=what, **more)
         except AssertionError as late:
             raise AssertionError(f"{late}\n--- the job ---\n{json.dumps(self.job(job), indent=1)[:3000]}") from None
 
