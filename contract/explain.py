@@ -65,7 +65,9 @@ def problem(pointer: str, kind: str, context: dict[str, Any], given: object, mes
     if kind == "missing":
         return Problem(pointer, "missing", "this field is required")
     if kind in BOUNDS:
-        return Problem(pointer, "out_of_range", f"must be {BOUNDS[kind]} {next(iter(context.values())):g}")
+        bound = next(iter(context.values()))
+        said = f"{bound:g}" if isinstance(bound, float) else str(bound)
+        return Problem(pointer, "out_of_range", f"must be {BOUNDS[kind]} {said}")
     if kind in ("string_too_long", "too_long"):
         things = "characters" if kind == "string_too_long" else "entries"
         return Problem(pointer, "too_long", f"must have at most {context['max_length']} {things}")

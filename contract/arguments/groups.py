@@ -24,7 +24,9 @@ def _value(value: object) -> object:
     return value.value if isinstance(value, Enum) else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+MOST = 2**53 - 1
+"""The largest whole number that JSON carries to everyone unchanged; SQL and tensors take it, too."""
+Whole = Annotated[int, BeforeValidator(_whole), Field(ge=-MOST, le=MOST)]
 Count = Annotated[Whole, Field(ge=1)]
 NotNegative = Annotated[Whole, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]

@@ -127,6 +127,8 @@ def test_a_duration_is_read_once_into_seconds(written, seconds):
 def test_5e8_is_a_good_integer_and_true_is_none():
     assert read_spec(b'{"model": "m", "data": "d", "training": {"max_steps": 5e8}}').training.max_steps == 500_000_000
     assert JobSpec.parse({**TOY, "priority": 1e1}).priority == 10
+    # What no database and no tensor takes.
+    assert places({**TOY, "training": {"max_steps": 1e30}}) == [("/training/max_steps", "out_of_range")]
     assert places({**TOY, "priority": True}) == [("/priority", "wrong_type")]
     assert places({**TOY, "priority": 1.5}) == [("/priority", "wrong_type")]
 
