@@ -12,7 +12,7 @@ from accelerate import skip_first_batches
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from contract.arguments import TrainingArguments
-from worker.trainer.losses import items
+from worker.trainer.losses import DICT, items
 from worker.trainer.samplers import ALL, Batches, EpochSampler, Numbered, Share
 from worker.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
 from worker.trainer.strategies.peers import Hollow
@@ -230,7 +230,7 @@ class DropUnused:
         self.collator, self.keep, self._told = collator, frozenset(keep), False
 
     def __call__(self, features: Sequence[Any]) -> Any:
-        if not isinstance(features[0], Mapping):
+        if not isinstance(features[0], DICT):
             return self.collator(features)
         dropped = [name for name in features[0] if name not in self.keep]
         if dropped and not self._told:
@@ -255,7 +255,7 @@ def _say_what_is_left_out(names: Sequence[Any]) -> None:
 
 def batch_length(batch: Any) -> int:
     """How many samples a batch holds."""
-    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else [batch]
+    values = batch.values() if isinstance(batch, DICT) else batch if isinstance(batch, (list, tuple)) else [batch]
     for value in values:
         if isinstance(value, torch.Tensor) and value.dim() > 0:
             return int(value.shape[0])
@@ -266,7 +266,7 @@ def count_items(batches: Sequence[Any], device: torch.device, *, shifts: bool) -
     """How many labels count in a window of micro-batches; None where they have none that can be counted."""
     counts = []
     for batch in batches:
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        labels = batch.get("labels") if isinstance(batch, DICT) else None
         if not isinstance(labels, torch.Tensor):
             return None
         if "shift_labels" in batch:

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from worker.trainer.data import batch_length, draw_and_discard, is_ours
-from worker.trainer.losses import IGNORE, shifted
+from worker.trainer.losses import DICT, IGNORE, shifted
 from worker.trainer.metrics import Metric, Sums, make_metric
 from worker.trainer.precision import Precision, evaluating_in
+from worker.trainer.predicting import prediction_step, weight_of
 from worker.trainer.state import EvalLoopOutput, EvalPrediction
 from worker.trainer.strategies.peers import Alone, Hollow
 
@@ -52,12 +54,17 @@ def run(
     # Sums of ours are added up at the end; anything else needs to see all that every process saw.
     shares = keep or by_batch or any(not isinstance(each, Sums) for each in metrics)
     trainer.callback_handler.eval_dataloader = loader
+    step, weight = (
+        prediction_step(trainer, model, loss_only=loss_only_steps, ignore_keys=ignore_keys),
+        weight_of(trainer),
+    )
     with evaluating_in(model, _full(trainer)), _evaluating(trainer, model):
         for batch, is_last in _marked(strategy.batches(_opened(trainer, loader)), by_batch):
-            loss, logits, labels = trainer.prediction_step(model, batch, loss_only_steps, ignore_keys)
+            loss, logits, labels = step(batch)
             counts = not isinstance(batch, Hollow)
             if counts:
-                losses.add(loss, batch_length(batch), trainer._loss_weight(batch))
+                samples = batch_length(batch)
+                losses.add(loss, samples, weight(batch, samples))
                 exact.add(loss, batch, trainer)
             if logits is not None and trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
@@ -138,9 +145,11 @@ def _opened(trainer: Evaluating, loader: Any) -> Iterator[Any]:
 def _marked(batches: Iterator[Any], marks: bool) -> Iterator[tuple[Any, bool]]:
     """Each with whether it is the last: to know that, one is read ahead."""
     if not marks:
-        for batch in batches:
-            yield batch, False
-        return
+        return zip(batches, repeat(False), strict=False)
+    return _marked_ahead(batches)
+
+
+def _marked_ahead(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
     none = object()
     batch = next(batches, none)
     while batch is not none:
@@ -213,7 +222,7 @@ class ExactLoss:
         self._parts: list[tuple[Tensor, Tensor]] = []
 
     def add(self, loss: Tensor | None, batch: Any, trainer: Evaluating) -> None:
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        labels = batch.get("labels") if isinstance(batch, DICT) else None
         if loss is None or not isinstance(labels, Tensor) or labels.dim() < 2 or labels.is_floating_point():
             return
         items = trainer._get_num_items_in_batch([batch], loss.device)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from worker.trainer import evaluate, losses
 from worker.trainer.data import batch_length
 from worker.trainer.parts import Parts
+from worker.trainer.predicting import keys_to_ignore, labels_and_loss
 from worker.trainer.schedules import follows_a_metric
 from worker.trainer.state import EvalLoopOutput, PredictionOutput
 from worker.trainer.watching import Memory
@@ -24,6 +25,7 @@ class Evaluating(Parts):
         get_eval_dataloader: Callable[..., Any]
         get_test_dataloader: Callable[..., Any]
         compute_loss: Callable[..., Any]
+        loss_of: Callable[..., tuple[Tensor, Any, bool]]
         compute_loss_context_manager: Callable[[], AbstractContextManager[Any]]
         log: Callable[..., None]
         _report_to_hp_search: Callable[..., None]
@@ -106,9 +108,7 @@ class Evaluating(Parts):
     ) -> tuple[Tensor | None, Any, Any]:
         """(loss, logits, labels) of one batch, without gradients; each may be None."""
         inputs = self._prepare_inputs(inputs)
-        labels: Any = tuple(inputs[name] for name in self.label_names if inputs.get(name) is not None)
-        has_labels = len(labels) == len(self.label_names) > 0
-        has_loss = has_labels or (not self.label_names and bool(inputs.get("return_loss", self.can_return_loss)))
+        labels, has_loss = labels_and_loss(inputs, self.label_names, returns_loss=self.can_return_loss)
         with torch.no_grad(), self.compute_loss_context_manager():
             if has_loss:
                 items = self._get_num_items_in_batch([inputs], self.strategy.device)
@@ -116,13 +116,10 @@ class Evaluating(Parts):
                 loss = loss.detach().mean() if loss.dim() else loss.detach()
             else:
                 loss, outputs = None, model(**inputs)
-        labels = None if not has_labels else labels[0] if len(labels) == 1 else labels
         if prediction_loss_only:
             return loss, None, None
-        if ignore_keys is None:
-            config = getattr(self.model, "config", None)
-            ignore_keys = [] if config is None else getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
-        return loss, losses.predictions(outputs, ignore_keys, has_loss), labels
+        keys = keys_to_ignore(self.model) if ignore_keys is None else ignore_keys
+        return loss, losses.predictions(outputs, keys, has_loss), labels
 
     def _loss_weight(self, batch: Any) -> int:
         """As how many samples a batch counts in the mean of losses."""

@@ -8,6 +8,7 @@ labels.py     labels that no class answers to, named before a GPU asserts
 """
 
 from worker.trainer.losses.contract import (
+    DICT,
     Loss,
     classification,
     cross_entropy_sum,
@@ -40,6 +41,7 @@ from worker.trainer.losses.labels import IGNORE, BadLabel, classes_of, explain, 
 from worker.trainer.losses.smoothing import LabelSmoother
 
 __all__ = [
+    "DICT",
     "FAMILIES",
     "IGNORE",
     "LOSS_MAPPING",

@@ -26,8 +26,9 @@ class Accuracy(Sums):
         if several_labels(self.name, logits, labels):
             self.add(right=logits.gt(0).eq(labels.bool()).sum(), all=torch.tensor(labels.numel(), device=logits.device))
             return
-        # What is ignored is named by no logit, and so never right.
-        self.add(right=logits.argmax(-1).eq(labels).sum(), all=labels.ne(IGNORE).sum())
+        # What is ignored is named by no logit, and so never right. A sum of booleans would first make numbers of them.
+        right, counted = logits.argmax(-1).eq(labels), labels.ne(IGNORE)
+        self.add(right=right.count_nonzero(), all=counted.count_nonzero())
 
     def value(self) -> float:
         return _mean(self.sums["right"], self.sums["all"])
