@@ -117,6 +117,10 @@ def _line(event: dict[str, Any]) -> bytes:
     return text.encode() + b"\n"
 
 
+class StoppedEvaluating(Exception):
+    """Asked to stop while it evaluates or predicts and nothing is trained: there is no step to stop after."""
+
+
 class Emit(TrainerCallback):
     """Turns what the Trainer does into events, and a stop from outside into the Trainer's control."""
 
@@ -134,6 +138,7 @@ class Emit(TrainerCallback):
         self._began, self._first_step = 0.0, 0
         self._state: TrainerState | None = None
         self._told_step = 0
+        self._trains = False
 
     def note(self, message: str, **more: Any) -> None:
         self.wire.send(Kind.NOTE, {"message": message, **more})
@@ -145,6 +150,10 @@ class Emit(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._began, self._first_step = time.monotonic(), state.global_step
+        self._trains = True
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._trains = False
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -159,6 +168,9 @@ class Emit(TrainerCallback):
         return control
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._stop[0] and not self._trains:
+            self._obey(control)
+            raise StoppedEvaluating
         now = time.monotonic()
         if now >= self._tick_due:
             self._tick_due = now + TICK_SECONDS
@@ -175,6 +187,10 @@ class Emit(TrainerCallback):
         metrics = {name: value for name, value in kwargs["metrics"].items() if name != "epoch"}
         self.latest.update(metrics)
         self.wire.send(Kind.EVAL, metrics, state.global_step, state.epoch)
+
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """What a test set's predictions come to; their names begin with `test_`."""
+        self.on_evaluate(args, state, control, metrics=kwargs["metrics"])
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """After the commit: only now does anyone hear of it."""

@@ -117,7 +117,8 @@ class ReportCallback(TrainerCallback):
         if not self.trackers:
             name = run_name(args, state)
             model = self.trainer.model
-            about = About(args, model, name, state.trial_name, logging_dir(args), int(state.logging_steps))
+            folder, every = logging_dir(args), int(state.logging_steps)
+            about = About(args, model, name, state.trial_name, folder, every, state.global_step)
             self.trackers, settings = [tracker(each, about) for each in self.names], _settings(args, model)
         closed = [each for each in self.trackers if each not in accelerator.trackers]
         if closed:

@@ -18,6 +18,7 @@ from accelerate.tracking import (
     LOGGER_TYPE_TO_CLASS,
     GeneralTracker,
     MLflowTracker,
+    TensorBoardTracker,
     TrackioTracker,
     WandBTracker,
 )
@@ -44,10 +45,12 @@ class About:
     folder: Path
     """For those that write files."""
     log_every: int
+    first_step: int = 0
+    """Where this run goes on; more than 0 where it is resumed."""
 
 
 def tracker(name: str, about: About) -> GeneralTracker:
-    own: dict[str, Any] = {"wandb": Wandb, "mlflow": MLflow, "trackio": Trackio}
+    own: dict[str, Any] = {"wandb": Wandb, "mlflow": MLflow, "trackio": Trackio, "tensorboard": TensorBoard}
     if name in own:
         made: GeneralTracker = own[name](about)
         return made
@@ -81,6 +84,28 @@ def _in_its_section(name: str) -> str:
         if name.startswith(f"{prefix}_"):
             return f"{prefix}/{name.removeprefix(f'{prefix}_')}"
     return f"train/{name}"
+
+
+class TensorBoard(TensorBoardTracker):  # type: ignore[misc]
+    """A run that is resumed in the folder of the one before goes on in its curves: what was told of steps after the
+    checkpoint, and will be told again, is passed over."""
+
+    def __init__(self, about: About) -> None:
+        # A run's name is anyone's, and here it is a folder's.
+        name = re.sub(r"[^\w.-]+", "_", about.run).strip(".") or "run"
+        super().__init__(name, str(about.folder))
+        self.resumes_at = about.first_step
+
+    def start(self) -> None:
+        self.init_kwargs = {"purge_step": self.resumes_at + 1} if self.resumes_at else {}
+        super().start()
+        self._is_told = bool(self.resumes_at)
+        self.resumes_at = 0  # closed, and opened again for a prediction, it has nothing to pass over
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """A folder beside the curves, so once a run."""
+        if not self._is_told:
+            super().store_init_configuration(values)
 
 
 class Wandb(WandBTracker):  # type: ignore[misc]

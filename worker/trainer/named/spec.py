@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +32,9 @@ class NamedOptimizer:
     """What it is made with, such as {"lr": 1e-3}."""
     loss: str | Callable[[nn.Module], Tensor] | None = None
     """A key of the model's output, a method of the model, or a function of the model; None is the main loss."""
-    schedule: str | Callable[[Optimizer], Any] | None = None
-    """One of the reference's names, a class of torch.optim.lr_scheduler, or a function of the optimizer."""
+    schedule: str | Callable[..., Any] | None = None
+    """One of the reference's names, a class of torch.optim.lr_scheduler, or a function of the optimizer. One that takes
+    `num_training_steps` is told how many steps its optimizer makes, unless the arguments say it."""
     schedule_args: Mapping[str, Any] = field(default_factory=dict)
     per: Literal["step", "epoch"] = "step"
     """When its schedule moves: after each of its steps, or of the epochs."""
@@ -52,9 +54,8 @@ def parted(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[list[nn.Pa
     """Each optimizer's parameters. All that is wrong with the patterns is told at once."""
     problems = [f"two optimizers are called {name!r}" for name in _twice(spec.id for spec in specs)]
     parts: list[list[nn.Parameter]] = [[] for _ in specs]
-    for name, value in model.named_parameters():
-        if not value.requires_grad:
-            continue
+    trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    for name, value in trainable.items():
         found = [at for at, spec in enumerate(specs) if any(re.search(pattern, name) for pattern in spec.params)]
         if len(found) == 1:
             parts[found[0]].append(value)
@@ -63,6 +64,12 @@ def parted(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[list[nn.Pa
         else:
             problems.append(f"{name} belongs to none")
     problems += [f"{spec.id} has no parameter" for spec, part in zip(specs, parts, strict=True) if not part]
+    problems += [
+        f"{pattern!r} of {spec.id} matches none"
+        for spec in specs
+        for pattern in spec.params
+        if not any(re.search(pattern, name) for name in trainable)
+    ]
     if problems:
         more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
         raise ValueError(
@@ -90,10 +97,10 @@ def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
 
 
 def make_schedule(spec: NamedOptimizer, optimizer: Optimizer, num_training_steps: int) -> Any:
-    if callable(spec.schedule):
-        return spec.schedule(optimizer)
     name = str(spec.schedule)
-    if name in set(SchedulerType):
+    if callable(spec.schedule):
+        made = spec.schedule(optimizer, **_length(spec, num_training_steps), **spec.schedule_args)
+    elif name in set(SchedulerType):
         args, steps = dict(spec.schedule_args), num_training_steps // spec.every
         made = schedules.get_scheduler(name, optimizer, args.pop("num_warmup_steps", 0), steps, args)
     else:
@@ -105,3 +112,16 @@ def make_schedule(spec: NamedOptimizer, optimizer: Optimizer, num_training_steps
     if schedules.follows_a_metric(made):
         raise ValueError(f"the schedule of optimizer {spec.id!r} follows a metric: use one that follows steps")
     return made
+
+
+def _length(spec: NamedOptimizer, num_training_steps: int) -> dict[str, int]:
+    """What a function of the optimizer has to know of the run, where it wants to know it."""
+    takes: Mapping[str, Any] = inspect.signature(spec.schedule).parameters if callable(spec.schedule) else {}
+    if "num_training_steps" not in takes or "num_training_steps" in spec.schedule_args:
+        return {}
+    if spec.per == "epoch":
+        raise ValueError(
+            f"the schedule of optimizer {spec.id!r} moves with the epochs, and falls over the whole run: give its "
+            "num_training_steps, in epochs"
+        )
+    return {"num_training_steps": num_training_steps // spec.every}

@@ -1,0 +1,55 @@
+"""What toy/compression builds: the parts of a learned codec that matter to how it is trained."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+TAIL = 4.0
+"""Where the logits of a cumulative density are as good as 0 and 1."""
+
+
+class EntropyBottleneck(nn.Module):
+    """A density per channel, logistic, learned by the main loss; and its quantiles, learned by a loss of their own."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.quantiles = nn.Parameter(torch.tensor([-10.0, 0.0, 10.0]).repeat(channels, 1))
+        self.place, self.log_scale = nn.Parameter(torch.zeros(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What the decoder gets, and how many bits it costs. Noise in training stands for rounding."""
+        medians = self.quantiles[:, 1].detach()
+        rounded = y + torch.rand_like(y) - 0.5 if self.training else torch.round(y - medians) + medians
+        likelihood = torch.sigmoid(self._logits(rounded + 0.5)) - torch.sigmoid(self._logits(rounded - 0.5))
+        return rounded, -torch.log2(likelihood.clamp(min=1e-9))
+
+    def _logits(self, y: Tensor) -> Tensor:
+        return (y - self.place) / self.log_scale.exp()
+
+    def loss(self) -> Tensor:
+        """How far the quantiles are from the density's tails and its middle. Moves the quantiles only."""
+        place, scale = self.place.detach()[:, None], self.log_scale.detach().exp()[:, None]
+        wanted = torch.tensor([-TAIL, 0.0, TAIL], device=place.device)
+        return ((self.quantiles - place) / scale - wanted).abs().sum()
+
+
+class Codec(nn.Module):
+    """Trained on error and bits together; `logits` are the samples as they come back."""
+
+    def __init__(self, in_features: int, channels: int, rate_weight: float) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(in_features, channels), nn.Linear(channels, in_features)
+        self.bottleneck = EntropyBottleneck(channels)
+        self.rate_weight = rate_weight
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        rounded, bits = self.bottleneck(self.encode(x))
+        back = self.decode(rounded)
+        loss = functional.mse_loss(back, x) + self.rate_weight * bits.mean()
+        return {"loss": loss, "logits": back}
+
+    def aux_loss(self) -> Tensor:
+        loss: Tensor = self.bottleneck.loss()
+        return loss

@@ -1,0 +1,62 @@
+"""How a model learns, as a spec says it: optimizers, loss, metrics. Names become what a Trainer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from contract.components import GROUPS
+from contract.errors import InvalidSpec, Problem, UnknownComponent
+from contract.parts import Component, Optimizer
+
+Load = Callable[[str, str], Any]
+"""(group, name) -> the component, imported; UnknownComponent where there is none."""
+
+
+def named_optimizers(asked: Sequence[Optimizer] | None, load: Load) -> list[Any]:
+    """The Trainer's, in the order in which they step; none where `training` says what the one optimizer is."""
+    from worker.trainer.named import NamedOptimizer
+
+    return [
+        NamedOptimizer(
+            id=one.id,
+            params=one.params,
+            use=load("optimizers", one.use),
+            args=one.args,
+            loss=one.loss,
+            schedule=load("schedules", one.schedule.use) if one.schedule else None,
+            schedule_args=one.schedule.args if one.schedule else {},
+            per=one.schedule.per if one.schedule else "step",
+            every=one.every,
+            clip=one.clip,
+        )
+        for one in asked or ()
+    ]
+
+
+def metric(asked: Component, load: Load, registered: Mapping[str, Any]) -> Any:
+    """Metrics stream through an evaluation, so the Trainer makes one per evaluation: it gets how, not what."""
+    from worker.trainer.metrics import METRICS, TEXTS
+    from worker.trainer.metrics.others import PREFIX, TorchMetric
+
+    if asked.use in {*METRICS, *TEXTS} and not asked.args:
+        return asked.use
+    if asked.use in registered or ":" in asked.use:
+        return partial(load("metrics", asked.use), **asked.args)
+    if asked.use.startswith(PREFIX):
+        return partial(TorchMetric, asked.use.removeprefix(PREFIX), **asked.args) if asked.args else asked.use
+    raise UnknownComponent(GROUPS["metrics"], asked.use, {*registered, *METRICS, *TEXTS})
+
+
+def suit(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
+    """What only the whole shows: which labels logits are about, and that each parameter has one optimizer."""
+    if hasattr(loss, "shifts_labels"):
+        loss.shifts_labels = trainer.anatomy.shifts_labels
+    if optimizers:
+        from worker.trainer.named.spec import parted
+
+        try:
+            parted(trainer.model, optimizers)
+        except ValueError as error:
+            raise InvalidSpec([Problem("/optimizers", "not_parted", str(error))]) from error
