@@ -5,6 +5,8 @@ The two continuations of one checkpoint are compared with the run that nobody in
 
 from __future__ import annotations
 
+import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import nn
 
 import footplate
@@ -38,6 +41,16 @@ def outcome(made: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], t
     return history, {name: value.clone() for name, value in made.model.state_dict().items()}, torch.get_rng_state()
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Theirs, undisturbed: its folder, and what came of it."""
+    folder = tmp_path_factory.mktemp("theirs")
+    transformers.set_seed(7)
+    made = trainer(transformers, folder)
+    made.train()
+    return folder, outcome(made)
+
+
 @pytest.mark.parametrize(("first", "second"), [("theirs", "ours"), ("ours", "theirs")])
 def test_one_side_continues_the_other_s_run(tmp_path: Path, first: str, second: str) -> None:
     transformers.set_seed(7)
@@ -54,6 +67,94 @@ def test_one_side_continues_the_other_s_run(tmp_path: Path, first: str, second: 
     assert history[:-1] == undisturbed[0][:-1]
     assert [name for name in weights if not weights[name].equal(undisturbed[1][name])] == []
     assert random.equal(undisturbed[2])
+
+
+def in_several(folder: Path, model: nn.Module) -> None:
+    model.save_pretrained(folder, max_shard_size="8KB")  # type: ignore[operator]
+
+
+def pickled(folder: Path, model: nn.Module) -> None:
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+
+
+def pickled_in_several(folder: Path, model: nn.Module) -> None:
+    parts: dict[str, dict[str, torch.Tensor]] = {"a.bin": {}, "b.bin": {}}
+    for number, (name, value) in enumerate(model.state_dict().items()):
+        parts["ab"[number % 2] + ".bin"][name] = value
+    for file, part in parts.items():
+        torch.save(part, folder / file)
+    index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("save", [in_several, pickled, pickled_in_several])
+def test_weights_in_any_of_their_files_are_continued(tmp_path: Path, runs: Any, save: Any) -> None:
+    folder, undisturbed = runs
+    checkpoint = tmp_path / "checkpoint-6"
+    shutil.copytree(folder / "checkpoint-6", checkpoint)
+    whole = transformers.BertForSequenceClassification.from_pretrained(checkpoint)
+    (checkpoint / files.MODEL).unlink()
+    save(checkpoint, whole)
+    assert not (checkpoint / files.MODEL).exists()
+
+    after = trainer(footplate, tmp_path / "after")
+    after.train(resume_from_checkpoint=str(checkpoint))
+
+    _, weights, _ = outcome(after)
+    assert [name for name in weights if not weights[name].equal(undisturbed[1][name])] == []
+
+
+def test_a_checkpoint_whose_weights_are_in_several_files_is_resumed_and_the_best_one_loaded(tmp_path: Path) -> None:
+    """Ours too, of a large model: save_pretrained cuts it."""
+
+    class Large(footplate.Trainer):
+        def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+            self.model.save_pretrained(output_dir, state_dict=state_dict, max_shard_size="8KB")  # type: ignore[operator]
+
+    def made(folder: str, **more: Any) -> Any:
+        values = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True, **more}
+        torch.manual_seed(1)
+        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        args = arguments(footplate, tmp_path / folder, learning_rate=3.0, optim="sgd", max_grad_norm=0, **values)
+        model = bert("BertForSequenceClassification", num_labels=3)
+        return Large(model, args, train_dataset=rows, eval_dataset=rows[:7], processing_class=tokenizer())
+
+    whole = made("whole")
+    whole.train()
+    assert whole.state.best_global_step < whole.state.global_step
+    best = transformers.BertForSequenceClassification.from_pretrained(whole.state.best_model_checkpoint).state_dict()
+    assert [name for name, value in whole.model.state_dict().items() if not value.equal(best[name])] == []
+    assert (tmp_path / "whole" / "checkpoint-6" / "model.safetensors.index.json").exists()
+
+    resumed = made("whole")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-6"))
+    assert [name for name, value in resumed.model.state_dict().items() if not value.equal(best[name])] == []
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        (
+            {"weight_map": {"a": "gone.safetensors"}},
+            r"gone\.safetensors is missing, and model\.safetensors\.index\.json",
+        ),
+        ({"weight_map": {"a": "../secret"}}, "names '../secret', which is no file beside it"),
+        ({"weight_map": 5}, "is not an index of weights"),
+        ([], "is not an index of weights"),
+    ],
+)
+def test_an_index_that_cannot_be_followed_is_refused_by_name(tmp_path: Path, index: Any, said: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    with pytest.raises(files.CheckpointCorrupt, match=said):
+        files.load_weights(nn.Linear(2, 2), tmp_path)
+
+
+def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
+    torch.save({"weight": print}, tmp_path / "pytorch_model.bin")
+
+    with pytest.raises(files.CheckpointCorrupt, match=r"pytorch_model\.bin cannot be read as weights alone"):
+        files.load_weights(nn.Linear(2, 2), tmp_path)
 
 
 def test_a_folder_of_theirs_that_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:
@@ -97,7 +198,7 @@ def test_tied_weights_of_a_plain_module_are_saved_once_and_stay_tied(tmp_path: P
     rows = [{"input_ids": each[:4], "labels": 0} for each in sentences()]
     args = partial(arguments, footplate, tmp_path, save_strategy="epoch", save_in_background=in_background)
     footplate.Trainer(Tied(), args(num_train_epochs=1), train_dataset=rows).train()
-    assert len(files.load_file(tmp_path / "checkpoint-6" / files.MODEL)) == 1
+    assert len(load_file(tmp_path / "checkpoint-6" / files.MODEL)) == 1
 
     model = Tied()
     footplate.Trainer(model, args(num_train_epochs=2), train_dataset=rows).train(resume_from_checkpoint=True)

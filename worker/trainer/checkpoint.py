@@ -23,17 +23,17 @@ from typing import Any
 import numpy
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from contract.errors import CheckpointCorrupt
 from contract.moments import Moment, reached
-from worker.trainer import adapters
+from worker.trainer import adapters, weights
 
 log = logging.getLogger("footplate.trainer")
 
 MANIFEST = "manifest.json"
-MODEL, OPTIMIZER, SCHEDULER = "model.safetensors", "optimizer.pt", "scheduler.pt"
+MODEL, OPTIMIZER, SCHEDULER = weights.MODEL, "optimizer.pt", "scheduler.pt"
 RNG, STATE, ARGUMENTS, SCALER = "rng_state.pth", "trainer_state.json", "training_args.json", "scaler.pt"
 PIECES, OPTIMIZER_PIECES = "pytorch_model_fsdp_0", "optimizer_0"
 PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME = "checkpoint", STATE
@@ -294,7 +294,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, folder: Path) -> None:
     """Loads the weights in place. Of a model with adapters a checkpoint holds the adapters only."""
-    if adapters.are_in(model) and not (folder / MODEL).is_file():
+    if adapters.are_in(model) and weights.file_in(folder) is None:
         return adapters.load(model, folder)
     model.load_state_dict(read_weights(model, folder), strict=False)
     return None
@@ -302,10 +302,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 
 def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     """By name. Names that are tied to a stored one need not be there; others must."""
-    path = folder / MODEL
-    if not path.is_file():
-        raise CheckpointCorrupt(f"{folder.name}: {MODEL} is missing")
-    stored, own = load_file(path), model.state_dict()
+    stored, own = weights.read(folder), model.state_dict()
     there = {_address(own[name]) for name in stored if name in own}
     wrong = [name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in there]
     wrong += [name for name in stored if name not in own or own[name].shape != stored[name].shape]
@@ -364,6 +361,11 @@ def rng_states(folder: Path) -> list[Any]:
 def is_in_pieces(folder: Path) -> bool:
     """Each of several processes wrote its own."""
     return (folder / PIECES).is_dir()
+
+
+def holds_model(folder: Path) -> bool:
+    """Whole, or the adapters of one."""
+    return weights.file_in(folder) is not None or (folder / adapters.WEIGHTS).exists()
 
 
 def holds_optimizer(folder: Path) -> bool:

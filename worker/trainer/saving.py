@@ -343,7 +343,7 @@ def load_state(trainer: Saving, folder: Path) -> TrainerState:
 
 def _read_state(folder: Path) -> tuple[TrainerState, dict[str, Any] | None]:
     """And with which arguments it was made."""
-    if not files.holds_optimizer(folder) and any((folder / name).exists() for name in (files.MODEL, adapters.WEIGHTS)):
+    if not files.holds_optimizer(folder) and files.holds_model(folder):
         raise ValueError(
             f"{folder.name} holds a model only, as save_only_model asked for: nothing can continue from it. Load its "
             "weights into the model and start anew"

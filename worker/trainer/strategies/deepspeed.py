@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contract.arguments import TrainingArguments
-from worker.trainer import checkpoint as files
+from worker.trainer import weights
 from worker.trainer.named import NamedOptimizers
 from worker.trainer.strategies import deepspeed_settings
 from worker.trainer.strategies.place import Place
@@ -167,7 +166,7 @@ class DeepSpeed(Sharded):
     def load_weights(self, model: nn.Module, folder: Path) -> None:
         if model not in self._wrapped:
             return super().load_weights(model, folder)
-        stored = load_file(folder / files.MODEL)
+        stored = weights.read(folder)
         for name, each in [*model.named_parameters(), *model.named_buffers()]:
             if name not in stored:
                 continue

@@ -1,0 +1,65 @@
+"""A model's weights in a folder, in whichever of the reference's files they are: in one, or in several with an index.
+
+Ours are one file, unless `save_pretrained` has made several of it, as it does with a large model.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from contract.errors import CheckpointCorrupt
+
+MODEL = "model.safetensors"
+_NAMES = (MODEL, "pytorch_model.bin")
+
+
+def file_in(folder: Path) -> Path | None:
+    """The one that holds them, or the index that names those which do."""
+    found = (folder / f"{name}{index}" for name in _NAMES for index in ("", ".index.json"))
+    return next((path for path in found if path.is_file()), None)
+
+
+def read(folder: Path) -> dict[str, Tensor]:
+    """All of them, by name, on the host. Nothing in the files can run code."""
+    path = file_in(folder)
+    if path is None:
+        raise CheckpointCorrupt(f"{folder.name}: {MODEL} is missing")
+    if path.suffix != ".json":
+        return _read(path)
+    stored: dict[str, Tensor] = {}
+    for name in sorted(_named_by(path)):
+        stored |= _read(folder / name)
+    return stored
+
+
+def _named_by(index: Path) -> set[str]:
+    """Files beside it: an index that points elsewhere is not followed."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise CheckpointCorrupt(f"{index.parent.name}: {index.name} is not an index of weights ({error!r})") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise CheckpointCorrupt(f"{index.parent.name}: {index.name} names {name!r}, which is no file beside it")
+        if not (index.parent / name).is_file():
+            raise CheckpointCorrupt(f"{index.parent.name}: {name} is missing, and {index.name} names it")
+    return names
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        stored: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise CheckpointCorrupt(
+            f"{path.parent.name}: {path.name} cannot be read as weights alone, without running what is in it ({error})"
+        ) from error
+    return stored
