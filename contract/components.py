@@ -50,6 +50,8 @@ class Described(BaseModel):
     """One line: what it is."""
     args: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "additionalProperties": False})
     """JSON Schema of its arguments."""
+    needs: str = ""
+    """A library that this node does not have, and how to install it; empty where nothing is missing."""
 
 
 class Catalogue(RootModel[dict[str, dict[str, Described]]]):
@@ -108,4 +110,7 @@ def check_component(
     if found is None:
         unknown = UnknownComponent(GROUPS[group], given["use"], catalogue.known(group))
         return [Problem(f"{pointer}/use", unknown.code, unknown.message, unknown.hint)]
+    if found.needs:
+        detail = f"{found.name!r} needs what no node has: {found.needs}"
+        return [Problem(f"{pointer}/use", "not_installed", detail, "install it on a node, and start that again")]
     return violations(found.args, given.get("args", {}), f"{pointer}/args")

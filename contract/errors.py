@@ -14,7 +14,8 @@
     └── AttemptError               an attempt ended badly, and why
         ├── NoValidCheckpoint      had some, none verifies
         ├── CheckpointCorrupt      this one does not verify
-        └── DatasetError           missing, changed or unreadable data
+        ├── DatasetError           missing, changed or unreadable data
+        └── NotBuildable           a named part cannot be made from what it was given
 
 A code is stable: programs may compare it. A message may be reworded.
 """
@@ -170,6 +171,12 @@ class NoValidCheckpoint(AttemptError):
 
 class DatasetError(AttemptError):
     code = "dataset_error"
+
+
+class NotBuildable(AttemptError):
+    """A named part cannot be made from what it was given: no other attempt would change that."""
+
+    code = "not_buildable"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

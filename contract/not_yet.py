@@ -43,7 +43,6 @@ NOT_YET = (
     Rule("/loss", _given, "a loss cannot be named yet", "leave it out: the model's own loss is used"),
     Rule("/compute_metrics", _given, "compute_metrics cannot be named yet", "list names under metrics"),
     Rule("/data/test", _given, "nothing is predicted at the end yet", "use it as data.eval"),
-    Rule("/data/map", _given, "data cannot be mapped yet", "store it in the form that the model takes"),
     Rule("/report_to", _given, "no tracker is fed yet", "leave it out: read the job's events and metrics"),
     Rule("/env", _given, "no environment variable can be set yet", "leave it out"),
     Rule("/secrets", _given, "secrets cannot be used yet", "leave them out"),

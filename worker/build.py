@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from contract.components import GROUPS, entry_point_group
-from contract.errors import DatasetError, UnknownComponent
+from contract.errors import NotBuildable, UnknownComponent
 from contract.parts import Component
 from contract.spec import JobSpec
-
-PATH_ARGUMENTS = frozenset({"path", "paths", "file", "files", "folder"})
-"""Arguments that name files. Strings in them must name a root; anywhere else a string without one is just a string."""
-
-
-@dataclass(frozen=True, slots=True)
-class Roots:
-    """What `data://` and `models://` mean on this node."""
-
-    data: Path
-    models: Path
-
-    def resolve(self, name: str) -> str:
-        """The file behind `data://a/b`. Nothing outside its root, whatever links lie in it."""
-        scheme, _, rest = name.partition("://")
-        root = {"data": self.data, "models": self.models}[scheme].resolve()
-        path = (root / rest.lstrip("/")).resolve()
-        if not path.is_relative_to(root):
-            raise DatasetError(f"{name} leads out of {scheme}://", hint="name something inside it, without links out")
-        if not path.exists():
-            raise DatasetError(f"{name} is not on this node: there is no {path}", hint=f"put it below {root}")
-        return str(path)
+from worker.components.needs import missing
+from worker.roots import Roots, resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +35,101 @@ class Parts:
 
 def build(spec: JobSpec, roots: Roots) -> Parts:
     """Data first: what is missing there is said before a large model is loaded."""
-    make = partial(_make, roots=roots)
+    being = _Building(spec, roots)
     sets = spec.data.eval
-    evaluation = {name: make("data", one) for name, one in sets.items()} if isinstance(sets, dict) else sets
-    return Parts(
-        train=make("data", spec.data.train),
-        eval=evaluation if isinstance(evaluation, dict) else make("data", evaluation),
-        processor=make("processors", spec.processor),
-        model=make("models", spec.model),
-        collator=make("collators", spec.collator),
-        metrics=[_metric(one) for one in spec.metrics],
-        callbacks=[make("callbacks", one) for one in spec.callbacks],
+    train = being.dataset(spec.data.train)
+    evaluation: Any = (
+        {name: being.dataset(one) for name, one in sets.items()} if isinstance(sets, dict) else being.dataset(sets)
     )
+    return Parts(
+        train=being.mapped(train),
+        eval={name: being.mapped(one) for name, one in evaluation.items()}
+        if isinstance(sets, dict)
+        else being.mapped(evaluation),
+        processor=being.processor,
+        model=being.model,
+        collator=being.collator,
+        metrics=[_metric(one) for one in spec.metrics],
+        callbacks=[being.make("callbacks", one) for one in spec.callbacks],
+    )
+
+
+class _Building:
+    """Parts that are built from each other, each when it is first asked for."""
+
+    def __init__(self, spec: JobSpec, roots: Roots) -> None:
+        self.spec, self.roots = spec, roots
+
+    def make(self, group: str, component: Component | None, **more: Any) -> Any:
+        if component is None:
+            return None
+        target = find(group, component.use).load()
+        if lacks := missing(target):
+            raise NotBuildable(f"{component.use} needs what this node does not have: {lacks}")
+        return self._called(target, resolved(component.args, self.roots), more)
+
+    def _called(self, target: Callable[..., Any], args: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+        """What stands before the `/` of its signature it is handed, by name: (rows, processor, /, *, column)."""
+        handed = [more[name] if name in more else getattr(self, name) for name in _handed(target)]
+        return target(*handed, **args)
+
+    def dataset(self, component: Component | None) -> Any:
+        return self.make("data", component)
+
+    def mapped(self, rows: Any) -> Any:
+        if rows is None:
+            return None
+        for one in self.spec.data.map:
+            rows = self.make("maps", one, rows=rows)
+        return rows
+
+    @cached_property
+    def processor(self) -> Any:
+        """As named; else the tokenizer that lies beside the model's weights."""
+        return self.make("processors", self.spec.processor or self._beside_model())
+
+    def _beside_model(self) -> Component | None:
+        path = self.spec.model.args.get("path") if self.spec.model else None
+        if not isinstance(path, str) or not path.startswith(("data://", "models://")):
+            return None
+        folder = Path(self.roots.resolve(path))
+        if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+            return None
+        return Component(use="hf/tokenizer", args={"path": path})
+
+    @cached_property
+    def model(self) -> Any:
+        return self.make("models", self.spec.model)
+
+    @cached_property
+    def collator(self) -> Any:
+        """As named; else what the model's kind needs; else None, and the Trainer pads or stacks."""
+        if self.spec.collator is None and self.processor is not None and self.spec.model is not None:
+            name = COLLATORS.get(self.spec.model.use)
+            return self.make("collators", Component(use=name)) if name else None
+        return self.make("collators", self.spec.collator)
+
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+COLLATORS = {
+    "hf/causal-lm": "causal-lm",
+    "hf/masked-lm": "masked-lm",
+    "hf/seq2seq": "seq2seq",
+    "hf/token-classification": "token-classification",
+}
+"""Models whose batches need more than padding."""
+
+HANDED = frozenset({"rows", "processor", "model"})
+"""What a component may ask to be handed, by the names of its positional-only parameters."""
+
+
+def _handed(target: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.name in HANDED]
 
 
 def find(group: str, name: str) -> EntryPoint:
@@ -91,12 +155,6 @@ def preload() -> None:
         importlib.import_module(module.name)
 
 
-def _make(group: str, component: Component | None, roots: Roots) -> Any:
-    if component is None:
-        return None
-    return find(group, component.use).load()(**_resolved(component.args, roots))
-
-
 def _metric(component: Component) -> Any:
     """Metrics stream through an evaluation, so the Trainer makes one per evaluation: it gets how, not what."""
     from worker.trainer.metrics import METRICS
@@ -106,21 +164,3 @@ def _metric(component: Component) -> Any:
     if component.use in METRICS and not component.args:
         return component.use
     raise UnknownComponent(GROUPS["metrics"], component.use, {*registered("metrics"), *METRICS})
-
-
-def _resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
-    return {name: _resolved_value(value, roots, name in PATH_ARGUMENTS) for name, value in args.items()}
-
-
-def _resolved_value(value: Any, roots: Roots, is_path: bool) -> Any:
-    if isinstance(value, str):
-        if value.startswith(("data://", "models://")):
-            return roots.resolve(value)
-        if is_path:
-            raise DatasetError(f"{value!r} names no root", hint="write data://… or models://…")
-        return value
-    if isinstance(value, list):
-        return [_resolved_value(item, roots, is_path) for item in value]
-    if isinstance(value, dict):
-        return {name: _resolved_value(item, roots, is_path or name in PATH_ARGUMENTS) for name, item in value.items()}
-    return value

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from contract.components import GROUPS, Catalogue, Described
 from worker.build import registered
+from worker.components.needs import missing
 
 
 def write(path: Path) -> None:
@@ -45,7 +46,7 @@ def describe_all() -> Iterator[Described]:
 def describe(group: str, name: str, target: Any) -> Described:
     """Its first line, and the JSON Schema of its keyword arguments."""
     summary = (inspect.getdoc(target) or "").partition("\n")[0].strip()
-    return Described(name=name, group=group, summary=summary, args=arguments_schema(target))
+    return Described(name=name, group=group, summary=summary, args=arguments_schema(target), needs=missing(target))
 
 
 def arguments_schema(target: Any) -> dict[str, Any]:

@@ -29,9 +29,10 @@ from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from worker import outcome
-from worker.build import Parts, Roots, build
+from worker.build import Parts, build
 from worker.emit import Emit, Wire
 from worker.launch import OUTCOME, TICK, Order, read_order
+from worker.roots import Roots
 from worker.trainer.callbacks import PrinterCallback, ProgressCallback
 from worker.trainer.checkpoint import CannotSave, Verified, verify
 from worker.trainer.trainer import Trainer, set_seed

@@ -54,6 +54,7 @@ def _union(catalogues: list[Catalogue]) -> Catalogue | None:
     for catalogue in catalogues:
         for group in GROUPS:
             for name in catalogue.known(group):
-                if found := catalogue.get(group, name):
-                    described.setdefault((group, name), found)
+                found, known = catalogue.get(group, name), described.get((group, name))
+                if found and (known is None or (known.needs and not found.needs)):
+                    described[group, name] = found
     return Catalogue.of(described.values()) if catalogues else None

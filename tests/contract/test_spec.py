@@ -109,7 +109,7 @@ def test_the_example_of_the_documentation_is_understood():
         },
         "retry": {"max_attempts": 3, "on": ["node_lost", "crashed", "stalled"]}, "resume_from": None,
     }  # fmt: skip
-    assert places(body) == [("/data/map", "not_available_yet"), ("/report_to", "not_available_yet")]
+    assert places(body) == [("/report_to", "not_available_yet")]
     with everything_available():
         spec = JobSpec.parse({key: value for key, value in body.items() if key != "report_to"})
     assert spec.training.learning_rate == 2e-5

@@ -167,7 +167,6 @@ GIVEN = {
     "/loss": "focal",
     "/compute_metrics": "f1",
     "/data/test": "toy/regression",
-    "/data/map": ["tokenize"],
     "/report_to": ["tensorboard"],
     "/env": {"A": "b"},
     "/secrets": ["WANDB_API_KEY"],

@@ -9,7 +9,8 @@ import pytest
 
 from contract.errors import DatasetError, UnknownComponent
 from contract.testing import make_spec
-from worker.build import Roots, build
+from worker.build import build
+from worker.roots import Roots
 
 
 @pytest.fixture

@@ -1,0 +1,228 @@
+"""What all of transformers' models have in common: where config and weights come from, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from contract.errors import NotBuildable, did_you_mean
+
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
+"""Weights in forms that can run code when they are opened, or that nothing here reads."""
+
+NEVER_IN_A_CONFIG = frozenset(
+    {"auto_map", "trust_remote_code", "name_or_path", "attn_implementation", "quantization_config", "architectures"}
+)
+"""What a config would let reach further than a model's shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Where a model comes from."""
+
+    path: str | None
+    config: dict[str, Any]
+    from_scratch: bool
+    dtype: str
+    attention: str | None
+    ignore_mismatched_sizes: bool = False
+
+
+def load(head: str, wanted: Wanted, processor: Any, peft: dict[str, Any] | None) -> Any:
+    """A model of this kind of head, with its weights or with new ones."""
+    import transformers
+
+    # Its bars are for terminals; a job's lines are kept.
+    transformers.utils.logging.disable_progress_bar()
+    config = _config(wanted, processor)
+    auto = getattr(transformers, f"AutoModelFor{head}")
+    if type(config) not in auto._model_mapping:
+        raise NotBuildable(f"a {config.model_type} has no head for {_words(head)}", hint="name another model_type")
+    model = _made(auto, config, wanted)
+    _require_rows_for_every_token(model, processor)
+    return model if peft is None else _with_adapter(model, head, peft)
+
+
+def _made(auto: Any, config: Any, wanted: Wanted) -> Any:
+    import torch
+
+    attention = {} if wanted.attention is None else {"attn_implementation": wanted.attention}
+    dtype: Any = wanted.dtype if wanted.dtype == "auto" else getattr(torch, wanted.dtype)
+    try:
+        if wanted.path is None or wanted.from_scratch:
+            stored = getattr(config, "dtype", None) or torch.float32
+            return auto.from_config(config, dtype=stored if dtype == "auto" else dtype, **attention)
+        _require_safetensors(Path(wanted.path))
+        return auto.from_pretrained(
+            wanted.path,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            ignore_mismatched_sizes=wanted.ignore_mismatched_sizes,
+            **attention,
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise NotBuildable(f"the model cannot be made: {_first_line(error)}") from error
+    except RuntimeError as error:
+        if "size mismatch" not in str(error) and "ignore_mismatched_sizes" not in str(error):
+            raise
+        raise NotBuildable(
+            "weights are of other shapes than the config asks for, so the model cannot be loaded",
+            hint="leave num_labels and config as they were stored, or say ignore_mismatched_sizes: true to begin anew "
+            "where shapes differ",
+        ) from error
+
+
+# The config
+
+
+def classes(num_labels: int | None, labels: list[str] | None) -> dict[str, Any]:
+    """How many classes there are and what they are called, as configs say it."""
+    if labels is None:
+        return {} if num_labels is None else {"num_labels": num_labels}
+    if len(set(labels)) != len(labels) or not labels:
+        raise NotBuildable("labels are names of classes: each once, and at least one")
+    if num_labels is not None and num_labels != len(labels):
+        raise NotBuildable(f"num_labels is {num_labels}, and labels names {len(labels)}", hint="leave num_labels out")
+    return {"id2label": dict(enumerate(labels)), "label2id": {name: at for at, name in enumerate(labels)}}
+
+
+def _config(wanted: Wanted, processor: Any) -> Any:
+    from transformers import AutoConfig
+
+    _refuse_reaching_further(wanted.config)
+    if wanted.path is None:
+        return _config_from_nothing(wanted.config, processor)
+    folder = Path(wanted.path)
+    if (folder / "adapter_config.json").is_file():
+        raise NotBuildable(f"{folder.name} holds an adapter and no model", hint="name the model that it was made for")
+    if not (folder / "config.json").is_file():
+        raise NotBuildable(
+            f"{folder.name} holds no config.json, so it is no model's folder",
+            hint="save the model there with its save_pretrained",
+        )
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise NotBuildable(
+            f"{folder.name}/config.json is of no model that is known here: {_first_line(error)}",
+            hint="models whose code lies beside their weights are not run: bring that code as a bundle",
+        ) from error
+    _change(config, wanted.config)
+    return config
+
+
+def _config_from_nothing(given: dict[str, Any], processor: Any) -> Any:
+    """A new model fits its tokenizer, unless it is told otherwise."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    kind = given.get("model_type")
+    if kind is None:
+        raise NotBuildable(
+            "the model has neither a path nor a config with a model_type",
+            hint='for example {"path": "models://bert"} or {"config": {"model_type": "gpt2", "n_layer": 2}}',
+        )
+    if kind not in CONFIG_MAPPING_NAMES:
+        hint = did_you_mean(str(kind), CONFIG_MAPPING_NAMES) or "for example bert, gpt2, llama, t5"
+        raise NotBuildable(f"transformers has no model_type {kind!r}", hint=hint)
+    config = AutoConfig.for_model(kind)
+    if processor is not None and hasattr(config, "vocab_size"):
+        config.vocab_size = len(processor)
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            setattr(config, name, getattr(processor, name, None))
+    _change(config, {name: value for name, value in given.items() if name != "model_type"})
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = config.pad_token_id
+    return config
+
+
+def _change(config: Any, changes: dict[str, Any]) -> None:
+    """Configs take any name and forget it: here one that means nothing is refused."""
+    known = {*vars(config), *config.attribute_map, *_fields(type(config))} | {"num_labels"}
+    for name, value in changes.items():
+        if name not in known:
+            plain = [each for each in known if not each.startswith("_")]
+            raise NotBuildable(f"the config of a {config.model_type} has no {name!r}", hint=did_you_mean(name, plain))
+        setattr(config, name, {int(at): each for at, each in value.items()} if name == "id2label" else value)
+
+
+def _fields(kind: type) -> Iterable[str]:
+    return [one.name for one in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
+
+
+def _refuse_reaching_further(config: dict[str, Any]) -> None:
+    for name in config:
+        if name in NEVER_IN_A_CONFIG or name.startswith("_"):
+            raise NotBuildable(f"a job's config says nothing about {name!r}", hint="it says what shape the model has")
+
+
+# The weights
+
+
+def _require_safetensors(folder: Path) -> None:
+    there = sorted(each.name for each in folder.iterdir() if each.is_file())
+    if any(name.endswith(".safetensors") for name in there):
+        return
+    pickled = [name for name in there if name.endswith(PICKLED)]
+    if pickled:
+        raise NotBuildable(
+            f"{folder.name} holds its weights as {', '.join(pickled[:3])}: opening such a file may run what is in it",
+            hint="load them where you trust them, and save_pretrained writes safetensors",
+        )
+    raise NotBuildable(f"{folder.name} holds no weights", hint="put model.safetensors there, or say from_scratch: true")
+
+
+def _require_rows_for_every_token(model: Any, processor: Any) -> None:
+    if not hasattr(processor, "convert_tokens_to_ids"):
+        return
+    rows, tokens = model.get_input_embeddings().weight.shape[0], len(processor)
+    if tokens > rows:
+        raise NotBuildable(
+            f"the tokenizer has {tokens} tokens, and the model has a vector for {rows} of them: they are no pair",
+            hint='name the tokenizer that belongs to the model, or config: {"vocab_size": …} for a new one',
+        )
+    if model.config.pad_token_id is None and processor.pad_token_id is not None:
+        # Models that classify find the end of a text by it.
+        model.config.pad_token_id = processor.pad_token_id
+
+
+# Adapters
+
+_TASKS = {
+    "SequenceClassification": "SEQ_CLS", "TokenClassification": "TOKEN_CLS", "CausalLM": "CAUSAL_LM",
+    "Seq2SeqLM": "SEQ_2_SEQ_LM", "QuestionAnswering": "QUESTION_ANS",
+}  # fmt: skip
+_LORA = frozenset(
+    {"r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "bias", "use_rslora", "use_dora",
+     "modules_to_save", "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern",
+     "fan_in_fan_out"}
+)  # fmt: skip
+
+
+def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
+    for name in given:
+        if name not in _LORA:
+            known = ", ".join(sorted(_LORA))
+            raise NotBuildable(f"peft: LoRA has no {name!r}; there is: {known}", hint=did_you_mean(name, _LORA))
+    try:
+        peft: Any = import_module("peft")
+    except ImportError as error:
+        raise NotBuildable("peft is not installed on this node", hint="pip install 'footplate[peft]'") from error
+    try:
+        return peft.get_peft_model(model, peft.LoraConfig(task_type=_TASKS.get(head), **given))
+    except (ValueError, TypeError) as error:
+        raise NotBuildable(f"peft cannot put this adapter into the model: {_first_line(error)}") from error
+
+
+def _words(head: str) -> str:
+    return "".join(f" {each.lower()}" if each.isupper() else each for each in head).strip()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:300] or type(error).__name__

@@ -1,0 +1,99 @@
+"""Names of files: what `data://` and `models://` mean on this node, and how a component's arguments get the files.
+
+A spec reaches files by these names and in no other way: nothing outside a root, whatever links lie in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contract.errors import DatasetError, did_you_mean
+
+PATH_ARGUMENTS = frozenset({"path", "paths", "file", "files", "folder"})
+"""Arguments that name files. Strings in them must name a root; anywhere else a string without one is just a string."""
+
+MOST_FILES = 100_000
+"""A pattern that matches more is a mistake, and would be minutes of looking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """What `data://` and `models://` mean on this node."""
+
+    data: Path
+    models: Path
+
+    def resolve(self, name: str) -> str:
+        """The file behind `data://a/b`. Nothing outside its root, whatever links lie in it."""
+        root, rest = self._parts(name)
+        path = _inside(root, root / rest, name)
+        if not path.exists():
+            known = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+            hint = did_you_mean(path.name, known) or f"put it below {root}"
+            raise DatasetError(f"{name} is not on this node: there is no {path}", hint=hint)
+        return str(path)
+
+    def matching(self, name: str) -> list[str]:
+        """The files behind `data://a/part-*.jsonl`, in the order of their names; a plain name is its one file."""
+        if not any(letter in name for letter in "*?["):
+            return [self.resolve(name)]
+        root, rest = self._parts(name)
+        found = sorted({str(_inside(root, each, name)) for each in self._glob(root, rest, name) if each.is_file()})
+        if not found:
+            raise DatasetError(f"{name} matches no file on this node", hint=f"{rest} is looked for below {root}")
+        return found
+
+    def _glob(self, root: Path, pattern: str, name: str) -> Iterator[Path]:
+        for number, each in enumerate(root.glob(pattern)):
+            if number >= MOST_FILES:
+                raise DatasetError(f"{name} matches more than {MOST_FILES} files", hint="name fewer, or join them")
+            yield each
+
+    def _parts(self, name: str) -> tuple[Path, str]:
+        scheme, _, rest = name.partition("://")
+        rest = rest.lstrip("/")
+        if ".." in rest.split("/"):
+            raise DatasetError(f"{name} leads out of {scheme}://", hint="name something inside it")
+        return {"data": self.data, "models": self.models}[scheme].resolve(), rest
+
+
+def _inside(root: Path, path: Path, name: str) -> Path:
+    found = path.resolve()
+    if not found.is_relative_to(root):
+        scheme = name.partition("://")[0]
+        raise DatasetError(f"{name} leads out of {scheme}://", hint="name something inside it, without links out")
+    return found
+
+
+def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
+    """A component's arguments with real files for names of files."""
+    return {name: _value(value, roots, name in PATH_ARGUMENTS) for name, value in args.items()}
+
+
+def _value(value: Any, roots: Roots, is_path: bool) -> Any:
+    if isinstance(value, str):
+        _require_root(value, is_path)
+        return roots.resolve(value) if value.startswith(("data://", "models://")) else value
+    if isinstance(value, list):
+        return list(_items(value, roots, is_path))
+    if isinstance(value, dict):
+        return {name: _value(item, roots, is_path or name in PATH_ARGUMENTS) for name, item in value.items()}
+    return value
+
+
+def _items(values: list[Any], roots: Roots, is_path: bool) -> Iterator[Any]:
+    """In a list of files a pattern is all that it matches."""
+    for value in values:
+        if is_path and isinstance(value, str):
+            _require_root(value, is_path)
+            yield from roots.matching(value)
+        else:
+            yield _value(value, roots, is_path)
+
+
+def _require_root(value: str, is_path: bool) -> None:
+    if is_path and not value.startswith(("data://", "models://")):
+        raise DatasetError(f"{value!r} names no root", hint="write data://… or models://…")
