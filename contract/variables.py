@@ -13,7 +13,7 @@ SETTINGS = frozenset({
     "ALLOWED_ORIGINS", "API_KEY", "ARTIFACTS", "BEAT_SECONDS", "CLAIM_SECONDS", "DATA", "DATABASE", "DRAIN_SECONDS",
     "GPUS", "HOME", "HOST", "JOURNAL_MAX_MB", "KILL_SECONDS", "LEASE_SECONDS", "MODELS", "NODE_HOME", "NODE_NAME",
     "POLL_SECONDS", "POOL", "PORT", "READERS", "REDIS", "RETRY_BACKOFF_SECONDS", "RING_SECONDS", "SLOTS",
-    "START_SECONDS", "STOP_SECONDS", "URL_FILE", "WRITERS",
+    "START_SECONDS", "STOP_SECONDS", "URL", "URL_FILE", "WRITERS",
 })  # fmt: skip
 """Of every program of ours: one environment may serve them all. docs/settings.md says what each means."""
 OF_TESTS = frozenset({"CHROMIUM", "SOAK_SECONDS", "TEST_EXAMPLES", "TEST_SEED"})

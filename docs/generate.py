@@ -20,6 +20,7 @@ from contract.arguments.groups import OTHER_DEFAULTS, OURS
 from contract.arguments.legacy import LEGACY, Renamed
 from contract.arguments.notyet import CHOICES_NOT_YET
 from contract.settings import Settings, variable
+from footplate.sdk.settings import ClientSettings
 from service.counts import Counts, prometheus_name
 from service.prometheus import Meters
 from service.settings import ServiceSettings
@@ -52,6 +53,8 @@ def settings_page() -> str:
             *table(ServiceSettings),
             "\n## A node: `python -m worker`\n",
             *table(WorkerSettings),
+            "\n## The client and the command: `from footplate import Client`, `footplate`\n",
+            *table(ClientSettings),
             "",
         ]
     )

@@ -1,6 +1,6 @@
-"""What users import: the Trainer's public names, each loaded when it is first asked for.
+"""What users import: the client's and the Trainer's public names, each loaded when it is first asked for.
 
-`from footplate import Trainer` imports torch; `import footplate` does not.
+`from footplate import Trainer` imports torch; `import footplate` and `from footplate import Client` do not.
 """
 
 from __future__ import annotations
@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contract.errors import CheckpointCorrupt as CheckpointCorrupt
+    from contract.errors import FootplateError as FootplateError
+    from footplate.errors import JobCancelled as JobCancelled
+    from footplate.errors import JobFailed as JobFailed
+    from footplate.sdk.blocking import Job as Job
+    from footplate.sdk.client import AsyncClient as AsyncClient
+    from footplate.sdk.client import Client as Client
+    from footplate.sdk.jobs import AsyncJob as AsyncJob
     from worker.trainer.accelerator_config import AcceleratorConfig as AcceleratorConfig
     from worker.trainer.argparser import HfArg as HfArg
     from worker.trainer.argparser import HfArgumentParser as HfArgumentParser
@@ -99,7 +106,20 @@ if TYPE_CHECKING:
     from worker.trainer.trainer import Trainer as Trainer
 
 _HOMES = {
-    "contract.errors": ("CheckpointCorrupt",),
+    "contract.errors": (
+        "CheckpointCorrupt",
+        "FootplateError",
+    ),
+    "footplate.errors": (
+        "JobCancelled",
+        "JobFailed",
+    ),
+    "footplate.sdk.blocking": ("Job",),
+    "footplate.sdk.client": (
+        "AsyncClient",
+        "Client",
+    ),
+    "footplate.sdk.jobs": ("AsyncJob",),
     "worker.trainer.accelerator_config": ("AcceleratorConfig",),
     "worker.trainer.argparser": (
         "HfArg",

@@ -1,14 +1,25 @@
-"""The `footplate` command: one verb a file."""
+"""The `footplate` command: its verbs, and how each ends.
+
+Exit codes: 0 ok · 1 the job failed · 2 usage · 3 not found · 4 unreachable · 130 Ctrl-C. What goes wrong is a sentence
+or two on stderr, never a traceback of ours.
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import sys
 from collections.abc import Sequence
 
+from contract.errors import FootplateError
+from footplate.cli import doctor, files, looking, steering, submitting, surroundings, watching
+from footplate.cli.asked import exit_code, sentence
 from footplate.cli.up import up
+from footplate.cli.watching import INTERRUPTED
 
 USAGE_ERROR = 2
+PARTS = (submitting, looking, watching, files, steering, surroundings, doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,9 +27,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["up"]:
         return up(words[1:])
+    parser = make_parser()
+    given = parser.parse_args(words)
+    if not hasattr(given, "run"):
+        parser.print_help()
+        return USAGE_ERROR
+    _prepare_output()
+    try:
+        code: int = given.run(given)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `footplate ls | head`: who read us has had enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except FootplateError as error:
+        print(f"footplate: {sentence(error)}", file=sys.stderr)
+        return exit_code(error)
+
+
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="footplate", description="A job server for training.")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
-    verbs.add_parser("up", help="start everything on this machine (footplate up --help)")
-    parser.parse_args(words)
-    parser.print_help()
-    return USAGE_ERROR
+    verbs.add_parser("up", help="start everything on this machine (footplate up --help)", add_help=False)
+    for part in PARTS:
+        part.add_verbs(verbs)
+    return parser
+
+
+def _prepare_output() -> None:
+    """A terminal that cannot show a character gets a question mark, and what the client tells goes to stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    logging.basicConfig(format="footplate: %(message)s", level=logging.WARNING, stream=sys.stderr)

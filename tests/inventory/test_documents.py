@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from contract.settings import variable
+from footplate.sdk.settings import ClientSettings
 from service import readiness
 from service.settings import ServiceSettings
 from tests.support.processes import REPOSITORY
@@ -19,7 +20,8 @@ README = (REPOSITORY / "README.md").read_text()
 DOCUMENTS = [
     path for pattern in ("*.md", "docs/*.md", "docs/decisions/*.md") for path in sorted(REPOSITORY.glob(pattern))
 ]
-SETTINGS = {variable(name) for settings in (ServiceSettings, WorkerSettings) for name in settings.model_fields}
+ALL_SETTINGS = (ServiceSettings, WorkerSettings, ClientSettings)
+SETTINGS = {variable(name) for settings in ALL_SETTINGS for name in settings.model_fields}
 
 
 def test_the_pages_that_are_made_from_code_are_what_the_code_says_now() -> None:

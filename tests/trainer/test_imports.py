@@ -63,6 +63,18 @@ print("torch" in sys.modules)
     assert python(script) == "False"
 
 
+def test_importing_the_client_is_quick_and_imports_neither_torch_nor_the_service() -> None:
+    script = """
+import sys, time
+began = time.process_time()
+from footplate import AsyncClient, Client, Job, JobFailed
+import footplate.cli
+assert time.process_time() - began < 0.5, time.process_time() - began
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "accelerate", "service", "worker", "fastapi"}))
+"""
+    assert python(script) == "[]"
+
+
 def test_every_public_name_of_footplate_is_there() -> None:
     script = """
 import footplate

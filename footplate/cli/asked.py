@@ -1,0 +1,113 @@
+"""What every verb is given: a client, the job that a word means, and how errors end a command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from contract.errors import FootplateError
+from contract.ids import is_id
+
+if TYPE_CHECKING:
+    from footplate import Client, Job
+
+FAILED, USAGE, NOT_FOUND, UNREACHABLE = 1, 2, 3, 4
+RETRIES = 2
+"""A person waits for the answer."""
+SEARCHED = 2000
+SHORTEST = 4
+
+Given = argparse.Namespace
+Verbs = Any  # argparse names the type of what add_subparsers gives only privately
+
+
+class UsageError(FootplateError):
+    code = "usage"
+    title = "The command cannot be understood"
+
+
+class NoSuchJob(FootplateError):
+    code = "not_found"
+    title = "Not found"
+
+
+def add_verb(verbs: Verbs, name: str, run: Callable[[Given], int], help: str, **more: Any) -> argparse.ArgumentParser:
+    """A verb with the options that all of them have."""
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=help.capitalize() + ".", **more)
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+    parser.add_argument("--url", help="where the service is; else FOOTPLATE_URL, else http://127.0.0.1:8080")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:
+    text = "an id, its beginning or end where that is unique, a unique name, or @last"
+    parser.add_argument("job", metavar="JOB", help=text, **more)
+
+
+def client_of(given: Given) -> Client:
+    from footplate import Client
+
+    return Client(given.url, retries=RETRIES)
+
+
+def find(client: Client, word: str) -> Job:
+    """The job that a word means. Raises NoSuchJob, and UsageError where it could be several."""
+    if is_id(word, "job"):
+        return client.jobs.get(word)
+    if word == "@last":
+        found = list(client.jobs.list(limit=1))
+    else:
+        found = [job for job in islice(client.jobs.list(), SEARCHED) if _means(word, job)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(job.id for job in found[:3])
+        raise UsageError(f"{word!r} could be {len(found)} jobs", hint=f"{some}{', …' if len(found) > 3 else ''}")
+    if word == "@last":
+        raise NoSuchJob("there is no job yet", hint="footplate submit makes one")
+    raise NoSuchJob(f"no job is meant by {word!r}", hint=f"footplate ls shows the newest; {SEARCHED} were searched")
+
+
+def find_all(client: Client, words: Sequence[str]) -> list[Job]:
+    """All of them, before anything is done to the first."""
+    return [find(client, word) for word in words]
+
+
+def _means(word: str, job: Job) -> bool:
+    if job.name == word:
+        return True
+    piece = word.removeprefix("job_")
+    return len(piece) >= SHORTEST and (job.id.startswith(f"job_{piece}") or job.id.endswith(piece))
+
+
+def sentence(error: FootplateError) -> str:
+    """What happened and what would work; every problem of a body on a line of its own."""
+    from footplate.cli.text import clean
+
+    problems = getattr(error, "problems", [])
+    if problems:
+        lines = [f"{one.pointer or '/'}: {one.detail}" + (f" ({one.hint})" if one.hint else "") for one in problems]
+        return clean("\n  ".join([*([f"{len(lines)} problems"] if len(lines) > 1 else []), *lines]))
+    request = getattr(error, "request_id", "") if getattr(error, "status", 0) >= 500 else ""
+    parts = [error.message.rstrip("."), error.hint, f"request id {request}" if request else None]
+    return (
+        clean(
+            ". ".join(part[:1].upper() + part[1:] if index else part for index, part in enumerate(filter(None, parts)))
+        )
+        + "."
+    )
+
+
+def exit_code(error: FootplateError) -> int:
+    from footplate import errors
+
+    if isinstance(error, errors.JobEnded):
+        return FAILED
+    if isinstance(error, errors.NotFound | NoSuchJob):
+        return NOT_FOUND
+    if isinstance(error, errors.Unreachable | errors.ServiceError | errors.DownloadFailed):
+        return UNREACHABLE
+    return USAGE

@@ -1,0 +1,60 @@
+"""`cancel`, `pause`, `resume` and `rm`: change what jobs do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from footplate.cli.asked import Given, Verbs, add_job, add_verb, client_of, find_all
+from footplate.cli.text import say, say_json
+
+if TYPE_CHECKING:
+    from footplate import Job
+
+
+def add_verbs(verbs: Verbs) -> None:
+    cancel = add_verb(verbs, "cancel", run_cancel, "cancel jobs; what they have saved stays")
+    cancel.add_argument(
+        "--mode",
+        choices=("checkpoint", "graceful", "kill"),
+        default="checkpoint",
+        help="save first (the default), stop at the next step, or at once",
+    )
+    pause = add_verb(verbs, "pause", run_pause, "save and stop jobs, to be resumed")
+    resume = add_verb(verbs, "resume", run_resume, "queue paused, failed or cancelled jobs again, where they stopped")
+    resume.add_argument("--max-steps", type=int, help="a higher limit")
+    resume.add_argument("--priority", type=int, help="another place in the queue, -100 to 100")
+    rm = add_verb(verbs, "rm", run_rm, "delete jobs that have ended, with their files")
+    for verb in (cancel, pause, resume, rm):
+        add_job(verb, nargs="+")
+
+
+def run_cancel(given: Given) -> int:
+    return _each(given, lambda job: job.cancel(given.mode))
+
+
+def run_pause(given: Given) -> int:
+    return _each(given, lambda job: job.pause())
+
+
+def run_resume(given: Given) -> int:
+    changes: Any = {"max_steps": given.max_steps, "priority": given.priority}
+    wanted: Any = {name: value for name, value in changes.items() if value is not None}
+    return _each(given, lambda job: job.resume(**wanted))
+
+
+def _each(given: Given, verb: Callable[[Job], Job]) -> int:
+    for job in find_all(client_of(given), given.job):
+        info = verb(job).info
+        if given.json:
+            say_json(info.model_dump(mode="json"))
+        else:
+            say(f"{info.id} {info.state}" + (f" ({info.message or info.reason})"))
+    return 0
+
+
+def run_rm(given: Given) -> int:
+    for job in find_all(client_of(given), given.job):
+        job.delete()
+        say_json({"deleted": job.id}) if given.json else say(f"{job.id} deleted")
+    return 0

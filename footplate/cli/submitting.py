@@ -1,0 +1,125 @@
+"""`submit` and `validate`: a spec from a file, from stdin or from words, with `--set` on top."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from contract.body import read_json
+from footplate.cli.asked import Given, UsageError, Verbs, add_verb, client_of
+from footplate.cli.text import say, say_json
+from footplate.cli.watching import watch_job
+
+EXAMPLE = '{"model": "toy/mlp", "data": "toy/regression"}'
+
+
+def add_verbs(verbs: Verbs) -> None:
+    submit = add_verb(verbs, "submit", run_submit, "submit a job, and print its id")
+    _add_spec(submit)
+    submit.add_argument("--name", help="what to call it")
+    submit.add_argument("--tag", action="append", default=[], metavar="TAG", help="to find it by; may be repeated")
+    submit.add_argument("--watch", action="store_true", help="watch it until it ends")
+    validate = add_verb(verbs, "validate", run_validate, "say what submit would, without a job")
+    _add_spec(validate)
+
+
+def _add_spec(parser: Any) -> None:
+    parser.add_argument("spec", metavar="SPEC", help="a JSON or YAML file, - for stdin, or JSON itself")
+    parser.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="a.b=v",
+        help="replace one value, as in training.max_steps=50; v is JSON, or else text; may be repeated",
+    )
+
+
+def run_submit(given: Given) -> int:
+    spec = read(given.spec, given.changes)
+    if given.name is not None:
+        spec["name"] = given.name
+    if given.tag:
+        spec["tags"] = [*spec.get("tags", ()), *given.tag]
+    client = client_of(given)
+    job = client.jobs.create(spec)
+    if given.json:
+        say_json(job.info.model_dump(mode="json"))
+    else:
+        print(job.id, flush=True)
+    return watch_job(job, after=0, as_json=given.json) if given.watch else 0
+
+
+def run_validate(given: Given) -> int:
+    found = client_of(given).jobs.validate(read(given.spec, given.changes))
+    if given.json:
+        say_json(found.model_dump(mode="json"))
+        return 0
+    steps = "as many steps as the data has" if found.steps is None else f"{found.steps} steps"
+    say(f"valid: {steps}; {found.placement.message}")
+    return 0
+
+
+def read(word: str, changes: list[str]) -> dict[str, Any]:
+    """The spec that a word names. Raises UsageError, or InvalidSpec with every problem of the JSON."""
+    spec = _parsed(word)
+    if not isinstance(spec, dict):
+        raise UsageError("a spec is an object", hint=f"for example {EXAMPLE}")
+    for change in changes:
+        _set(spec, change)
+    return spec
+
+
+def _parsed(word: str) -> Any:
+    if word == "-":
+        return read_json(sys.stdin.buffer.read())
+    if word.lstrip().startswith("{"):
+        return read_json(word.encode())
+    path = Path(word)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the spec {word!r} cannot be read: {error.strerror}", hint=f"a spec looks like {EXAMPLE}"
+        ) from error
+    return _yaml(path, raw) if path.suffix in (".yaml", ".yml") else read_json(raw)
+
+
+def _yaml(path: Path, raw: bytes) -> Any:
+    if find_spec("yaml") is None:
+        raise UsageError(f"{path} is YAML, and no YAML reader is installed", hint="pip install pyyaml, or write JSON")
+    yaml = import_module("yaml")
+    try:
+        return yaml.safe_load(raw)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+
+
+def _set(spec: dict[str, Any], change: str) -> None:
+    """Puts one value into its place; what lies on the way is made."""
+    path, equals, text = change.partition("=")
+    *parents, last = path.split(".")
+    if not equals or not all([*parents, last]):
+        raise UsageError(f"--set {change!r} says no value", hint="it looks like --set training.max_steps=50")
+    place: Any = spec
+    for depth, name in enumerate(parents):
+        below = place.setdefault(name, {})
+        if not isinstance(below, dict):
+            here = ".".join(parents[: depth + 1])
+            raise UsageError(
+                f"--set {path}: {here} is {json.dumps(below)}, which has nothing inside",
+                hint=f"write {here} as an object in the spec",
+            )
+        place = below
+    place[last] = _value(text)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

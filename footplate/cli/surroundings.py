@@ -1,0 +1,60 @@
+"""`nodes` and `components`: what a job would run on, and what it may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from footplate.cli.asked import Given, Verbs, add_verb, client_of
+from footplate.cli.text import age, say, say_json, short, table
+
+if TYPE_CHECKING:
+    from footplate.sdk.models import Component, Node
+
+
+def add_verbs(verbs: Verbs) -> None:
+    add_verb(verbs, "nodes", run_nodes, "the machines that train, and what they are doing")
+    components = add_verb(verbs, "components", run_components, "what a spec may name")
+    components.add_argument("name", metavar="NAME", nargs="?", help="a group or a name, to see its arguments")
+
+
+def run_nodes(given: Given) -> int:
+    found = client_of(given).nodes()
+    if given.json:
+        for node in found:
+            say_json(node.model_dump(mode="json"))
+        return 0
+    head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
+    table(head, map(_node_row, found), empty="no node has told yet; `footplate up` or `python -m worker` starts one")
+    return 0
+
+
+def _node_row(node: Node) -> tuple[object, ...]:
+    jobs = " ".join(map(short, node.jobs))
+    slots = f"{node.slots_used}/{node.slots}"
+    return node.name, node.state, slots, len(node.gpus), node.pool, jobs, age(node.seen_at), node.message
+
+
+def run_components(given: Given) -> int:
+    found = [one for group in client_of(given).components().values() for one in group.values()]
+    if given.name:
+        found = [one for one in found if given.name in (one.name, one.group)]
+    if given.json:
+        for one in found:
+            say_json(one.model_dump(mode="json"))
+        return 0
+    table(
+        ("GROUP", "NAME", "WHAT IT IS"),
+        ((one.group, one.name, one.summary) for one in found),
+        empty="no component is called so, or no node has told yet",
+    )
+    if given.name and len(found) == 1:
+        say("", *_arguments(found[0]))
+    return 0
+
+
+def _arguments(component: Component) -> Iterator[str]:
+    for name, schema in component.args.get("properties", {}).items():
+        default = f" = {schema['default']!r}" if "default" in schema else ""
+        kind = schema.get("type", "")
+        yield f"  {name}{default}  {kind}  {schema.get('description', '')}".rstrip()

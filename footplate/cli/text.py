@@ -1,0 +1,115 @@
+"""Text for people: tables, times, curves, and nothing in it that a terminal would obey."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from footplate.sdk.models import JobInfo
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def clean(text: str) -> str:
+    """What a job printed or was called must not move a cursor or clear a screen."""
+    return _CONTROL.sub("�", text)
+
+
+def say(*lines: str) -> None:
+    for line in lines:
+        print(clean(line))
+
+
+def say_json(value: Any) -> None:
+    """One line, so that several are JSON Lines."""
+    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+
+
+def tell(text: str) -> None:
+    """Beside the answer: on stderr."""
+    print(f"footplate: {clean(text)}", file=sys.stderr, flush=True)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Columns as wide as they need, numbers to the right."""
+    cells = [[clean("" if cell is None else str(cell)) for cell in row] for row in rows]
+    if not cells:
+        tell(empty)
+        return
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    right = [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*cells, strict=True)]
+    for row in [list(head), *cells]:
+        aligned = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        print("  ".join(aligned).rstrip())
+
+
+_NUMBER = re.compile(r"|[-+]?[\d.,]+(e[-+]?\d+)?%?|nan|-?inf|\d+/\d+|[\d.]+ [kMGT]?B")
+
+
+def short(job: str) -> str:
+    """The end of an id: its beginning is the time, and much the same for all of one day."""
+    return job[-8:]
+
+
+def number(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    return "" if value is None else str(value)
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """`42s`, `3m 20s`, `2h 05m`, `4d 3h`"""
+    whole = max(0, round(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if days:
+        return f"{days}d {hours % 24}h"
+    if hours:
+        return f"{hours}h {minutes % 60:02d}m"
+    return f"{minutes}m {whole % 60:02d}s" if minutes else f"{whole}s"
+
+
+def age(moment: str | None) -> str:
+    if not moment:
+        return ""
+    return duration((datetime.now(UTC) - datetime.fromisoformat(moment.replace("Z", "+00:00"))).total_seconds())
+
+
+def steps(job: JobInfo) -> str:
+    return f"{job.progress.step}/{job.progress.max_steps}" if job.progress else ""
+
+
+def why(job: JobInfo) -> str:
+    """Why it is in its state, where the state does not say it."""
+    return "" if job.reason in ("training", "completed", "cancel", "pause") else job.reason
+
+
+def sparkline(values: Sequence[float], width: int = 32) -> str:
+    """A curve in one line: the mean of each stretch, between the least and the most."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    count = min(width, len(finite))
+    edges = [round(index * len(finite) / count) for index in range(count + 1)]
+    means = [math.fsum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    span = (high - low) or 1.0
+    return "".join(BLOCKS[min(7, int((mean - low) / span * 8))] for mean in means)

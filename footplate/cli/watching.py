@@ -1,0 +1,203 @@
+"""`watch`, `logs` and `events`: what happens, as it happens, over connections that may break."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from footplate.cli.asked import FAILED, Given, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.text import clean, duration, number, say, say_json, short, tell
+
+if TYPE_CHECKING:
+    from contract.events import Event
+    from footplate import Job
+
+INTERRUPTED = 130
+BAR = 24
+SHOWN = 4
+"""Metrics beside a bar: as many as a line has room for."""
+
+
+def add_verbs(verbs: Verbs) -> None:
+    watch = add_verb(verbs, "watch", run_watch, "watch a job until it ends; Ctrl-C stops watching, not the job")
+    add_job(watch)
+    watch.add_argument("--after", type=int, help="from this event's number on; 0 is the whole history, else from now")
+    logs = add_verb(verbs, "logs", run_logs, "what training printed")
+    add_job(logs)
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    logs.add_argument("--rank", type=int, help="of this rank only")
+    events = add_verb(verbs, "events", run_events, "a job's history")
+    add_job(events)
+    events.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    events.add_argument("--kinds", help="only these, with commas: state,log,eval,checkpoint,line,note…")
+    events.add_argument("--after", type=int, default=0, help="from this event's number on")
+
+
+def run_watch(given: Given) -> int:
+    job = find(client_of(given), given.job)
+    if not given.json:
+        say(f"{job.id} {job.state}" + (f": {job.info.message}" if job.info.message else ""))
+    after = job.info.last_no if given.after is None else given.after
+    return watch_job(job, after=after, as_json=given.json)
+
+
+def watch_job(job: Job, *, after: int, as_json: bool) -> int:
+    """Shows what happens until the job has ended; 0 when it succeeded."""
+    screen = Json() if as_json else Screen() if sys.stdout.isatty() else Lines()
+    try:
+        for event in job.events(after=after):
+            screen.show(event)
+        job.wait()
+    except KeyboardInterrupt:
+        screen.close()
+        tell(
+            f"stopped watching; {job.id} goes on. `footplate watch {short(job.id)}` shows it again, "
+            f"`footplate cancel {short(job.id)}` ends it"
+        )
+        return INTERRUPTED
+    finally:
+        screen.close()
+    return _ended(job, as_json=as_json)
+
+
+def _ended(job: Job, *, as_json: bool) -> int:
+    if job.state == "succeeded":
+        return 0
+    said = job.error.message if job.error else (job.info.message or job.reason)
+    hint = f". {job.error.hint}" if job.error and job.error.hint else ""
+    tell(f"{job.id} {job.state}: {said}{hint}. `footplate show {short(job.id)}` has more")
+    return FAILED
+
+
+class Json:
+    """Every event as it came, one a line."""
+
+    def show(self, event: Event) -> None:
+        say_json(event.model_dump(mode="json"))
+
+    def close(self) -> None:
+        pass
+
+
+class Lines:
+    """For a pipe: a line for each thing that a person would want to know later."""
+
+    def show(self, event: Event) -> None:
+        if text := line_of(event):
+            print(clean(text), flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class Screen:
+    """For a terminal: the same lines, but for those of the loop, which are one line that moves."""
+
+    def __init__(self) -> None:
+        self._state, self._step, self._max_steps = "", 0, 0
+        self._eta: float | None = None
+        self._metrics: dict[str, Any] = {}
+        self._is_drawn = False
+
+    def show(self, event: Event) -> None:
+        data = event.data
+        if event.kind == "progress":
+            self._step, self._max_steps, self._eta = data["step"], data["max_steps"], data.get("eta_s")
+        elif event.kind == "log":
+            self._metrics |= data
+        elif text := line_of(event):
+            self.close()
+            print(clean(text))
+            self._state = data["state"] if event.kind == "state" else self._state
+        self._draw()
+
+    def close(self) -> None:
+        if self._is_drawn:
+            print("\r\033[K", end="", flush=True)
+        self._is_drawn = False
+
+    def _draw(self) -> None:
+        if self._state not in ("running", "") or not self._max_steps:
+            return
+        share = min(1.0, self._step / self._max_steps)
+        full = round(share * BAR)
+        parts = [f"[{'█' * full}{'·' * (BAR - full)}] {share:4.0%}  step {self._step}/{self._max_steps}"]
+        parts += [f"{name} {number(value)}" for name, value in list(self._metrics.items())[:SHOWN]]
+        if self._eta is not None:
+            parts.append(f"about {duration(self._eta)} left")
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r\033[K{clean('  '.join(parts))[:width]}", end="", flush=True)
+        self._is_drawn = True
+
+
+def line_of(event: Event) -> str:
+    """An event in a line; empty for what only moves a bar."""
+    write = _WRITERS.get(event.kind)
+    return write(event) if write else ""
+
+
+def _state(event: Event) -> str:
+    reason, message = event.data.get("reason"), event.data.get("message")
+    return f"{event.data['state']}" + (f" ({message or reason})" if message or reason else "")
+
+
+def _metrics(event: Event) -> str:
+    figures = "  ".join(f"{name} {number(value)}" for name, value in event.data.items())
+    return f"step {event.step}  {figures}"
+
+
+def _checkpoint(event: Event) -> str:
+    data = event.data
+    text = f"checkpoint of step {event.step} {data['status']}"
+    return (
+        text
+        + (", the best so far" if data.get("is_best") else "")
+        + (f": {data['message']}" if data.get("message") else "")
+    )
+
+
+def _said(event: Event) -> str:
+    return str(event.data.get("message") or event.data.get("text") or event.data)
+
+
+_WRITERS: dict[str, Callable[[Event], str]] = {
+    "state": _state,
+    "log": _metrics,
+    "eval": _metrics,
+    "checkpoint": _checkpoint,
+    "note": _said,
+    "gap": lambda event: f"events are missing here: {event.data}",
+}
+
+
+def run_logs(given: Given) -> int:
+    job = find(client_of(given), given.job)
+    for event in job.events(kinds="line", follow=given.follow):
+        if given.rank is not None and event.rank != given.rank:
+            continue
+        if given.json:
+            say_json(event.model_dump(mode="json"))
+        else:
+            print(clean(_said(event)), flush=given.follow)
+    return 0
+
+
+def run_events(given: Given) -> int:
+    job = find(client_of(given), given.job)
+    for event in job.events(after=given.after, kinds=given.kinds, follow=given.follow):
+        if given.json:
+            say_json(event.model_dump(mode="json"))
+        else:
+            print(
+                f"{event.no:>6}  {event.at}  {event.kind:<10}  {clean(line_of(event) or _rest(event))}",
+                flush=given.follow,
+            )
+    return 0
+
+
+def _rest(event: Event) -> str:
+    if event.kind == "line":
+        return _said(event)
+    return "  ".join(f"{name} {number(value)}" for name, value in event.data.items() if value is not None)

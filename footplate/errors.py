@@ -1,0 +1,152 @@
+"""What the client raises, as one tree.
+
+    FootplateError                   message and hint; every one of ours carries both
+    ├── Unreachable                  nobody answers at that address, or no longer
+    ├── WaitTimeout                  the job had not ended in time (a TimeoutError too)
+    ├── DownloadFailed               a file did not arrive as the service announced it
+    ├── JobEnded                     what raise_for_status() raises: the job, and why
+    │   ├── JobFailed                code, message, hint and the tail of its traceback
+    │   └── JobCancelled
+    └── ApiError                     the service said no: status, code, request_id, problems with their pointers
+        ├── InvalidRequest           413, 415, 422 and other 4xx
+        ├── Unauthorized, Forbidden  401, 403
+        ├── NotFound                 404
+        ├── Conflict                 409, with the job's state and what it allows
+        ├── VersionChanged           412
+        └── ServiceError             429 and 5xx, after every retry that was safe
+
+A code is stable: programs may compare it. A message may be reworded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from contract.errors import FootplateError as FootplateError
+from contract.errors import Problem as Problem
+
+if TYPE_CHECKING:
+    from footplate.sdk.models import JobInfo
+
+
+class Unreachable(FootplateError):
+    code = "unreachable"
+    title = "Nobody answers"
+
+
+class WaitTimeout(FootplateError, TimeoutError):
+    code = "wait_timeout"
+    title = "Not ended in time"
+
+
+class DownloadFailed(FootplateError):
+    code = "download_failed"
+    title = "A file did not arrive whole"
+
+
+class JobEnded(FootplateError):
+    """The job did not succeed; `job` is how it stands."""
+
+    title = "The job did not succeed"
+
+    def __init__(self, job: JobInfo) -> None:
+        self.job = job
+        error = job.error
+        self.code = error.code if error else job.reason
+        self.rank = error.rank if error else None
+        self.traceback = error.traceback if error else None
+        """The tail, as the job reported it."""
+        said = error.message if error else (job.message or job.reason)
+        super().__init__(f"{job.id} {job.state}: {said}", hint=error.hint if error else None)
+
+    def __str__(self) -> str:
+        """With what a notebook should show: the hint, and where in the user's own code it was."""
+        parts = [self.message, self.hint and f"hint: {self.hint}", self.traceback]
+        return "\n".join(part for part in parts if part)
+
+
+class JobFailed(JobEnded):
+    pass
+
+
+class JobCancelled(JobEnded):
+    pass
+
+
+class ApiError(FootplateError):
+    """What application/problem+json says."""
+
+    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
+        self.status = status
+        self.code = str(document.get("code") or "http_error")
+        self.title = str(document.get("title") or "")
+        self.request_id = str(document.get("request_id") or "")
+        self.problems = [_problem(one) for one in document.get("errors") or () if isinstance(one, dict)]
+        detail = document.get("detail") or self.title or f"the service answered {status}"
+        super().__init__(str(detail), hint=document.get("hint") or None)
+
+    def __str__(self) -> str:
+        """Every problem on a line of its own, and the id under which the service's log has more."""
+        lines = [
+            f"{one.pointer or '/'}: {one.detail}" + (f" ({one.hint})" if one.hint else "") for one in self.problems
+        ]
+        if not lines:
+            lines = [self.message + (f" ({self.hint})" if self.hint else "")]
+        if self.request_id and self.status >= 500:
+            lines.append(f"request id: {self.request_id}")
+        return "\n".join(lines)
+
+
+class InvalidRequest(ApiError):
+    pass
+
+
+class Unauthorized(ApiError):
+    pass
+
+
+class Forbidden(ApiError):
+    pass
+
+
+class NotFound(ApiError):
+    pass
+
+
+class Conflict(ApiError):
+    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
+        super().__init__(status, document)
+        self.state = str(document.get("state") or "")
+        self.allowed = [str(one) for one in document.get("allowed") or ()]
+
+
+class VersionChanged(ApiError):
+    pass
+
+
+class ServiceError(ApiError):
+    pass
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    412: VersionChanged,
+    421: Forbidden,
+    429: ServiceError,
+}
+
+
+def of_answer(status: int, document: Mapping[str, Any]) -> ApiError:
+    """The exception for an answer of 4xx or 5xx."""
+    kind = _BY_STATUS.get(status, InvalidRequest if status < 500 else ServiceError)
+    return kind(status, document)
+
+
+def _problem(given: Mapping[str, Any]) -> Problem:
+    return Problem(
+        str(given.get("pointer", "")), str(given.get("code", "")), str(given.get("detail", "")), given.get("hint")
+    )

@@ -1,0 +1,122 @@
+"""One request: sent again where that is safe, and answered by JSON or by an exception that says what would work."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from random import random
+from typing import Any
+
+import httpx2
+
+from footplate.errors import Unreachable, of_answer
+from footplate.sdk.wire import Wire
+
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 20.0
+COME_BACK = frozenset({429, 502, 503, 504})
+SAFE_METHODS = frozenset({"GET", "HEAD", "DELETE"})
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What to ask. The body is written down once, so that every try sends the same bytes."""
+
+    method: str
+    path: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    is_repeatable: bool = False
+    """Sending it twice has the effect of sending it once. GET and DELETE are so by themselves."""
+
+    @classmethod
+    def with_json(cls, method: str, path: str, value: Any, **more: Any) -> Ask:
+        headers = {"Content-Type": "application/json", **more.pop("headers", {})}
+        return cls(method, path, headers=headers, body=json.dumps(value).encode(), **more)
+
+    @property
+    def may_repeat(self) -> bool:
+        return self.is_repeatable or self.method in SAFE_METHODS
+
+    def on(self, wire: Wire, **more: Any) -> httpx2.Request:
+        params = {name: value for name, value in self.params.items() if value is not None}
+        return wire.request(
+            self.method, self.path, params=params or None, headers=dict(self.headers), content=self.body, **more
+        )
+
+
+async def ask(wire: Wire, what: Ask, *, patience: float = 0.0) -> httpx2.Response:
+    """A 2xx answer. Raises ApiError, or Unreachable when nobody answers however often one tries; who has waited for
+    hours already has the `patience` to go on for so many seconds."""
+    until = time.monotonic() + patience
+    for tried in count(1):
+        is_last = tried >= wire.tries and time.monotonic() >= until
+        try:
+            answer = await wire.send(what.on(wire))
+        except httpx2.TransportError as error:
+            # A connection that was refused has carried nothing, so nothing can have happened.
+            may_repeat = what.may_repeat or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+            if is_last or not may_repeat or isinstance(error, httpx2.UnsupportedProtocol):
+                raise unreachable(what.on(wire).url, error) from error
+            await wire.sleep(pause(tried))
+            continue
+        if answer.is_success:
+            return answer
+        if answer.status_code == 404 and what.method == "DELETE" and tried > 1:
+            return answer  # the try before had deleted it, and its answer was lost
+        if is_last or not what.may_repeat or answer.status_code not in COME_BACK:
+            raise refusal(answer)
+        await wire.sleep(pause(tried, answer.headers.get("Retry-After")))
+    raise AssertionError("the last try returns or raises")
+
+
+async def ask_json(wire: Wire, what: Ask, *, patience: float = 0.0) -> Any:
+    answer = await ask(wire, what, patience=patience)
+    try:
+        return answer.json()
+    except ValueError:
+        raise _no_footplate(answer) from None
+
+
+def pause(tried: int, retry_after: str | None = None) -> float:
+    """Seconds before the next try: doubling, or what the service asks for; never all clients at the same moment."""
+    asked = float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
+    seconds = max(asked, FIRST_PAUSE_SECONDS * 2.0 ** min(tried - 1, 10))
+    return min(seconds, LONGEST_PAUSE_SECONDS) * (1.0 + random() / 4)
+
+
+def refusal(answer: httpx2.Response) -> Exception:
+    """The exception for an answer that is not 2xx."""
+    try:
+        document = answer.json()
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or "code" not in document:
+        if answer.status_code in COME_BACK:  # a proxy whose service is away
+            return of_answer(answer.status_code, {"detail": f"{_origin(answer.url)} answers {answer.status_code}"})
+        return _no_footplate(answer)
+    return of_answer(answer.status_code, document)
+
+
+def unreachable(url: httpx2.URL, error: Exception) -> Unreachable:
+    said = str(error) or type(error).__name__
+    return Unreachable(
+        f"no Footplate service answers at {_origin(url)}: {said}",
+        hint="start one here with `make up` or `footplate up`, or say where it is in FOOTPLATE_URL",
+    )
+
+
+def _no_footplate(answer: httpx2.Response) -> Unreachable:
+    what = f"{answer.status_code}, {answer.headers.get('content-type') or 'no type'}"
+    return Unreachable(
+        f"something answers at {_origin(answer.url)} that is no Footplate service ({what})",
+        hint="look at FOOTPLATE_URL; it is the address that `footplate up` prints",
+    )
+
+
+def _origin(url: httpx2.URL) -> str:
+    return f"{url.scheme}://{url.netloc.decode()}"

@@ -1,0 +1,138 @@
+"""Jobs without `await`: each name does what its namesake in `jobs.py` does, and waits for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+from footplate.sdk.files import AsyncOutputs
+from footplate.sdk.jobs import (
+    Amendments,
+    AsyncCheckpoints,
+    AsyncJob,
+    AsyncJobs,
+    Filters,
+    JobView,
+    ResumeChanges,
+    Spec,
+)
+from footplate.sdk.models import Attempt, Checkpoint, Event, JobInfo, Output, Validation
+from footplate.sdk.wire import each, now
+
+
+class Jobs:
+    def __init__(self, jobs: AsyncJobs) -> None:
+        self._jobs = jobs
+
+    def create(self, spec: Spec, *, idempotency_key: str | None = None, **fields: Any) -> Job:
+        """Submits a job; `fields` replace top-level fields of the spec. Sent again when the answer is lost: the key,
+        made here unless you bring one, lets the service see that it is the same job."""
+        return Job(now(self._jobs.create(spec, idempotency_key=idempotency_key, **fields)))
+
+    def get(self, job: str) -> Job:
+        return Job(now(self._jobs.get(job)))
+
+    def validate(self, spec: Spec, **fields: Any) -> Validation:
+        """What `create` would say, without a job: the effective spec and where it would run. Raises InvalidRequest."""
+        return now(self._jobs.validate(spec, **fields))
+
+    def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> Iterator[Job]:
+        """Jobs, newest first, page by page as they are asked for; at most `limit`."""
+        return map(Job, each(self._jobs.list(limit=limit, **filters)))
+
+
+class Job(JobView):
+    """One job. Verbs change it, and bring `info` up to date."""
+
+    def __init__(self, job: AsyncJob) -> None:
+        self._job = job
+        self.checkpoints = Checkpoints(job.checkpoints)
+        self.outputs = Outputs(job.outputs)
+
+    @property
+    def info(self) -> JobInfo:  # type: ignore[override]  # read-only here: the asynchronous one keeps it
+        return self._job.info
+
+    def refresh(self) -> Self:
+        now(self._job.refresh())
+        return self
+
+    def cancel(self, mode: str = "checkpoint") -> Self:
+        """checkpoint saves, then stops; graceful stops at the next step; kill at once."""
+        now(self._job.cancel(mode))
+        return self
+
+    def pause(self) -> Self:
+        now(self._job.pause())
+        return self
+
+    def resume(self, **changes: Unpack[ResumeChanges]) -> Self:
+        now(self._job.resume(**changes))
+        return self
+
+    def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
+        """What is not named stays. With `if_version`, VersionChanged if the job has changed since."""
+        now(self._job.amend(if_version=if_version, **changes))
+        return self
+
+    def delete(self) -> None:
+        """With its files. Only a job that has ended."""
+        now(self._job.delete())
+
+    def events(
+        self, *, after: int = 0, kinds: str | Collection[str] | None = None, follow: bool = True
+    ) -> Iterator[Event]:
+        """Its history from `after` on, then what happens, until it has ended: each event once and in order, whatever
+        happens to the connection. With follow=False only what there is now."""
+        return each(self._job.events(after=after, kinds=kinds, follow=follow))
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """When it has succeeded, failed or been cancelled; a paused job is waited for. WaitTimeout after so many
+        seconds."""
+        now(self._job.wait(timeout))
+        return self
+
+    def metrics(self, *, after: int = 0) -> list[dict[str, Any]]:
+        """A row per log or eval: {"no", "step", "epoch", "loss", …}, as a data frame takes them."""
+        return now(self._job.metrics(after=after))
+
+    def attempts(self) -> list[Attempt]:
+        return now(self._job.attempts())
+
+    def spec(self) -> dict[str, Any]:
+        """The effective one, with every default."""
+        return now(self._job.spec())
+
+
+class Checkpoints:
+    """What a job has saved. Listed, not yet downloaded: they lie in the artifact store."""
+
+    def __init__(self, checkpoints: AsyncCheckpoints) -> None:
+        self._checkpoints = checkpoints
+
+    def list(self) -> Sequence[Checkpoint]:
+        """Newest first."""
+        return now(self._checkpoints.list())
+
+    def latest(self) -> Checkpoint | None:
+        return now(self._checkpoints.latest())
+
+    def best(self) -> Checkpoint | None:
+        """By metric_for_best_model; None where the job looks for none."""
+        return now(self._checkpoints.best())
+
+
+class Outputs:
+    """The files that a job left behind."""
+
+    def __init__(self, outputs: AsyncOutputs) -> None:
+        self._outputs = outputs
+
+    def list(self) -> Sequence[Output]:
+        return now(self._outputs.list())
+
+    def download(self, folder: str | os.PathLike[str], *, only: Collection[str] | None = None) -> Sequence[Path]:
+        """Every file, or those named in `only`, below `folder`; each is whole or not there."""
+        return now(self._outputs.download(folder, only=only))

@@ -1,0 +1,130 @@
+"""The two clients: the same service, with and without `await`."""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+
+from footplate.sdk.asking import Ask, ask_json, unreachable
+from footplate.sdk.blocking import Jobs
+from footplate.sdk.jobs import AsyncJobs
+from footplate.sdk.models import Component, Health, Node
+from footplate.sdk.settings import http_arguments
+from footplate.sdk.wire import AsyncWire, BlockingWire, Wire, now
+
+Components = dict[str, dict[str, Component]]
+
+
+class AsyncClient:
+    """`async with AsyncClient() as client: job = await client.jobs.create(spec)`"""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retries: int = 4,
+        patience: float = 600.0,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Without `url` and `api_key`, FOOTPLATE_URL and FOOTPLATE_API_KEY say them. `timeout` is for one answer,
+        `retries` for what may safely be asked again, `patience` for the seconds that a broken stream goes on trying."""
+        arguments = http_arguments(url, api_key, timeout)
+        self.url = str(arguments["base_url"])
+        self._wire = AsyncWire(httpx2.AsyncClient(**arguments, transport=transport), retries + 1)
+        self.jobs = AsyncJobs(self._wire, patience)
+
+    async def nodes(self) -> list[Node]:
+        return await nodes(self._wire)
+
+    async def components(self) -> Components:
+        """What a spec may name, by group and name. Empty until a node has told."""
+        return await components(self._wire)
+
+    async def health(self) -> Health:
+        return await health(self._wire)
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Client:
+    """`job = Client().jobs.create({"model": "toy/mlp", "data": "toy/regression"})`"""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retries: int = 4,
+        patience: float = 600.0,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        """As AsyncClient, which says what each is for."""
+        arguments = http_arguments(url, api_key, timeout)
+        self.url = str(arguments["base_url"])
+        self._wire = BlockingWire(httpx2.Client(**arguments, transport=transport), retries + 1)
+        self.jobs = Jobs(AsyncJobs(self._wire, patience))
+
+    def nodes(self) -> list[Node]:
+        return now(nodes(self._wire))
+
+    def components(self) -> Components:
+        """What a spec may name, by group and name. Empty until a node has told."""
+        return now(components(self._wire))
+
+    def health(self) -> Health:
+        return now(health(self._wire))
+
+    def close(self) -> None:
+        now(self._wire.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def nodes(wire: Wire) -> list[Node]:
+    return [Node.model_validate(one) for one in (await ask_json(wire, Ask("GET", "/nodes")))["data"]]
+
+
+async def components(wire: Wire) -> Components:
+    told: dict[str, dict[str, Any]] = await ask_json(wire, Ask("GET", "/components"))
+    return {
+        group: {name: Component.model_validate(one) for name, one in found.items()} for group, found in told.items()
+    }
+
+
+async def health(wire: Wire) -> Health:
+    """How the service says that it is; 503 is an answer too."""
+    request = Ask("GET", "/readyz").on(wire)
+    try:
+        answer = await wire.send(request)
+        return Health.model_validate({**answer.json(), "clock_ahead_s": _clock_ahead(answer.headers.get("date"))})
+    except (httpx2.TransportError, ValueError) as error:
+        raise unreachable(request.url, error) from error
+
+
+def _clock_ahead(date: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(date or "").timestamp() + 0.5 - time.time()  # its seconds are cut off
+    except ValueError:
+        return None

@@ -1,0 +1,284 @@
+"""Jobs, asynchronously: the one implementation. `blocking.py` has the same names without `await`."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
+
+from footplate.errors import InvalidRequest, JobCancelled, JobFailed
+from footplate.sdk.asking import Ask, ask, ask_json
+from footplate.sdk.files import AsyncOutputs
+from footplate.sdk.following import Place, follow, read_event
+from footplate.sdk.models import FAILED, SUCCEEDED, Attempt, Checkpoint, Event, Failure, JobInfo, Progress, Validation
+from footplate.sdk.wire import Wire
+
+if TYPE_CHECKING:
+    from contract.spec import JobSpec  # its schema costs as much to import as all of the client
+
+Spec: TypeAlias = "JobSpec | Mapping[str, Any]"
+"""A JobSpec, or the JSON of one, short forms included."""
+PAGE = 200
+EVENTS_PAGE = 1000
+
+
+class Filters(TypedDict, total=False):
+    """Which jobs `list` gives; together they narrow."""
+
+    state: str | Sequence[str]
+    tag: str
+    name: str
+    project: str
+    created_after: str
+    """RFC 3339 with an offset; inclusive."""
+    created_before: str
+    sort: str
+
+
+class Amendments(TypedDict, total=False):
+    name: str | None
+    tags: Sequence[str]
+    metadata: Mapping[str, Any]
+    priority: int
+
+
+class ResumeChanges(TypedDict, total=False):
+    """What may change on the way; limits may be raised."""
+
+    priority: int
+    pool: str
+    resources: Mapping[str, Any]
+    max_steps: int
+    num_train_epochs: float
+    time_limit: float | str
+
+
+class JobView:
+    """What is known of a job since it was last asked for."""
+
+    info: JobInfo
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> str | None:
+        return self.info.name
+
+    @property
+    def state(self) -> str:
+        return self.info.state
+
+    @property
+    def reason(self) -> str:
+        return self.info.reason
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.info.progress
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        return self.info.result
+
+    @property
+    def error(self) -> Failure | None:
+        return self.info.error
+
+    @property
+    def has_ended(self) -> bool:
+        return self.info.has_ended
+
+    def raise_for_status(self) -> Self:
+        """JobFailed or JobCancelled if it ended so; else the job itself. It asks nobody: `wait()` or `refresh()` do."""
+        if self.info.has_ended and self.info.state != SUCCEEDED:
+            raise (JobFailed if self.info.state == FAILED else JobCancelled)(self.info)
+        return self
+
+    def __repr__(self) -> str:
+        at = f" step {self.progress.step}/{self.progress.max_steps}" if self.progress else ""
+        return f"<{type(self).__name__} {self.id} {self.state}{at}>"
+
+
+class AsyncJobs:
+    def __init__(self, wire: Wire, patience: float) -> None:
+        self._wire, self._patience = wire, patience
+
+    async def create(self, spec: Spec, *, idempotency_key: str | None = None, **fields: Any) -> AsyncJob:
+        """Submits a job; `fields` replace top-level fields of the spec. Sent again when the answer is lost: the key,
+        made here unless you bring one, lets the service see that it is the same job."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        what = Ask.with_json("POST", "/jobs", as_json(spec, fields), headers=headers, is_repeatable=True)
+        return self._job(await ask_json(self._wire, what))
+
+    async def get(self, job: str) -> AsyncJob:
+        return self._job(await ask_json(self._wire, Ask("GET", f"/jobs/{path_of(job)}")))
+
+    async def validate(self, spec: Spec, **fields: Any) -> Validation:
+        """What `create` would say, without a job: the effective spec and where it would run. Raises InvalidRequest."""
+        what = Ask.with_json("POST", "/jobs/validate", as_json(spec, fields), is_repeatable=True)
+        return Validation.model_validate(await ask_json(self._wire, what))
+
+    async def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> AsyncGenerator[AsyncJob, None]:
+        """Jobs, newest first, page by page as they are asked for; at most `limit`."""
+        params: dict[str, Any] = dict(filters)
+        if not isinstance(state := params.get("state"), str | None):
+            params["state"] = ",".join(state)
+        left, cursor = math.inf if limit is None else limit, None
+        while left > 0:
+            params |= {"cursor": cursor, "limit": int(min(left, PAGE))}
+            page = await ask_json(self._wire, Ask("GET", "/jobs", params=params))
+            for one in page["data"]:
+                yield self._job(one)
+            left, cursor = left - len(page["data"]), page["next_cursor"]
+            if cursor is None:
+                return
+
+    def _job(self, told: dict[str, Any]) -> AsyncJob:
+        return AsyncJob(self._wire, JobInfo.model_validate(told), self._patience)
+
+
+class AsyncJob(JobView):
+    """One job. Verbs change it, and bring `info` up to date."""
+
+    def __init__(self, wire: Wire, info: JobInfo, patience: float) -> None:
+        self._wire, self.info, self._patience = wire, info, patience
+        self._path = f"/jobs/{info.id}"
+        self.checkpoints = AsyncCheckpoints(wire, self._path)
+        self.outputs = AsyncOutputs(wire, self._path)
+
+    async def refresh(self) -> Self:
+        return await self._refresh(patience=0.0)
+
+    async def _refresh(self, patience: float) -> Self:
+        return self._now(await ask_json(self._wire, Ask("GET", self._path), patience=patience))
+
+    async def cancel(self, mode: str = "checkpoint") -> Self:
+        """checkpoint saves, then stops; graceful stops at the next step; kill at once."""
+        return await self._do("cancel", {"mode": mode})
+
+    async def pause(self) -> Self:
+        return await self._do("pause", {})
+
+    async def resume(self, **changes: Unpack[ResumeChanges]) -> Self:
+        return await self._do("resume", changes)
+
+    async def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
+        """What is not named stays. With `if_version`, VersionChanged if the job has changed since."""
+        headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}
+        what = Ask.with_json("PATCH", self._path, changes, headers=headers, is_repeatable=if_version is None)
+        return self._now(await ask_json(self._wire, what))
+
+    async def delete(self) -> None:
+        """With its files. Only a job that has ended."""
+        await ask(self._wire, Ask("DELETE", self._path))
+
+    async def events(
+        self, *, after: int = 0, kinds: str | Collection[str] | None = None, follow: bool = True
+    ) -> AsyncGenerator[Event, None]:
+        """Its history from `after` on, then what happens, until it has ended: each event once and in order, whatever
+        happens to the connection. With follow=False only what there is now."""
+        if not follow:
+            async for told in self._pages("events", after, kinds_text(kinds)):
+                yield read_event(told)
+            return
+        async for event in self._follow(self._place(after, kinds)):
+            yield event
+
+    async def wait(self, timeout: float | None = None) -> Self:
+        """When it has succeeded, failed or been cancelled; a paused job is waited for. WaitTimeout after so many
+        seconds."""
+        place = self._place(self.info.last_no, ("state",))
+        place.deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.info.has_ended:
+            place.end = None
+            async for _ in self._follow(place):
+                pass
+            # The service may be away at just this moment, after hours of waiting.
+            await self._refresh(patience=self._patience)
+        return self
+
+    async def metrics(self, *, after: int = 0) -> list[dict[str, Any]]:
+        """A row per log or eval: {"no", "step", "epoch", "loss", …}, as a data frame takes them."""
+        return [with_floats(row) async for row in self._pages("metrics", after, None)]
+
+    async def attempts(self) -> list[Attempt]:
+        return [Attempt.model_validate(one) for one in await self._data("attempts")]
+
+    async def spec(self) -> dict[str, Any]:
+        """The effective one, with every default."""
+        return dict(await ask_json(self._wire, Ask("GET", f"{self._path}/spec")))
+
+    def _follow(self, place: Place) -> AsyncGenerator[Event, None]:
+        return follow(self._wire, f"{self._path}/stream", place)
+
+    def _place(self, after: int, kinds: str | Collection[str] | None) -> Place:
+        text = kinds_text(kinds)
+        return Place(after, None if text is None else text.split(","), patience=self._patience)
+
+    async def _pages(self, what: str, after: int, kinds: str | None) -> AsyncGenerator[dict[str, Any], None]:
+        while True:
+            params = {"after": after, "kinds": kinds, "limit": EVENTS_PAGE}
+            page = await ask_json(self._wire, Ask("GET", f"{self._path}/{what}", params=params))
+            for row in page["data"]:
+                yield row
+            if page["next_cursor"] is None:
+                return
+            after = int(page["next_cursor"])
+
+    async def _data(self, what: str) -> Any:
+        return (await ask_json(self._wire, Ask("GET", f"{self._path}/{what}")))["data"]
+
+    async def _do(self, verb: str, body: Mapping[str, Any]) -> Self:
+        """Asking again for what holds already changes nothing, so it may be sent again."""
+        what = Ask.with_json("POST", f"{self._path}/{verb}", body, is_repeatable=True)
+        return self._now(await ask_json(self._wire, what))
+
+    def _now(self, told: dict[str, Any]) -> Self:
+        self.info = JobInfo.model_validate(told)
+        return self
+
+
+class AsyncCheckpoints:
+    """What a job has saved. Listed, not yet downloaded: they lie in the artifact store."""
+
+    def __init__(self, wire: Wire, job: str) -> None:
+        self._wire, self._path = wire, f"{job}/checkpoints"
+
+    async def list(self) -> Sequence[Checkpoint]:
+        """Newest first."""
+        told = await ask_json(self._wire, Ask("GET", self._path))
+        return [Checkpoint.model_validate(one) for one in told["data"]]
+
+    async def latest(self) -> Checkpoint | None:
+        return next((one for one in await self.list() if one.status == "committed"), None)
+
+    async def best(self) -> Checkpoint | None:
+        """By metric_for_best_model; None where the job looks for none."""
+        return next((one for one in await self.list() if one.is_best and one.status == "committed"), None)
+
+
+def as_json(spec: Spec, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {**(spec if isinstance(spec, Mapping) else spec.as_json()), **fields}
+
+
+def kinds_text(kinds: str | Collection[str] | None) -> str | None:
+    return kinds if kinds is None or isinstance(kinds, str) else ",".join(kinds)
+
+
+def path_of(job: str) -> str:
+    """An id as a part of an address. What cannot be one is refused here: `..` would ask for something else."""
+    if not job or not job.replace("_", "").isalnum() or not job.isascii():
+        raise InvalidRequest(422, {"code": "invalid_id", "detail": f"{job!r} is no job's id: they look like job_019a…"})
+    return job
+
+
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def with_floats(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: they travel as text."""
+    return {name: _FLOATS.get(value, value) if isinstance(value, str) else value for name, value in row.items()}

@@ -1,0 +1,154 @@
+"""What the service answers, as frozen models. Fields that a newer service adds are ignored, and words that it adds to
+a list of words (a state, a reason) are passed on as they are: a client of yesterday reads the service of tomorrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from contract.events import Event as Event
+from contract.events import Failure as Failure
+
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+class Progress(Model):
+    step: int
+    max_steps: int
+    epoch: float
+    eta_s: float | None = None
+
+
+class JobInfo(Model):
+    """A job as it stood when the service was asked."""
+
+    id: str
+    name: str | None = None
+    project: str = "default"
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    priority: int = 0
+    state: str
+    reason: str
+    message: str | None = None
+    """The reason in a sentence, where there is more to say."""
+    desired: str = "run"
+    actions: tuple[str, ...] = ()
+    """What would change something now."""
+    attempt: int = 0
+    node: str | None = None
+    nodes: tuple[str, ...] = ()
+    version: int = 0
+    last_no: int = 0
+    """The newest event's number: a cursor to follow from."""
+    created_at: str = ""
+    updated_at: str = ""
+    queued_at: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+    running_s: float = 0.0
+    progress: Progress | None = None
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """The latest value by name."""
+    result: dict[str, Any] | None = None
+    """Final and best."""
+    error: Failure | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """It succeeded, failed or was cancelled. A paused job has not ended."""
+        return self.state in (SUCCEEDED, FAILED, CANCELLED)
+
+
+class Attempt(Model):
+    attempt: int
+    ending: str | None = None
+    reason: str | None = None
+    placed_at: str | None = None
+    claimed_at: str | None = None
+    running_at: str | None = None
+    ended_at: str | None = None
+    running_s: float = 0.0
+    error: Failure | None = None
+    result: dict[str, Any] | None = None
+    nodes: tuple[dict[str, Any], ...] = ()
+
+
+class Checkpoint(Model):
+    id: str
+    attempt: int
+    step: int
+    no: int
+    status: str
+    """committed, corrupt, deleting or deleted."""
+    bytes: int
+    files: int
+    path: str
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    is_best: bool = False
+    created_at: str = ""
+
+
+class Output(Model):
+    """One file that a job left behind."""
+
+    path: str
+    bytes: int
+    modified_at: str = ""
+
+
+class Node(Model):
+    id: str
+    name: str
+    state: str
+    takes_work: bool
+    message: str | None = None
+    """Why it gets no work now."""
+    pool: str = ""
+    slots: int = 0
+    slots_used: int = 0
+    gpus: tuple[dict[str, Any], ...] = ()
+    jobs: tuple[str, ...] = ()
+    versions: dict[str, Any] = Field(default_factory=dict)
+    seen_at: str = ""
+
+
+class Component(Model):
+    """Something that a spec may name."""
+
+    name: str
+    group: str
+    summary: str = ""
+    """One line: what it is."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """JSON Schema of its arguments."""
+
+
+class Placement(Model):
+    waits: bool
+    reason: str
+    node: str | None = None
+    message: str
+
+
+class Validation(Model):
+    """What POST /jobs would say of a spec that is good."""
+
+    spec: dict[str, Any]
+    """The effective spec, with every default."""
+    steps: int | None = None
+    placement: Placement
+
+
+class Health(Model):
+    status: str
+    degraded: tuple[str, ...] = ()
+    details: dict[str, str] = Field(default_factory=dict)
+    """A sentence for each that is degraded."""
+    clock_ahead_s: float | None = None
+    """The service's clock before this machine's, to a second."""

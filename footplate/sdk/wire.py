@@ -1,0 +1,218 @@
+"""The one difference between the two clients: whether waiting blocks.
+
+Everything above this file is written once, as coroutines over a `Wire`. `AsyncWire` waits on the event loop. The
+methods of `BlockingWire` wait as any function does and never suspend, so that a coroutine over it is done when it is
+first stepped: `now` does that step. No loop and no thread is involved, and it works inside a running loop too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
+
+import httpx2
+
+T = TypeVar("T")
+CHUNK_BYTES = 64 * 1024
+
+
+class Line(Protocol):
+    """An answer that is read as it comes; after 101 Switching Protocols, both ways."""
+
+    response: httpx2.Response
+
+    async def read(self, within: float) -> bytes:
+        """Empty at the end. Raises httpx2.TransportError."""
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def rest(self) -> bytes:
+        """All that is still to come."""
+
+
+class Wire(Protocol):
+    tries: int
+    """How often a request is sent that may be sent again."""
+
+    def request(self, method: str, path: str, **more: Any) -> httpx2.Request: ...
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer with its body."""
+
+    def open(self, request: httpx2.Request) -> Any:
+        """An async context manager that gives a Line."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine over a BlockingWire."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError("something suspended where everything blocks")
+
+
+def each(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    """The items of an async generator over a BlockingWire; leaving early closes it."""
+    try:
+        while True:
+            try:
+                item = now(anext(items))
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        now(items.aclose())
+
+
+# Blocking -----------------------------------------------------------------------------------------------------------
+
+
+class BlockingWire:
+    def __init__(self, client: httpx2.Client, tries: int) -> None:
+        self._client, self.tries = client, tries
+
+    def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
+        return self._client.build_request(method, path, **more)
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        return self._client.send(request)
+
+    @asynccontextmanager
+    async def open(self, request: httpx2.Request) -> AsyncIterator[Line]:
+        response = self._client.send(request, stream=True)
+        try:
+            yield _BlockingSocket(response) if response.status_code == 101 else _BlockingBody(response)
+        finally:
+            response.close()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def close(self) -> None:
+        self._client.close()
+
+
+class _BlockingBody:
+    def __init__(self, response: httpx2.Response) -> None:
+        self.response = response
+        self._chunks = response.iter_bytes()
+
+    async def read(self, within: float) -> bytes:
+        return next(self._chunks, b"")
+
+    async def rest(self) -> bytes:
+        return self.response.read()
+
+    async def write(self, data: bytes) -> None:
+        raise httpx2.LocalProtocolError("nothing can be written here")
+
+
+class _Socket:
+    async def rest(self) -> bytes:
+        return b""  # the answer was its head
+
+
+class _BlockingSocket(_Socket):
+    def __init__(self, response: httpx2.Response) -> None:
+        self.response = response
+        self._stream = response.extensions["network_stream"]
+
+    async def read(self, within: float) -> bytes:
+        try:
+            return bytes(self._stream.read(CHUNK_BYTES, within))
+        except _broken() as error:
+            raise _ours(error) from error
+
+    async def write(self, data: bytes) -> None:
+        try:
+            self._stream.write(data, WRITE_SECONDS)
+        except _broken() as error:
+            raise _ours(error) from error
+
+
+# On the event loop --------------------------------------------------------------------------------------------------
+
+
+class AsyncWire:
+    def __init__(self, client: httpx2.AsyncClient, tries: int) -> None:
+        self._client, self.tries = client, tries
+
+    def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
+        return self._client.build_request(method, path, **more)
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        return await self._client.send(request)
+
+    @asynccontextmanager
+    async def open(self, request: httpx2.Request) -> AsyncIterator[Line]:
+        response = await self._client.send(request, stream=True)
+        try:
+            yield _AsyncSocket(response) if response.status_code == 101 else _AsyncBody(response)
+        finally:
+            await response.aclose()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class _AsyncBody:
+    def __init__(self, response: httpx2.Response) -> None:
+        self.response = response
+        self._chunks = response.aiter_bytes()
+
+    async def read(self, within: float) -> bytes:
+        return await anext(self._chunks, b"")
+
+    async def rest(self) -> bytes:
+        return await self.response.aread()
+
+    async def write(self, data: bytes) -> None:
+        raise httpx2.LocalProtocolError("nothing can be written here")
+
+
+class _AsyncSocket(_Socket):
+    def __init__(self, response: httpx2.Response) -> None:
+        self.response = response
+        self._stream = response.extensions["network_stream"]
+
+    async def read(self, within: float) -> bytes:
+        try:
+            return bytes(await self._stream.read(CHUNK_BYTES, within))
+        except _broken() as error:
+            raise _ours(error) from error
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self._stream.write(data, WRITE_SECONDS)
+        except _broken() as error:
+            raise _ours(error) from error
+
+
+WRITE_SECONDS = 10.0
+
+
+def _broken() -> tuple[type[Exception], ...]:
+    """Below a client's own methods, a stream speaks httpcore's words."""
+    import httpcore2
+
+    return httpcore2.TimeoutException, httpcore2.NetworkError
+
+
+def _ours(error: Exception) -> httpx2.TransportError:
+    timed_out, _ = _broken()
+    if isinstance(error, timed_out):
+        return httpx2.ReadTimeout("nothing was said for too long")
+    return httpx2.ReadError(str(error) or type(error).__name__)

@@ -1,0 +1,83 @@
+"""One real system for every story of this folder, at an address that it keeps however often the service is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from footplate import Client
+from tests.support.processes import Process, Processes, clean_environment, free_port, nothing_is_left_behind
+from tests.support.redis_server import RedisServer
+from tests.support.system import System
+
+PROGRAM = Path(sys.executable).parent / "footplate"
+FAILING = {"model": {"use": "toy/mlp", "args": {"in_features": 3}}, "data": "toy/regression"}
+"""The data has more features than the model takes."""
+
+
+@pytest.fixture(scope="session")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Service and one node with two slots. Who kills the service starts it again."""
+    folder = tmp_path_factory.mktemp("client")
+    with contextlib.ExitStack() as stack:
+        stack.callback(nothing_is_left_behind, folder)
+        redis = RedisServer().start()
+        stack.callback(redis.close)
+        processes = Processes(folder)
+        stack.callback(processes.stop_all)
+        url = f"sqlite:///{folder}/footplate.db"
+        yield System(processes, redis, url, FOOTPLATE_PORT=str(free_port())).start(slots=2)
+
+
+@pytest.fixture
+def client(standing: System) -> Iterator[Client]:
+    with Client(standing.url) as found:
+        yield found
+
+
+@dataclass
+class Command:
+    """The installed program, as a person with FOOTPLATE_URL in the environment runs it."""
+
+    url: str
+    folder: Path
+    processes: Processes
+
+    def run(self, *words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAM, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            cwd=self.folder,
+            env=self.env | environment,
+        )
+
+    def good(self, *words: str, **more: str) -> str:
+        """What it says where all is well."""
+        done = self.run(*words, **more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self, *words: str) -> Process:
+        """Left running, its output in a pipe's stead in a file."""
+        return self.processes.start(str(PROGRAM), *words, name="footplate", env=self.env, cwd=self.folder)
+
+    @property
+    def env(self) -> dict[str, str]:
+        path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
+        return clean_environment() | {"FOOTPLATE_URL": self.url, "PATH": path}
+
+
+@pytest.fixture
+def command(standing: System, tmp_path: Path, processes: Processes) -> Command:
+    return Command(standing.url, tmp_path, processes)

@@ -1,0 +1,213 @@
+"""The client against the real thing: a service, a node, jobs that train."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from footplate import AsyncClient, Client, JobCancelled, JobFailed
+from footplate.errors import Conflict, InvalidRequest, NotFound, Unreachable, VersionChanged, WaitTimeout
+from footplate.sdk.jobs import with_floats
+from tests.footplate.conftest import FAILING
+from tests.support.processes import free_port
+from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
+
+
+def test_a_job_is_submitted_followed_and_downloaded(client: Client, standing: System, tmp_path: Path) -> None:
+    job = client.jobs.create(SHORT_TOY, name="first", tags=["story"])
+    events = [event.model_dump(mode="json") for event in job.events()]
+
+    assert events == standing.events(job.id)
+    assert_whole(events)
+    assert job.wait(timeout=20).raise_for_status().state == "succeeded"
+    assert [row["step"] for row in job.metrics() if "loss" in row] == list(range(1, 21))
+    assert (latest := job.checkpoints.latest()) is not None
+    assert latest.step == 20
+    assert job.checkpoints.best() is None
+    files = {path.name: path.read_bytes() for path in job.outputs.download(tmp_path / "out")}
+    assert files["model.safetensors"] == standing.final_weights(job.id)
+    assert {one.path: one.bytes for one in job.outputs.list()} == {name: len(data) for name, data in files.items()}
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(files)
+    assert [attempt.ending for attempt in job.attempts()] == ["finished"]
+    assert job.spec()["training"]["max_steps"] == 20
+
+
+async def test_the_asynchronous_client_does_the_same(standing: System) -> None:
+    async with AsyncClient(standing.url) as client:
+        job = await client.jobs.create(SHORT_TOY)
+        numbers = [event.no async for event in job.events(kinds=["log"])]
+        await job.wait(timeout=20)
+
+        assert job.raise_for_status().state == "succeeded"
+        assert numbers == [event["no"] for event in standing.events(job.id) if event["kind"] == "log"]
+        assert [event.no async for event in job.events(kinds="log", follow=False)] == numbers
+        assert [one.id async for one in client.jobs.list(limit=1)] == [job.id]
+        assert (await client.nodes())[0].name == "node-1"
+        assert "toy/mlp" in (await client.components())["models"]
+
+
+async def test_leaving_an_asynchronous_stream_early_leaves_nothing_open(standing: System) -> None:
+    async with AsyncClient(standing.url) as client:
+        job = await client.jobs.create(SHORT_TOY)
+        async for event in job.events():
+            assert event.no == 1
+            break
+        await job.cancel("kill")
+        await job.wait(timeout=20)
+
+
+def test_a_job_is_paused_resumed_amended_cancelled_and_deleted(client: Client, standing: System) -> None:
+    job = client.jobs.create(LONG_TOY)
+    standing.until_step(job.id, 3)
+
+    assert "cancel" in job.pause().info.actions
+    standing.until_state(job.id, "paused")
+    with pytest.raises(WaitTimeout, match="not ended in time"):
+        job.wait(timeout=0.2)
+    version = job.refresh().info.version
+    assert job.amend(name="mine", priority=9, if_version=version).name == "mine"
+    with pytest.raises(VersionChanged):
+        job.amend(name="yours", if_version=version)
+    assert job.resume(priority=1).info.priority == 1
+    assert job.cancel("kill").wait(timeout=30).state == "cancelled"
+    with pytest.raises(JobCancelled):
+        job.raise_for_status()
+    with pytest.raises(Conflict) as refused:
+        job.pause()
+    assert refused.value.allowed == ["resume", "delete"]
+    job.delete()
+    with pytest.raises(NotFound):
+        job.refresh()
+
+
+def test_a_failed_job_says_what_went_wrong_and_where(client: Client) -> None:
+    with pytest.raises(JobFailed) as failed:
+        client.jobs.create(FAILING).wait(timeout=60).raise_for_status()
+
+    assert failed.value.code == "error"
+    assert "shapes cannot be multiplied" in failed.value.message
+    assert "Traceback" in (failed.value.traceback or "")
+
+
+def test_a_spec_that_is_wrong_is_refused_with_every_place(client: Client) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        client.jobs.create({"model": "toy/mlp", "data": "toy/regression", "training": {"learning_rat": 1}, "tag": 2})
+
+    assert {one.pointer for one in refused.value.problems} == {"/training/learning_rat", "/tag"}
+    assert "did you mean 'learning_rate'?" in str(refused.value)
+    assert refused.value.request_id
+
+
+def test_the_list_goes_through_every_page(client: Client, standing: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("footplate.sdk.jobs.PAGE", 2)
+    made = [client.jobs.create(SHORT_TOY, tags=["pages"]).pause().id for _ in range(5)]
+
+    assert [job.id for job in client.jobs.list(tag="pages")] == made[::-1]
+    assert [job.id for job in client.jobs.list(tag="pages", limit=3)] == made[:1:-1]
+    assert list(client.jobs.list(tag="pages", state=["succeeded", "failed"])) == []
+    for job in client.jobs.list(tag="pages"):
+        job.cancel()
+
+
+def test_validation_says_where_it_would_run_and_makes_no_job(client: Client) -> None:
+    newest = next(client.jobs.list(limit=1), None)
+
+    found = client.jobs.validate(SHORT_TOY)
+
+    assert (found.steps, found.placement.node) == (20, "node-1")
+    assert found.spec["model"]["use"] == "toy/mlp"
+    assert next(client.jobs.list(limit=1), None) == newest or newest is not None
+
+
+def test_nobody_there_is_told_with_the_address_and_how_to_start_one() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+
+    with pytest.raises(Unreachable, match=url) as nobody:
+        next(Client(url, retries=1).jobs.list())
+
+    assert "make up" in (nobody.value.hint or "")
+
+
+def test_what_travels_as_text_because_json_has_no_word_for_it_is_a_number_again() -> None:
+    row = with_floats({"loss": "NaN", "grad_norm": "-Infinity", "name": "Nan"})
+
+    assert math.isnan(row.pop("loss"))
+    assert row == {"grad_norm": -math.inf, "name": "Nan"}
+
+
+# What breaks on the way ----------------------------------------------------------------------------------------------
+
+
+class Bad(httpx2.HTTPTransport):
+    """A network to the real service that `spoil` may do something to."""
+
+    def __init__(self, spoil: Callable[[httpx2.Request, Callable[[], httpx2.Response]], httpx2.Response]) -> None:
+        super().__init__()
+        self._spoil = spoil
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        return self._spoil(request, lambda: super(Bad, self).handle_request(request))
+
+
+def test_a_submit_whose_answer_is_lost_makes_one_job(standing: System) -> None:
+    times = itertools.count()
+
+    def lose_the_first(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
+        answer = go_on()
+        if request.method == "POST" and next(times) == 0:
+            answer.read()
+            raise httpx2.ReadError("cut off")
+        return answer
+
+    with Client(standing.url, transport=Bad(lose_the_first)) as client:
+        job = client.jobs.create(SHORT_TOY, tags=["lost answer"])
+        assert [one.id for one in client.jobs.list(tag="lost answer")] == [job.id]
+    assert next(times) == 2
+
+
+def test_where_upgrades_are_taken_out_on_the_way_events_come_as_messages(standing: System) -> None:
+    def no_upgrades(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
+        for name in ("connection", "upgrade"):
+            request.headers.pop(name, None)
+        return go_on()
+
+    with Client(standing.url, transport=Bad(no_upgrades)) as client:
+        job = client.jobs.create(SHORT_TOY)
+        seen = [event.no for event in job.events()]
+        job.wait(timeout=20)
+
+    assert seen == [event["no"] for event in standing.events(job.id)]
+
+
+def test_a_stream_that_breaks_again_and_again_has_no_gap_and_nothing_twice(standing: System, client: Client) -> None:
+    job = client.jobs.create(SHORT_TOY)
+    job.wait(timeout=60)
+
+    class Cut(httpx2.SyncByteStream):
+        """So many bytes of an answer."""
+
+        def __init__(self, whole: Any, length: int) -> None:
+            self._whole, self._length = whole, length
+
+        def __iter__(self) -> Any:
+            left = self._length
+            for chunk in self._whole:
+                yield chunk[:left]
+                if (left := left - len(chunk)) <= 0:
+                    raise httpx2.ReadError("cut off")
+
+    def cut_streams(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
+        request.headers.pop("upgrade", None)
+        answer = go_on()
+        if request.url.path.endswith("/stream"):
+            answer.stream = Cut(answer.stream, 1500)
+        return answer
+
+    with Client(standing.url, transport=Bad(cut_streams)) as cut:
+        assert [e.no for e in cut.jobs.get(job.id).events()] == [e["no"] for e in standing.events(job.id)]

@@ -1,0 +1,140 @@
+"""The installed program, as people and scripts use it, against a real service."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import signal
+import time
+
+import pytest
+
+from tests.footplate.conftest import FAILING, Command
+from tests.support.processes import at_ease, free_port
+from tests.support.system import LONG_TOY, SHORT_TOY, System
+
+SHORT, LONG = json.dumps(SHORT_TOY), json.dumps(LONG_TOY)
+
+
+def test_submit_and_watch_tells_the_whole_story_in_plain_lines(command: Command, standing: System) -> None:
+    (command.folder / "job.json").write_text(SHORT)
+
+    done = command.run("submit", "job.json", "--set", "training.logging_steps=5", "--name", "told", "--watch")
+
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"job_[0-9a-f]{32}", lines[0])
+    assert [line.split()[1] for line in lines if " loss " in line] == ["5", "10", "15", "20"]
+    assert (lines[1], lines[-1]) == ("queued (submitted)", "succeeded (completed)")
+    assert "\033" not in done.stdout
+    assert standing.job(lines[0])["name"] == "told"
+
+
+def test_a_job_is_found_by_its_end_its_beginning_its_name_and_as_the_last(command: Command) -> None:
+    job = command.good("submit", SHORT, "--name", "found by name").strip()
+
+    for word in (job, job[-8:], job[:-2], "found by name", "@last"):
+        assert json.loads(command.good("show", word, "--json"))["id"] == job
+    nothing = command.run("show", "beefbeef")
+    assert nothing.returncode == 3
+    assert "no job is meant by 'beefbeef'" in nothing.stderr
+    assert command.run("show", "job_" + "0" * 32).returncode == 3
+    command.good("submit", SHORT, "--name", "found by name")
+    several = command.run("cancel", "found by name")
+    assert several.returncode == 2
+    assert "could be 2 jobs" in several.stderr
+
+
+def test_ctrl_c_stops_watching_and_not_the_job(command: Command, standing: System) -> None:
+    job = command.good("submit", "-", stdin=LONG).strip()
+    watch = command.start("watch", job, "--after", "0")
+    watch.until(lambda: "step 3 " in watch.output, within=at_ease(60), what="it shows step 3")
+
+    watch.signal(signal.SIGINT)
+
+    assert watch.wait(20) == 130
+    assert f"stopped watching; {job} goes on" in watch.output
+    assert "Traceback" not in watch.output
+    assert standing.state(job) == "running"
+    assert command.good("cancel", job, "--mode", "kill").startswith(f"{job} stopping")
+    ended = command.run("watch", job)
+    assert ended.returncode == 1
+    assert f"{job} cancelled" in ended.stderr
+
+
+def test_watching_goes_on_while_the_service_is_killed_and_started_twice(command: Command, standing: System) -> None:
+    job = command.good("submit", LONG).strip()
+    watch = command.start("watch", job, "--after", "0", "--json")
+    for step in (5, 40):
+        watch.until(lambda: f'"step": {step},' in watch.output, within=at_ease(60), what=f"it shows step {step}")  # noqa: B023
+        standing.services["all"].kill()
+        standing.start_service()
+
+    assert watch.wait(at_ease(60)) == 0, watch.output
+    told = watch.output.splitlines()
+    assert sum("connection lost" in line for line in told) == 2
+    assert sum("connected again" in line for line in told) == 2
+    assert [json.loads(line) for line in told if line.startswith("{")] == standing.events(job)
+
+
+def test_a_failed_job_ends_a_watch_with_one_and_shows_why(command: Command) -> None:
+    done = command.run("submit", json.dumps(FAILING), "--watch")
+
+    assert done.returncode == 1
+    assert "failed" in done.stderr
+    assert "shapes cannot be multiplied" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in command.good("show", "@last")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["submit", "nowhere.json"], "nowhere.json' cannot be read: No such file"),
+        (["submit", '{"model": '], "not JSON at line 1"),
+        (["submit", "[1]"], "cannot be read"),
+        (["submit", SHORT, "--set", "nothing"], "says no value"),
+        (["submit", SHORT, "--set", "model.args.depth=1"], 'model is "toy/mlp", which has nothing inside'),
+        (["submit", SHORT, "--set", "training.learning_rat=1"], "did you mean 'learning_rate'?"),
+        (["validate", '{"model": "toy/mlq", "data": "toy/regression"}'], "did you mean 'toy/mlp'?"),
+        (["ls", "--state", "runing"], "did you mean 'running'?"),
+        (["metrics", "@last", "--names", "no_such"], "has no metric 'no_such'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
+    command: Command, words: list[str], said: str
+) -> None:
+    done = command.run(*words)
+
+    assert done.returncode == 2, done
+    assert said in done.stderr
+    assert done.stderr.startswith("footplate: ")
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_nobody_there_ends_with_four_at_once(command: Command) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    began = time.monotonic()
+
+    done = command.run("ls", FOOTPLATE_URL=url)
+
+    assert done.returncode == 4
+    assert url in done.stderr
+    assert "make up" in done.stderr
+    assert time.monotonic() - began < at_ease(5)
+
+
+def test_what_a_job_has_told_is_a_table_a_spreadsheet_or_json(command: Command, standing: System) -> None:
+    command.good("submit", SHORT, "--watch")
+
+    summary = command.good("metrics", "@last")
+    rows = list(csv.DictReader(io.StringIO(command.good("metrics", "@last", "--csv", "--names", "loss"))))
+    lines = [json.loads(line) for line in command.good("metrics", "@last", "--json").splitlines()]
+
+    job = json.loads(command.good("ls", "--limit", "1", "--json"))["id"]
+    assert re.search(r"^loss .*[▁▂▃▄▅▆▇█]{20}$", summary, re.MULTILINE)
+    assert {int(row["step"]): float(row["loss"]) for row in rows if row["loss"]} == standing.losses(job)
+    assert lines == standing.metrics(job)
