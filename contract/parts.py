@@ -59,10 +59,10 @@ class Data(Group):
 
 
 class Schedule(Component):
-    """How one optimizer's learning rate moves."""
+    """How one optimizer's learning rate moves: by one of Hugging Face's names, or torch.optim.lr_scheduler's."""
 
     per: Literal["step", "epoch"] = "step"
-    """When it moves on."""
+    """When it moves on: with each of its optimizer's steps, or with the epochs."""
 
 
 def _regex(text: str) -> str:
@@ -78,20 +78,25 @@ class Optimizer(Group):
 
     id: Slug
     """Its name in logs."""
-    params: Annotated[Many[Annotated[str, Field(max_length=500), AfterValidator(_regex)]], Field(max_length=100)]
-    """Regular expressions over parameter names. Every trainable parameter belongs to exactly one optimizer."""
+    params: Annotated[
+        Many[Annotated[str, Field(max_length=500), AfterValidator(_regex)]], Field(min_length=1, max_length=100)
+    ]
+    """Regular expressions, searched in parameter names. Every trainable parameter belongs to exactly one optimizer."""
     use: ComponentName
-    """Which optimizer."""
+    """Which optimizer, such as "adamw"; GET /components lists them."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """What it is made with, for example {"lr": 1e-3}."""
-    loss: Annotated[str, Field(max_length=200)] | None = None
-    """A key of the model's output or a method of the model; null is the main loss."""
+    loss: Annotated[str, pattern(r"^[A-Za-z]\w*$", "must be a name: a key of the output, or a method", 200)] | None = (
+        None
+    )
+    """A key of the model's output or a method of the model; null is the main loss. Gradients go to its own parameters
+    only, after the step of the optimizer before it."""
     schedule: Schedule | None = None
-    """Any torch.optim.lr_scheduler class by name; null keeps the rate constant."""
+    """Such as "cosine" or "StepLR"; null keeps the rate constant."""
     every: Annotated[Whole, Field(ge=1)] = 1
     """Steps every so many optimizer steps of the job."""
     clip: Annotated[float, Field(gt=0)] | None = None
-    """Largest gradient norm of its parameters; null is training's max_grad_norm."""
+    """Largest gradient norm of its parameters; null is training's max_grad_norm, over these alone."""
 
 
 class Script(Group):

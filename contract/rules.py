@@ -8,6 +8,7 @@ from typing import Any
 from contract.arguments import TrainingArguments
 from contract.body import pointer_to
 from contract.errors import Problem
+from contract.learning_rules import broken_learning_rules
 from contract.short_forms import Json, Named, components
 
 ROOTS = ("data://", "models://")
@@ -29,6 +30,7 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
         detail = f"eval_strategy is {training.eval_strategy}, and there is nothing to evaluate on"
         yield Problem("/training/eval_strategy", "disagreement", detail, "add data.eval, or leave eval_strategy out")
     yield from _ids_once(document.get("optimizers"))
+    yield from broken_learning_rules(document, training)
 
 
 def _needs_bundle(named: Named) -> Problem:

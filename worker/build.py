@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from contract.errors import NotBuildable, UnknownComponent
 from contract.parts import Component
 from contract.spec import JobSpec
 from worker.components.needs import missing
+from worker.learning import metric, named_optimizers
 from worker.roots import Roots, resolved
 
 
@@ -28,8 +29,11 @@ class Parts:
     processor: Any
     train: Any
     eval: Any
+    test: Any
     collator: Any
+    loss: Any
     metrics: list[Any]
+    optimizers: list[Any]
     callbacks: list[Any]
 
 
@@ -49,7 +53,10 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         processor=being.processor,
         model=being.model,
         collator=being.collator,
-        metrics=[_metric(one) for one in spec.metrics],
+        test=being.mapped(being.dataset(spec.data.test)),
+        metrics=[metric(one, load, registered("metrics")) for one in spec.metrics],
+        loss=being.make("losses", spec.loss),
+        optimizers=named_optimizers(spec.optimizers, load),
         callbacks=[being.make("callbacks", one) for one in spec.callbacks],
     )
 
@@ -140,6 +147,10 @@ def find(group: str, name: str) -> EntryPoint:
     return known[name]
 
 
+def load(group: str, name: str) -> Any:
+    return find(group, name).load()
+
+
 @cache
 def registered(group: str) -> Mapping[str, EntryPoint]:
     """What is installed in this environment. Reading it costs milliseconds, so once per process and its children."""
@@ -153,14 +164,3 @@ def preload() -> None:
     package = importlib.import_module("worker.components")
     for module in pkgutil.iter_modules(package.__path__, "worker.components."):
         importlib.import_module(module.name)
-
-
-def _metric(component: Component) -> Any:
-    """Metrics stream through an evaluation, so the Trainer makes one per evaluation: it gets how, not what."""
-    from worker.trainer.metrics import METRICS
-
-    if component.use in registered("metrics"):
-        return partial(find("metrics", component.use).load(), **component.args)
-    if component.use in METRICS and not component.args:
-        return component.use
-    raise UnknownComponent(GROUPS["metrics"], component.use, {*registered("metrics"), *METRICS})

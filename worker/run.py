@@ -18,6 +18,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,10 +29,11 @@ from contract.events import DoneData, Ending, Kind, StateData, json_safe
 from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
-from worker import outcome
+from worker import outcome, predictions, tracking
 from worker.build import Parts, build
-from worker.emit import Emit, Wire
+from worker.emit import Emit, StoppedEvaluating, Wire
 from worker.launch import OUTCOME, TICK, Order, read_order
+from worker.learning import suit
 from worker.roots import Roots
 from worker.trainer.callbacks import PrinterCallback, ProgressCallback
 from worker.trainer.checkpoint import CannotSave, Verified, verify
@@ -87,28 +89,45 @@ def settle(order: Order) -> None:
 def train(order: Order, emit: Emit) -> DoneData:
     """The attempt as a story."""
     spec = JobSpec.parse(order.spec)
-    args = replace(spec.training, output_dir=str(order.files.folder))
+    args = replace(spec.training, output_dir=str(order.files.folder), **tracking.arguments(spec, order))
     # Before the model is made, so that its first weights follow the seed.
     set_seed(args.seed)
-    trainer = assemble(build(spec, Roots(order.data, order.models)), args, emit)
+    parts = build(spec, Roots(order.data, order.models))
+    trainer = assemble(parts, args, emit)
     trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
     trainer.on_save_failed = emit.save_failed
     trainer.relied_on = emit.relied_on
     emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
     if not order.gpus and (args.bf16 or args.fp16):
         emit.note("without a GPU, mixed precision runs under CPU autocast")
-    if spec.data.train is None:
+    try:
+        done = train_evaluate_predict(trainer, parts, spec, order, emit)
+    except StoppedEvaluating:
+        done = stopped(trainer, emit)
+    trainer.end()
+    return done
+
+
+def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
+    """What there is data for."""
+    if parts.train is not None:
+        _carry_tracking(order, emit)
+        trainer.train(resume_from_checkpoint=checkpoint_to_continue(order, emit))
+        if emit.obeyed is not None and trainer.state.global_step < trainer.state.max_steps:
+            return stopped(trainer, emit)
+    elif parts.eval is not None:
         trainer.evaluate()
-        return finished(trainer, spec, order, emit)
-    trainer.train(resume_from_checkpoint=checkpoint_to_continue(order, emit))
-    if emit.obeyed is not None and trainer.state.global_step < trainer.state.max_steps:
-        return DoneData(
-            ending=Ending.STOPPED,
-            reason=Reason.CANCEL,
-            result=result(trainer, emit),
-            had_checkpoint=emit.had_checkpoint,
-        )
-    return finished(trainer, spec, order, emit)
+    return finished(trainer, spec, order, emit, test=parts.test)
+
+
+def stopped(trainer: Trainer, emit: Emit) -> DoneData:
+    """As it was asked to, before its end."""
+    return DoneData(
+        ending=Ending.STOPPED,
+        reason=Reason.CANCEL,
+        result=result(trainer, emit),
+        had_checkpoint=emit.had_checkpoint,
+    )
 
 
 def assemble(parts: Parts, args: Any, emit: Emit) -> Trainer:
@@ -119,9 +138,12 @@ def assemble(parts: Parts, args: Any, emit: Emit) -> Trainer:
         train_dataset=parts.train,
         eval_dataset=parts.eval,
         processing_class=parts.processor,
+        compute_loss_func=parts.loss,
+        optimizers=parts.optimizers or (None, None),
         callbacks=parts.callbacks,
         metrics=parts.metrics,
     )
+    suit(trainer, parts.loss, parts.optimizers)
     # Its lines would say in text what the events say in numbers.
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
@@ -153,17 +175,21 @@ def checkpoint_to_continue(order: Order, emit: Emit) -> Verified | None:
     )
 
 
-def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
+def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test: Any = None) -> DoneData:
     """Trained to the end: what a user wants to keep is written where they look for it."""
     folder = order.files.outputs
+    predicted = trainer.predict(test) if test is not None else None
     told = result(trainer, emit)
     try:
-        trainer.save_model(str(folder))
+        if spec.data.train is not None:
+            trainer.save_model(str(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        if predicted is not None:
+            predictions.write(folder, predicted.predictions, predicted.label_ids)
         (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
         (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
-        # Half of them are of no use, and take the room that is missing.
-        shutil.rmtree(folder, ignore_errors=True)
+        _drop(folder)
         raise CannotSave(f"training is done, and its outputs could not be written to {folder}: {error}") from error
     reached(Moment.AFTER_OUTPUTS_WRITTEN)
     return DoneData(
@@ -173,6 +199,24 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit) -> DoneD
         had_checkpoint=emit.had_checkpoint,
         outputs=order.files.relative(folder),
     )
+
+
+def _drop(outputs: Path) -> None:
+    """Half of them are of no use, and take the room that is missing. What trackers told is of the next attempt too."""
+    for each in outputs.iterdir() if outputs.is_dir() else ():
+        if each.is_file():
+            each.unlink(missing_ok=True)
+        elif each.name != tracking.FOLDER:
+            shutil.rmtree(each, ignore_errors=True)
+    with suppress(OSError):
+        outputs.rmdir()
+
+
+def _carry_tracking(order: Order, emit: Emit) -> None:
+    try:
+        tracking.carry_over(order)
+    except OSError as error:
+        emit.note(f"what earlier attempts told TensorBoard could not be copied, so its run begins here: {error}")
 
 
 def result(trainer: Trainer, emit: Emit) -> dict[str, Any]:

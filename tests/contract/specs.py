@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import strategies as st
@@ -68,10 +69,14 @@ RETRIES = st.fixed_dictionaries(
 )
 OPTIMIZERS = st.lists(
     st.fixed_dictionaries(
-        {"id": SLUGS, "params": st.lists(st.sampled_from([r"\.quantiles$", ".*"]), max_size=2), "use": NAMES},
+        {
+            "id": SLUGS,
+            "params": st.lists(st.sampled_from([r"\.quantiles$", ".*"]), min_size=1, max_size=2),
+            "use": NAMES,
+        },
         optional={
             "args": ARGS,
-            "loss": st.none() | TEXT,
+            "loss": st.none(),
             "schedule": NAMES | st.fixed_dictionaries({"use": NAMES, "per": st.sampled_from(["step", "epoch"])}),
             "every": st.integers(1, 5),
             "clip": st.none() | st.floats(0.1, 10),
@@ -119,7 +124,7 @@ SPECS = st.fixed_dictionaries(
         "training": TRAINING,
         "optimizers": st.none() | OPTIMIZERS,
         "callbacks": st.lists(COMPONENTS, max_size=3),
-        "report_to": st.lists(TEXT, max_size=2),
+        "report_to": st.lists(st.sampled_from(["tensorboard", "wandb", "all"]), max_size=2),
         "code": st.fixed_dictionaries({"bundle": st.just("a" * 64)}, optional={"requires": st.lists(TEXT, max_size=2)}),
         "loop": st.fixed_dictionaries({"script": TEXT}, optional={"argv": st.lists(TEXT, max_size=2)}),
         "env": st.dictionaries(SLUGS, TEXT, max_size=2),
@@ -134,4 +139,10 @@ SPECS = st.fixed_dictionaries(
             },
         ),
     },
-)
+).map(lambda spec: _without_training_s_optimizer(spec) if spec.get("optimizers") else spec)
+
+
+def _without_training_s_optimizer(spec: dict[str, Any]) -> dict[str, Any]:
+    """Several optimizers have rates and schedules of their own."""
+    told = {name: value for name, value in spec.get("training", {}).items() if not name.startswith(("learning", "lr"))}
+    return {**spec, "training": told}

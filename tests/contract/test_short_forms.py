@@ -120,7 +120,7 @@ def test_a_checkpoint_that_is_no_jobs_is_refused_where_it_was_written(value):
 
 
 def test_a_copied_value_is_blamed_where_it_was_written():
-    assert places({**TOY, "training": {"report_to": "wandb"}}) == [("/training/report_to", "not_available_yet")]
+    assert places({**TOY, "training": {"report_to": "wand"}}) == [("/training/report_to", "unknown_choice")]
 
 
 @pytest.mark.parametrize(

@@ -109,9 +109,9 @@ def test_the_example_of_the_documentation_is_understood():
         },
         "retry": {"max_attempts": 3, "on": ["node_lost", "crashed", "stalled"]}, "resume_from": None,
     }  # fmt: skip
-    assert places(body) == [("/report_to", "not_available_yet")]
+    assert places(body) == []
     with everything_available():
-        spec = JobSpec.parse({key: value for key, value in body.items() if key != "report_to"})
+        spec = JobSpec.parse(body)
     assert spec.training.learning_rate == 2e-5
     assert spec.resources.time_limit == 4 * 3600
 

@@ -1,0 +1,154 @@
+"""Losses by name: torch's over a whole batch, however it is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from contract.errors import DatasetError
+from worker.build import load, registered
+from worker.catalogue import arguments_schema
+from worker.components import toy
+from worker.components.loss_kinds import OfLogits
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.testing import digest
+from worker.trainer.trainer import Trainer, set_seed
+
+LOGITS = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.2, -1.0], [2.0, 0.0, 0.0], [-1.0, 1.0, 0.0]])
+CLASSES = torch.tensor([0, 2, -100, 1])
+YES_NO = torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 1], [0, 1, 0]])
+NUMBERS = torch.linspace(-2, 2, 12).reshape(4, 3)
+WEIGHTS = [1.0, 2.0, 0.5]
+
+
+def _focal() -> Tensor:
+    costs = functional.cross_entropy(LOGITS, CLASSES, reduction="none")
+    return ((1 - torch.exp(-costs)) ** 2 * costs).sum() / 3
+
+
+CASES: list[tuple[str, dict[str, Any], Tensor, Tensor]] = [
+    ("cross_entropy", {}, CLASSES, functional.cross_entropy(LOGITS, CLASSES)),
+    ("cross_entropy", {"label_smoothing": 0.2}, CLASSES,
+     functional.cross_entropy(LOGITS, CLASSES, label_smoothing=0.2)),
+    ("cross_entropy", {"weights": WEIGHTS}, CLASSES,
+     functional.cross_entropy(LOGITS, CLASSES, torch.tensor(WEIGHTS), reduction="sum") / 3),
+    ("focal", {}, CLASSES, _focal()),
+    ("focal", {"gamma": 0.0}, CLASSES, functional.cross_entropy(LOGITS, CLASSES)),
+    ("bce", {}, YES_NO, functional.binary_cross_entropy_with_logits(LOGITS, YES_NO)),
+    ("bce", {"pos_weight": WEIGHTS}, YES_NO,
+     functional.binary_cross_entropy_with_logits(LOGITS, YES_NO, pos_weight=torch.tensor(WEIGHTS))),
+    ("mse", {}, NUMBERS, functional.mse_loss(LOGITS, NUMBERS)),
+    ("l1", {}, NUMBERS, functional.l1_loss(LOGITS, NUMBERS)),
+    ("huber", {"delta": 0.5}, NUMBERS, functional.huber_loss(LOGITS, NUMBERS, delta=0.5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "args", "labels", "expected"), CASES)
+def test_a_loss_is_torchs_over_the_whole_batch(
+    name: str, args: dict[str, Any], labels: Tensor, expected: Tensor
+) -> None:
+    assert load("losses", name)(**args)({"logits": LOGITS}, labels) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize(("name", "args", "labels", "expected"), CASES)
+def test_shares_of_a_window_add_up_to_the_whole(
+    name: str, args: dict[str, Any], labels: Tensor, expected: Tensor
+) -> None:
+    loss, count = load("losses", name)(**args), labels.ne(-100).sum()
+
+    shares = [loss({"logits": LOGITS[part]}, labels[part], count) for part in (slice(0, 1), slice(1, 4))]
+
+    assert float(sum(shares)) == pytest.approx(float(expected))
+
+
+def test_each_is_described() -> None:
+    for name in registered("losses"):
+        for argument, schema in arguments_schema(load("losses", name))["properties"].items():
+            assert schema.get("description"), f"{name} does not say what {argument} is"
+
+
+def test_a_class_that_does_not_count_gives_no_gradient() -> None:
+    logits = LOGITS.clone().requires_grad_()
+    load("losses", "focal")(gamma=1.5, weights=WEIGHTS)({"logits": logits}, CLASSES).backward()
+    assert logits.grad is not None
+    assert logits.grad[2].eq(0).all()
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "labels", "told"),
+    [
+        ("cross_entropy", {}, NUMBERS, "wants a class, a whole number"),
+        ("cross_entropy", {"weights": [1.0]}, CLASSES, "has 1 weights, and the model 3 classes"),
+        ("mse", {}, torch.ones(4), "compares number by number"),
+        ("bce", {}, None, "the batch has none"),
+    ],
+)
+def test_what_a_loss_cannot_compare_is_told(name: str, args: dict[str, Any], labels: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        load("losses", name)(**args)({"logits": LOGITS}, labels)
+
+
+def test_a_class_that_the_model_does_not_know_is_told_by_its_number() -> None:
+    with pytest.raises(DatasetError, match="labels has 7 at sample 3"):
+        load("losses", "cross_entropy")()({"logits": LOGITS}, torch.tensor([0, 1, 2, 7]))
+
+
+def test_a_column_of_one_is_compared_with_plain_numbers() -> None:
+    assert float(load("losses", "l1")()({"logits": torch.ones(3, 1)}, torch.zeros(3))) == 1.0
+
+
+@pytest.mark.parametrize(("name", "args", "told"), [
+    ("cross_entropy", {"label_smoothing": 2.0}, "label_smoothing"), ("focal", {"gamma": -1.0}, "gamma"),
+    ("huber", {"delta": 0.0}, "delta"),
+])  # fmt: skip
+def test_an_argument_out_of_range_is_told(name: str, args: dict[str, float], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        load("losses", name)(**args)
+
+
+def trained(folder: Path, batch: int, accumulate: int) -> Trainer:
+    set_seed(0)
+    args = TrainingArguments(
+        str(folder),
+        max_steps=6,
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulate,
+        train_sampling_strategy="sequential",
+        optim="sgd",
+        learning_rate=0.1,
+        logging_steps=1,
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    loss = load("losses", "focal")(weights=[1.0, 3.0, 0.5, 1.0])
+    # 44 samples: the last window of an epoch is smaller than the others.
+    trainer = Trainer(toy.mlp(), args, train_dataset=toy.classification(n=44), compute_loss_func=loss)
+    trainer.train()
+    return trainer
+
+
+def test_accumulating_is_the_same_as_one_large_batch(tmp_path: Path) -> None:
+    whole, cut = trained(tmp_path / "whole", 16, 1), trained(tmp_path / "cut", 4, 4)
+
+    losses = [[log["loss"] for log in one.state.log_history if "loss" in log] for one in (whole, cut)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    for one, other in zip(whole.model.parameters(), cut.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert digest(whole.model.state_dict()) != digest(toy.mlp().state_dict())
+
+
+def test_a_causal_models_logits_are_about_the_next_label() -> None:
+    logits, labels = torch.randn(2, 5, 3), torch.randint(0, 3, (2, 5))
+    loss = load("losses", "cross_entropy")()
+    assert isinstance(loss, OfLogits)
+    loss.shifts_labels = True
+
+    expected = functional.cross_entropy(logits[:, :-1].reshape(-1, 3), labels[:, 1:].reshape(-1))
+    assert loss({"logits": logits}, labels) == pytest.approx(float(expected))

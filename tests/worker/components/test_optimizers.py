@@ -1,0 +1,133 @@
+"""Optimizers and schedules by name: torch's and ours, described, and none of them forgotten."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from contract.learning_rules import NO_SCHEDULES, OVER_THE_RUN
+from contract.testing import make_spec
+from worker.build import load, registered
+from worker.catalogue import arguments_schema
+from worker.learning import named_optimizers
+from worker.trainer.named import NamedOptimizers
+from worker.trainer.names import SchedulerType
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "StepLR": {"step_size": 2},
+    "MultiStepLR": {"milestones": [2, 4]},
+    "ExponentialLR": {"gamma": 0.5},
+    "CosineAnnealingLR": {"T_max": 4},
+    "CosineAnnealingWarmRestarts": {"T_0": 3},
+    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.5, "step_size_up": 2},
+    "OneCycleLR": {"max_lr": 0.5, "num_training_steps": 8},
+    "cosine_with_min_lr": {"min_lr": 0.01, "num_training_steps": 8},
+    "cosine_warmup_with_min_lr": {"min_lr": 0.01, "num_training_steps": 8},
+    "warmup_stable_decay": {"num_decay_steps": 3, "num_training_steps": 8},
+    **{name: {"num_training_steps": 8} for name in ("linear", "cosine", "cosine_with_restarts", "polynomial")},
+}
+MADE_OF_OTHERS = {"LRScheduler"}
+
+
+@pytest.mark.parametrize("name", sorted(registered("optimizers")))
+def test_every_optimizer_lessens_a_loss(name: str) -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    optimizer = load("optimizers", name)([weight])
+    getattr(optimizer, "train", lambda: None)()
+    before = weight.detach().clone()
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        weight.square().sum().backward()
+        optimizer.step()
+
+    assert weight.square().sum() < before.square().sum()
+
+
+@pytest.mark.parametrize("group", ["optimizers", "schedules"])
+def test_every_argument_is_described(group: str) -> None:
+    for name in registered(group):
+        for argument, schema in arguments_schema(load(group, name))["properties"].items():
+            assert schema.get("description"), f"{name} does not say what {argument} is"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("adamw", "AdamW"), ("adam", "Adam"), ("sgd", "SGD"), ("rmsprop", "RMSprop"), ("adagrad", "Adagrad"),
+     ("adadelta", "Adadelta"), ("adamax", "Adamax"), ("nadam", "NAdam"), ("radam", "RAdam"), ("muon", "Muon")],
+)  # fmt: skip
+def test_what_is_left_out_is_as_torch_has_it(name: str, kind: str) -> None:
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+
+    ours, theirs = load("optimizers", name)([weight]), getattr(torch.optim, kind)([weight])
+
+    assert type(ours) is type(theirs)
+    assert ours.defaults == theirs.defaults
+
+
+@pytest.mark.parametrize("name", sorted(registered("schedules")))
+def test_every_schedule_moves_as_the_one_that_it_names(name: str) -> None:
+    args = NEEDED.get(name, {})
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.4, momentum=0.9)
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.4, momentum=0.9)
+    ours = load("schedules", name)(optimizer, **args)
+    theirs = _theirs(name, other, args)
+
+    for _ in range(8):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(other.param_groups[0]["lr"])
+        for one, schedule in ((optimizer, ours), (other, theirs)):
+            one.step()
+            schedule.step()
+
+
+def _theirs(name: str, optimizer: Any, args: dict[str, Any]) -> Any:
+    if name in set(SchedulerType):
+        from worker.trainer.schedules import get_scheduler
+
+        rest = {key: value for key, value in args.items() if key != "num_training_steps"}
+        return get_scheduler(name, optimizer, 0, args.get("num_training_steps", 8), rest)
+    total = {"total_steps": args["num_training_steps"]} if name == "OneCycleLR" else {}
+    rest = {key: value for key, value in args.items() if key != "num_training_steps"}
+    return getattr(lr_scheduler, name)(optimizer, **rest, **total)
+
+
+def test_every_schedule_there_is_has_a_component_or_a_reason() -> None:
+    """Register a new one in pyproject.toml, or say in contract/learning_rules.py why no spec can name it."""
+    torchs = {
+        name
+        for name, each in vars(lr_scheduler).items()
+        if isinstance(each, type) and issubclass(each, lr_scheduler.LRScheduler) and not name.startswith("_")
+    }
+    assert {*torchs, *SchedulerType} - MADE_OF_OTHERS == set(registered("schedules")) | set(NO_SCHEDULES)
+
+
+def test_those_that_fall_over_the_run_are_those_that_ask_how_long_it_is() -> None:
+    asks = {
+        name
+        for name in registered("schedules")
+        if "num_training_steps" in inspect.signature(load("schedules", name)).parameters
+    }
+    assert asks == OVER_THE_RUN
+
+
+def test_a_schedule_over_the_run_ends_where_its_optimizer_has_made_its_last_step() -> None:
+    spec = make_spec(optimizers=[
+        {"id": "slow", "params": ["weight"], "use": "sgd", "args": {"lr": 1.0}, "schedule": "linear", "every": 3},
+        {"id": "other", "params": ["bias"], "use": "sgd", "args": {"lr": 1.0},
+         "schedule": {"use": "linear", "args": {"num_training_steps": 4}, "per": "epoch"}},
+    ])  # fmt: skip
+    model = torch.nn.Linear(2, 1)
+    optimizer = NamedOptimizers(model, named_optimizers(spec.optimizers, load))
+    schedule = optimizer.make_schedule(12)
+
+    for _ in range(12):
+        optimizer.backward(model(torch.ones(1, 2)).sum())
+        optimizer.step()
+        schedule.step()
+    schedule.begin_epoch(2)
+
+    assert schedule.get_last_lr() == [0.0, 0.5]
