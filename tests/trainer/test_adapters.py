@@ -194,3 +194,11 @@ def test_an_adapter_of_another_kind_is_refused_by_name(tmp_path: Path, runs: Any
     trainer(footplate, tmp_path, num_train_epochs=1, save_only_model=True).train()
     with pytest.raises(ValueError, match="holds a model only, as save_only_model asked for"):
         trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+
+
+def test_adapters_that_are_computed_as_they_are_saved_are_refused_in_pieces() -> None:
+    tuned = peft.get_peft_model(sides.gpt(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))  # type: ignore[arg-type]
+
+    adapters.require_places(causal_lm(), "Fsdp")
+    with pytest.raises(ValueError, match=r"'default', a PROMPT_TUNING, .* Fsdp cuts a model into pieces: .* with DDP"):
+        adapters.require_places(tuned, "Fsdp")

@@ -51,13 +51,18 @@ def save_rest(model: nn.Module, folder: Path, state: dict[str, Any] | None = Non
 
 
 def _rest(model: nn.Module, state: dict[str, Any] | None = None) -> dict[str, Tensor]:
-    held = set()
-    for name in _names(model):
-        held |= {each.data_ptr() for each in _of(model, name).values()}
-    trained = {name for name, each in model.named_parameters() if each.requires_grad and each.data_ptr() not in held}
-    state, own = model.state_dict() if state is None else state, model.state_dict()
-    changing = trained | {name for name, _ in model.named_buffers() if name in own and own[name].data_ptr() not in held}
-    return {name: state[name] for name in sorted(changing)}
+    own = model.state_dict()
+    held = {_place(each) for name in _names(model) for each in _of(model, name, own).values()}
+    trained = {name for name, each in model.named_parameters() if each.requires_grad}
+    changing = trained | {name for name, _ in model.named_buffers() if name in own}
+    state = own if state is None else state
+    return {name: state[name] for name in sorted(changing) if _place(own[name]) not in held}
+
+
+def _place(tensor: Tensor) -> int:
+    """In memory: of what this process has of it, which may be nothing."""
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local.data_ptr() or id(tensor)
 
 
 def load(model: nn.Module, folder: Path) -> None:
@@ -65,24 +70,60 @@ def load(model: nn.Module, folder: Path) -> None:
     from peft.utils import set_peft_model_state_dict
 
     for name in _names(model):
-        path = (folder if name == "default" else folder / name) / WEIGHTS
-        if not path.is_file():
-            raise CheckpointCorrupt(f"{folder.name}: {path.relative_to(folder)} is missing")
-        stored, own = load_file(path), _of(model, name)
-        if getattr(model, "_hf_peft_config_loaded", False):
-            # transformers writes what peft would have; the model has no such hull.
-            stored = {key.removeprefix("base_model.model."): value for key, value in stored.items()}
-        wrong = sorted(stored.keys() ^ own.keys())
-        wrong += [key for key in stored if key in own and stored[key].shape != own[key].shape]
-        if wrong:
-            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-            raise ValueError(
-                f"{folder.name} is of another adapter, or of another model: {', '.join(wrong[:3])}{more} are missing "
-                "on one side or have another shape"
-            )
-        set_peft_model_state_dict(model, stored, adapter_name=name)
+        set_peft_model_state_dict(model, _stored(model, name, folder, _of(model, name)), adapter_name=name)
     if (folder / REST).is_file():
         model.load_state_dict(load_file(folder / REST), strict=False)
+
+
+def read(model: nn.Module, folder: Path) -> dict[str, Tensor]:
+    """What the folder holds, under the names of the model's own state: whole, for who has a piece of each."""
+    found: dict[str, Tensor] = {}
+    for name in _names(model):
+        places = places_of(model, name)
+        stored = _stored(model, name, folder, _of(model, name, model.state_dict()))
+        found |= {places[key]: value for key, value in stored.items()}
+    return found | (load_file(folder / REST) if (folder / REST).is_file() else {})
+
+
+def places_of(model: nn.Module, name: str) -> dict[str, str]:
+    """Where in the model's own state an adapter's tensors are, by their names in peft's file."""
+    own = model.state_dict()
+    places = {id(value): each for each, value in own.items()}
+    of_adapter = _of(model, name, own)
+    return {key: places[id(value)] for key, value in of_adapter.items() if id(value) in places}
+
+
+def require_places(model: nn.Module, strategy: str) -> None:
+    """Some kinds of adapters are computed as they are saved, which needs all of them in one process."""
+    if not are_in(model):
+        return
+    for name in _names(model):
+        if len(places_of(model, name)) < len(_of(model, name, model.state_dict())):
+            kind = getattr(model.peft_config[name], "peft_type", None)  # type: ignore[index]
+            raise ValueError(
+                f"the adapter {name!r}, a {getattr(kind, 'value', kind)}, is computed as it is saved, and {strategy} "
+                "cuts a model into pieces: train it with DDP or in one process"
+            )
+
+
+def _stored(model: nn.Module, name: str, folder: Path, own: dict[str, Tensor]) -> dict[str, Tensor]:
+    path = (folder if name == "default" else folder / name) / WEIGHTS
+    if not path.is_file():
+        raise CheckpointCorrupt(f"{folder.name}: {path.relative_to(folder)} is missing")
+    stored = load_file(path)
+    if getattr(model, "_hf_peft_config_loaded", False):
+        # transformers writes what peft would have; the model has no such hull.
+        stored = {key.removeprefix("base_model.model."): value for key, value in stored.items()}
+    wrong = sorted(stored.keys() ^ own.keys())
+    # Of one that DeepSpeed has cut, nothing is here that has a shape.
+    wrong += [key for key in stored if key in own and own[key].numel() and stored[key].shape != own[key].shape]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(
+            f"{folder.name} is of another adapter, or of another model: {', '.join(wrong[:3])}{more} are missing "
+            "on one side or have another shape"
+        )
+    return stored
 
 
 def merged(model: nn.Module) -> nn.Module:
@@ -97,8 +138,8 @@ def _names(model: Any) -> list[str]:
     return list(model.peft_config)
 
 
-def _of(model: Any, name: str) -> dict[str, Tensor]:
+def _of(model: Any, name: str, state: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
     """One adapter's tensors, under the names that peft's file has."""
     from peft.utils import get_peft_model_state_dict
 
-    return get_peft_model_state_dict(model, adapter_name=name)  # type: ignore[no-any-return]
+    return get_peft_model_state_dict(model, state_dict=state, adapter_name=name)  # type: ignore[no-any-return]

@@ -294,7 +294,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, folder: Path) -> None:
     """Loads the weights in place. Of a model with adapters a checkpoint holds the adapters only."""
-    if adapters.are_in(model) and weights.file_in(folder) is None:
+    if _holds_adapters_only(model, folder):
         return adapters.load(model, folder)
     model.load_state_dict(read_weights(model, folder), strict=False)
     return None
@@ -302,6 +302,8 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 
 def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     """By name. Names that are tied to a stored one need not be there; others must."""
+    if _holds_adapters_only(model, folder):
+        return adapters.read(model, folder)
     stored, own = weights.read(folder), model.state_dict()
     there = {_address(own[name]) for name in stored if name in own}
     wrong = [name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in there]
@@ -313,6 +315,10 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
             "shape"
         )
     return stored
+
+
+def _holds_adapters_only(model: nn.Module, folder: Path) -> bool:
+    return adapters.are_in(model) and weights.file_in(folder) is None
 
 
 def _address(tensor: Tensor) -> int:

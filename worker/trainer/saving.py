@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from contract.errors import CheckpointCorrupt
-from worker.trainer import adapters
+from worker.trainer import adapters, holding
 from worker.trainer import checkpoint as files
 from worker.trainer.background import copied
 from worker.trainer.parts import Parts
@@ -86,6 +86,13 @@ class Saving(Parts):
 
     def save_merged_model(self, output_dir: str) -> None:
         """The model with peft's adapters worked into its weights, as if it never had any. Ours keeps them."""
+        if not self.strategy.holds_whole:
+            raise ValueError(
+                f"{type(self.strategy).__name__} has cut the model into pieces, and adapters are merged where all of "
+                "it is: save_model here, and save_merged_model in one process that has loaded what it saved"
+            )
+        if not self.args.should_save:
+            return
         whole, folder = adapters.merged(self.model), Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         save_pretrained: Any = getattr(whole, "save_pretrained", None)
@@ -262,7 +269,9 @@ def _progress(trainer: Saving) -> dict[str, Any]:
         return told
     places = {"places": trainer._epoch.places()} if trainer._epoch is not None else {}
     rngs = strategy.peers.everyone({**files.rng_state(), **places})
+    held = holding.held(trainer.callback_handler.callbacks)
     return {
+        **({holding.FILE: held} if held else {}),
         **({} if strategy.scale is None else {files.SCALER: strategy.scale.state_dict()}),
         files.OPTIMIZER: strategy.optimizer_state(trainer.optimizer),
         files.SCHEDULER: trainer.lr_scheduler.state_dict(),
@@ -338,6 +347,7 @@ def load_state(trainer: Saving, folder: Path) -> TrainerState:
         mine = stored.get(type(callback).__name__)
         if mine and hasattr(callback, "state"):
             vars(callback).update(mine.pop(0)["attributes"])
+    holding.restore(trainer.callback_handler.callbacks, trainer.strategy.peers.first(lambda: holding.read(folder)))
     return state
 
 

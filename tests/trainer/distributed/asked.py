@@ -80,10 +80,22 @@ def conformance(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, An
     return asked
 
 
+_ADAPTED = {"text": True, "lora": True, "max_steps": 4}
+ADAPTERS: dict[str, dict[str, Any]] = {
+    **{
+        f"{strategy}: adapters": {"run": "resumed", "name": f"{strategy}-lora", "at": 2, **_ADAPTED, **values}
+        for strategy, values in STRATEGIES.items()
+        if strategy != "ddp"
+    },
+    "ddp: adapters": {"run": "trained", "name": "ddp-lora", **_ADAPTED},
+    "ddp: merged": {"run": "merged", "name": "ddp-merged"},
+    "fsdp 2: merged": {"run": "merged", "name": "fsdp-merged", "fsdp": True},
+}
+
 ENDS: dict[str, dict[str, Any]] = {
     "everywhere": {"run": "failed_everywhere"},
     "on one": {"run": "failed_on_one"},  # and then there are no lines any more
 }
 
-ASKED = {**DDP, **conformance(STRATEGIES), **ENDS}
+ASKED = {**DDP, **conformance(STRATEGIES), **ADAPTERS, **ENDS}
 ASKED_OF_ZERO = conformance(ZERO)

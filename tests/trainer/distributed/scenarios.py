@@ -52,6 +52,7 @@ def _trainer(
     named: bool = False,
     dropout: float = 0.0,
     stream: bool = False,
+    lora: bool = False,
     callbacks: tuple[Any, ...] = (),
     kind: type[Trainer] = Trainer,
     options: dict[str, Any] | None = None,
@@ -91,6 +92,8 @@ def _trainer(
         if text
         else toy.mlp(hidden=16)
     )
+    if lora:
+        made = adapted(made)
     data = (lambda n, seed: toy.text(n=n, length=16, seed=seed)) if text else _points
     trainer = kind(
         made,
@@ -102,6 +105,16 @@ def _trainer(
         **options,
     )
     return trainer, events
+
+
+def adapted(model: nn.Module) -> nn.Module:
+    """Adapters of a rank that two processes cannot share evenly, a norm that is trained beside them."""
+    import peft
+
+    config = peft.LoraConfig(r=3, lora_dropout=0.1, target_modules=["query_key_value"], modules_to_save=["norm"])
+    made: nn.Module = peft.get_peft_model(model, config)  # type: ignore[arg-type]
+    made.base_model.model.blocks[0].norm_feed.requires_grad_(True)  # type: ignore[union-attr, index]
+    return made
 
 
 class LogitsForCausalLM(nn.Module):
@@ -200,6 +213,15 @@ def resumed(folder: Path, *, name: str, at: int, **values: Any) -> dict[str, Any
     first = trained(folder, name=name, stop_at=at, **values)
     rest = trained(folder, name=name, resume=True, **values)
     return {"whole": whole, "first": first, "rest": rest}
+
+
+def merged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
+    """Adapters worked into the weights."""
+    trainer, _ = _trainer(folder, name=name, text=True, lora=True, max_steps=1, **values)
+    trainer.train()
+    trainer.save_merged_model(str(folder / name / "merged"))
+    trainer.strategy.peers.wait()
+    return {"files": sorted(path.name for path in (folder / name / "merged").iterdir())}
 
 
 def evaluated(folder: Path, *, name: str, samples: int = 21, **values: Any) -> dict[str, Any]:

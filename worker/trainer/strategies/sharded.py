@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from worker.trainer import adapters
 from worker.trainer import checkpoint as files
 from worker.trainer.named import NamedOptimizers
 from worker.trainer.strategies import shards
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 class Sharded(Ddp):
     generates_in_step = True
+    holds_whole = False
     _gathered: dict[str, Tensor] | None = None
 
     def place(self, model: nn.Module) -> nn.Module:
@@ -38,6 +40,7 @@ class Sharded(Ddp):
                 f"several named optimizers send losses to parameters one by one, and {type(self).__name__.lower()} "
                 "shares these out among processes: use DDP, or one optimizer"
             )
+        adapters.require_places(model, type(self).__name__)
         names = {id(each): name for name, each in model.named_parameters(remove_duplicate=False)}
         wrapped = self._wrap(model)
         pieces = dict(model.named_parameters(remove_duplicate=False))
@@ -67,10 +70,10 @@ class Sharded(Ddp):
     # Files
 
     def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
-        """In the main process; the others have helped."""
-        return (
-            self._gathered if self._gathered is not None else gathered(model.state_dict(), keep=self.args.should_save)
-        )
+        """In the main process; the others have helped. Of a model with adapters, what of it changes."""
+        if self._gathered is not None:
+            return self._gathered
+        return gathered(adapters.to_copy(model), keep=self.args.should_save)
 
     @contextmanager
     def gathered(self, model: nn.Module) -> Iterator[None]:

@@ -40,6 +40,8 @@ class Single:
     """By what a loss is multiplied that is already a share of all processes' items: gradients are their mean."""
     writes_shards = False
     """A checkpoint holds each process's pieces, instead of the whole that the main process has gathered."""
+    holds_whole = True
+    """Each process has all of the model."""
     generates_in_step = False
     """A model in pieces needs every process in every forward, also where its own text has ended."""
 

@@ -1,0 +1,53 @@
+"""Models with adapters, cut into pieces: they train, resume, and are read by one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.conftest import Results
+from worker.components import toy
+from worker.trainer import adapters
+from worker.trainer import checkpoint as files
+
+CUT = ["fsdp 2", "fsdp 2 in pieces"]
+
+
+@pytest.mark.parametrize("strategy", CUT)
+def test_adapters_of_a_model_in_pieces_resume_to_the_last_bit(came: Results, strategy: str) -> None:
+    whole_copies = came("ddp: adapters")
+    for each, expected in zip(came(f"{strategy}: adapters"), whole_copies, strict=True):
+        assert "error" not in each, each.get("trace")
+        assert each["whole"]["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        assert each["first"]["losses"] + each["rest"]["losses"] == each["whole"]["losses"]
+        assert each["rest"]["weights"] == each["whole"]["weights"]
+
+
+@pytest.mark.parametrize("strategy", CUT)
+def test_one_process_reads_what_processes_have_saved_of_adapters(came: Results, folder: Path, strategy: str) -> None:
+    saved: dict[str, Any] = came(f"{strategy}: adapters")[0]["first"]["weights"]
+    checkpoint = folder / f"{strategy}-lora" / "checkpoint-2"
+    model = scenarios.adapted(toy.gpt(layers=2, heads=2, width=16, context=16))
+
+    if files.is_in_pieces(checkpoint):
+        from worker.trainer.strategies import shards
+
+        shards.load_model(model, checkpoint)
+    else:
+        assert {"adapter_model.safetensors", adapters.REST} <= {path.name for path in checkpoint.iterdir()}
+        files.load_weights(model, checkpoint)
+
+    held = {name: each.flatten().tolist() for name, each in model.state_dict().items()}
+    assert any("lora_B" in name for name in saved)
+    assert any("norm_feed" in name for name in saved), "what is trained beside the adapters is saved too"
+    assert {name: held[name] for name in saved} == saved
+
+
+def test_adapters_are_merged_by_the_main_process_and_where_the_whole_is(came: Results) -> None:
+    assert [each["files"] for each in came("ddp: merged")] == [["model.safetensors"]] * 2
+    for each in came("fsdp 2: merged"):
+        assert "Fsdp has cut the model into pieces" in each["error"]
+        assert "save_merged_model in one process" in each["error"]
