@@ -11,6 +11,7 @@ JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
 ClaimId = NewType("ClaimId", str)
 CheckpointId = NewType("CheckpointId", str)
+KeyId = NewType("KeyId", str)
 Fence = NewType("Fence", int)
 
 _ID = re.compile(r"[a-z]{2,5}_[0-9a-f]{32}")
@@ -39,6 +40,10 @@ def new_claim_id() -> ClaimId:
 
 def new_checkpoint_id() -> CheckpointId:
     return CheckpointId("ckpt_" + uuid7())
+
+
+def new_key_id() -> KeyId:
+    return KeyId("key_" + uuid7())
 
 
 def is_id(text: str, prefix: str) -> bool:

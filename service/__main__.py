@@ -83,7 +83,7 @@ async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool)
         db=db,
         tail=tail,
         catalogues=catalogues,
-        gatekeeper=Gatekeeper(settings),
+        gatekeeper=Gatekeeper(settings, db),
         meters=Meters(),
         pipe=pipe,
         poke=control.poke if control else pipe.poke,
@@ -92,9 +92,11 @@ async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool)
     server = Server(create_app(services), settings, listen(settings), on_stop=tail.close)
     pipe.start(listens=True, control=control.numbers if control else None)
     await catalogues.start()
+    await services.gatekeeper.keyring.start()
     try:
         return await _until_stopped(server.serve(), server.stop, control)
     finally:
+        await services.gatekeeper.keyring.close()
         await catalogues.close()
         await pipe.close()
 

@@ -17,12 +17,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from contract.errors import FootplateError, Unauthorized
+from contract.errors import FootplateError, Unavailable
 from contract.ids import new_job_id, uuid7
 from service import problems
-from service.api import browsing, history, jobs, listing, nodes, openapi, outputs, stream, system, verbs
-from service.auth import Credentials
+from service.api import browsing, history, jobs, keys, listing, nodes, openapi, outputs, stream, system, verbs
+from service.auth import Credentials, ForeignPage, subprotocol_of
+from service.callers import CALLER, READS, SUBMITS
 from service.deps import Services
+from service.problems import BadHost
+from service.server import SOCKET, close_reason
 
 log = logging.getLogger("footplate.api")
 
@@ -35,7 +38,8 @@ SECURITY_HEADERS = [
 NO_STORE = (b"cache-control", b"no-store")
 SUBPROTOCOL = "footplate.subprotocol"
 _JOB_PATH = len("/jobs/") + len(new_job_id())
-_QUICK = {"POST": "/jobs", "GET": "/jobs/{job}"}
+_QUICK = {"POST": ("/jobs", SUBMITS), "GET": ("/jobs/{job}", READS)}
+_CLOSE_CODES = {401: 4401, 403: 4403, 404: 4404, 422: 4400, 429: 4429}
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 
 
@@ -47,7 +51,7 @@ def create_app(services: Services) -> ASGIApp:
     app.state.services = services
     problems.install(app)
     # The busiest first: routes are tried in order.
-    for part in (jobs, verbs, history, stream, listing, outputs, nodes, system, openapi, browsing):
+    for part in (jobs, verbs, history, stream, listing, outputs, nodes, keys, system, openapi, browsing):
         # As they are: a router that is included is matched through a second one, at twice the cost.
         app.router.routes.extend(part.router.routes)
     app.router.default = problems.nothing_here
@@ -85,11 +89,13 @@ class Guard:
             await send(message)
 
         try:
-            self.services.gatekeeper.check_request(scope["method"], scope["path"], given)
+            check = self.services.gatekeeper.check_request
+            scope[CALLER] = check(scope["method"], scope["path"], scope["query_string"], given)
             if (quick := _quick(scope)) is None:
                 await self.app(scope, receive, guarded)
             else:
-                scope["app"], scope["route"] = self.app, _QUICK[scope["method"]]
+                scope["app"], (scope["route"], needed) = self.app, _QUICK[scope["method"]]
+                scope[CALLER].require(needed)
                 response = await quick(Request(scope, receive))
                 await response(scope, receive, guarded)
         except FootplateError as error:
@@ -102,23 +108,30 @@ class Guard:
             self.services.meters.answered(scope["method"], _route(scope), status, perf_counter() - started)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A foreign page is refused before the handshake; who has no key learns so by a close code."""
+        """A foreign page is refused before the handshake; all else is told by a close code, which browsers see."""
         given = Credentials.of(scope["headers"])
         _request_id(scope, given)
-        gatekeeper = self.services.gatekeeper
+        gatekeeper, connection = self.services.gatekeeper, scope["extensions"][SOCKET]["connection"]
+        offered = scope["subprotocols"]
         try:
             gatekeeper.check_origin(given)
-            scope[SUBPROTOCOL] = gatekeeper.check_socket(scope["query_string"], scope["subprotocols"], given)
-        except Unauthorized as error:
-            await receive()
-            offered = scope["subprotocols"]
-            await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None, "headers": []})
-            await send({"type": "websocket.close", "code": 4401, "reason": error.message})
-        except FootplateError as error:
+            caller = scope[CALLER] = await gatekeeper.check_socket(scope["query_string"], offered, given)
+            caller.standing.require_room()
+        except (BadHost, ForeignPage) as error:
             await receive()
             await problems.of_error(scope, error)(scope, receive, send)
+        except FootplateError as error:
+            await receive()
+            await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None, "headers": []})
+            await send({"type": "websocket.close", "code": _close_code(error), "reason": close_reason(error.message)})
         else:
-            await self.app(scope, receive, send)
+            scope[SUBPROTOCOL] = subprotocol_of(offered)
+            with caller.standing.holding(partial(connection.cut, 4401, "this key was deleted, or has expired")):
+                await self.app(scope, receive, send)
+
+
+def _close_code(error: FootplateError) -> int:
+    return 1012 if isinstance(error, Unavailable) else _CLOSE_CODES.get(error.status, 4400)
 
 
 def _route(scope: Scope) -> str:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import hmac
+import re
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import sha256
-from urllib.parse import parse_qs, urlsplit
+from dataclasses import dataclass, replace
+from functools import partial
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
-from contract.errors import Forbidden, Unauthorized
-from service.problems import BadHost
+from contract.errors import Forbidden, Problem, Unauthorized
+from service.callers import EVERYWHERE, NOBODY, READS, Caller, Scope
+from service.keyring import MARK, Keyring
+from service.problems import BadHost, InvalidQuery
 from service.settings import ServiceSettings
+from service.store import keys
+from service.store.database import Database
+from service.store.rows import TicketRow
+from service.store.times import now_ms
 
 OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/docs"})
 """Answered without a key: what says nothing about jobs. The page asks its user for one."""
@@ -23,6 +29,15 @@ KEY_SUBPROTOCOL = "footplate.key."
 TICKET_SECONDS = 30
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+KEY_NAMES = frozenset({"key", "api_key", "apikey", "api-key", "token", "access_token", "authorization"})
+"""What people call the query parameter that would carry a key. There is none."""
+LOCAL = Caller("", EVERYWHERE, frozenset({Scope.ADMIN}))
+"""Who asks where nobody is asked for a key: whoever is on this machine."""
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class ForeignPage(Forbidden):
+    """Told before a socket's handshake: a page that may not ask learns nothing else."""
 
 
 @dataclass(slots=True)
@@ -50,27 +65,40 @@ class Credentials:
 
 
 class Gatekeeper:
-    """Raises what the request lacks; returns when it may pass."""
+    """Raises what the request lacks; returns who asks when it may pass."""
 
-    def __init__(self, settings: ServiceSettings) -> None:
-        self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
+    def __init__(self, settings: ServiceSettings, db: Database) -> None:
+        self._db = db
+        self.keyring = Keyring(settings, db)
         self._origins = frozenset(one.strip().rstrip("/") for one in settings.allowed_origins.split(",") if one.strip())
-        self._names = LOOPBACK_NAMES | {settings.host} if self._key is None else None
-        self._tickets = Tickets(self._key) if self._key else None
+        self._names = None if self.needs_key else LOOPBACK_NAMES | {settings.host}
 
     @property
     def needs_key(self) -> bool:
-        return self._key is not None
+        return self.keyring.is_in_force
 
-    def check_request(self, method: str, path: str, given: Credentials) -> None:
+    def check_request(self, method: str, path: str, query: bytes, given: Credentials) -> Caller:
         self._check_host(given)
         if given.origin and method not in SAFE_METHODS:
             self.check_origin(given)
-        if self._key is None or path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
-            return
-        scheme, _, key = given.authorization.partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self._key):
-            raise _no_key(given.authorization)
+        if is_open(path):
+            return NOBODY
+        return self._caller(query, given)
+
+    def _caller(self, query: bytes, given: Credentials) -> Caller:
+        if query:
+            refuse_keys_in(query)
+        caller = self._bearer(given.authorization) if self.needs_key else LOCAL
+        caller.standing.count(time.monotonic())
+        return caller.about(_project_in(query)) if b"project" in query else caller
+
+    def _bearer(self, authorization: bytes) -> Caller:
+        if not authorization:
+            raise Unauthorized("this needs a key", hint="send it as 'Authorization: Bearer <key>'")
+        scheme, _, key = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise Unauthorized("this is no bearer key", hint="send it as 'Authorization: Bearer <key>'")
+        return self.keyring.caller(key.strip())
 
     def check_origin(self, given: Credentials) -> None:
         """A page of another site must not act for the user whose browser shows it. Programs send no Origin."""
@@ -80,25 +108,39 @@ class Gatekeeper:
         origin, host = given.origin.decode("latin-1"), given.host.decode("latin-1")
         if origin.rstrip("/") not in self._origins and urlsplit(origin).netloc.lower() != host.lower():
             hint = "list it in FOOTPLATE_ALLOWED_ORIGINS if that page is yours"
-            raise Forbidden(f"a page from {origin!r} may not act on this service", hint=hint)
+            raise ForeignPage(f"a page from {origin!r} may not act on this service", hint=hint)
 
-    def check_socket(self, query: bytes, subprotocols: Sequence[str], given: Credentials) -> str | None:
-        """The subprotocol to accept with."""
+    async def check_socket(self, query: bytes, subprotocols: Sequence[str], given: Credentials) -> Caller:
+        """By the header; or, from a browser, which cannot send one with a socket, by a subprotocol or a ticket."""
         offered = next((one for one in subprotocols if one.startswith(KEY_SUBPROTOCOL)), None)
-        chosen = SUBPROTOCOL if SUBPROTOCOL in subprotocols else offered
-        if self._key is None:
-            return chosen
-        if offered and hmac.compare_digest(offered.removeprefix(KEY_SUBPROTOCOL).encode(), self._key):
-            return chosen
+        if offered and self.needs_key:
+            given = replace(given, authorization=b"Bearer " + offered.removeprefix(KEY_SUBPROTOCOL).encode())
         ticket = parse_qs(query.decode("latin-1")).get("ticket", [""])[0]
-        if ticket and self._tickets and self._tickets.redeem(ticket):
-            return chosen
-        self.check_request("GET", "", given)
-        return chosen
+        if ticket and self.needs_key and not given.authorization:
+            refuse_keys_in(query)
+            caller = (await self._holder(ticket)).about(_project_in(query))
+        else:
+            caller = self._caller(query, given)
+        caller.require(READS)
+        return caller
 
-    def ticket(self) -> str:
-        """Good for one socket within half a minute. Without a key nobody needs one, and an empty one is as good."""
-        return self._tickets.issue() if self._tickets else ""
+    async def ticket(self, caller: Caller) -> str:
+        """Good for one socket within half a minute, in the caller's project, to read. Without keys nobody needs one,
+        and an empty one is as good."""
+        if not self.needs_key:
+            return ""
+        secret, now = secrets.token_hex(32), now_ms()
+        row = TicketRow(keys.digest(secret), caller.key, caller.project, now + TICKET_SECONDS * 1000)
+        await self._db.write(partial(keys.insert_ticket, row=row, now=now))
+        return secret
+
+    async def _holder(self, ticket: str) -> Caller:
+        row = await self._db.write(partial(keys.take_ticket, hash_=keys.digest(ticket), now=now_ms()))
+        if row is None:
+            raise Unauthorized("this ticket was used, or is too old", hint="POST /tickets makes another")
+        holder = self.keyring.caller_of(row.key_id)
+        holder.standing.count(time.monotonic())
+        return replace(holder, reach=row.project, scopes=frozenset({Scope.READ}), asked=None)
 
     def _check_host(self, given: Credentials) -> None:
         if self._names is None:
@@ -111,32 +153,33 @@ class Gatekeeper:
             )
 
 
-class Tickets:
-    """Signed with the key, so that any API process takes them; each process takes one once."""
+def is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
-    def __init__(self, key: bytes) -> None:
-        self._secret = sha256(b"footplate ticket" + key).digest()
-        self._used: dict[str, int] = {}
 
-    def issue(self, now: float | None = None) -> str:
-        until = int((time.time() if now is None else now) + TICKET_SECONDS)
-        text = f"{until:x}-{secrets.token_hex(16)}"
-        return f"{text}-{self._sign(text)}"
+def subprotocol_of(offered: Sequence[str]) -> str | None:
+    """What to accept a socket with: `footplate`, which says nothing, before the one that carries a key."""
+    if SUBPROTOCOL in offered:
+        return SUBPROTOCOL
+    return next((one for one in offered if one.startswith(KEY_SUBPROTOCOL)), None)
 
-    def redeem(self, ticket: str, now: float | None = None) -> bool:
-        text, _, signature = ticket.rpartition("-")
-        if not hmac.compare_digest(signature.encode(), self._sign(text).encode()):
-            return False
-        moment = time.time() if now is None else now
-        self._used = {one: until for one, until in self._used.items() if until >= moment}
-        until = int(text.partition("-")[0], 16)
-        if until < moment or text in self._used:
-            return False
-        self._used[text] = until
-        return True
 
-    def _sign(self, text: str) -> str:
-        return hmac.new(self._secret, text.encode(), sha256).hexdigest()
+def refuse_keys_in(query: bytes) -> None:
+    """Whatever else is wrong: who did it once should hear it at once."""
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name.lower() in KEY_NAMES or value.startswith(f"{MARK}_"):
+            detail = "a key never goes into a URL: proxies, logs and histories keep URLs"
+            hint = "send it as 'Authorization: Bearer <key>', or open a browser's socket with a ticket of POST /tickets"
+            raise InvalidQuery([Problem(f"/query/{name}", "key_in_url", detail, hint)])
+
+
+def _project_in(query: bytes) -> str | None:
+    found = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("project")
+    if found is None:
+        return None
+    if not _PROJECT.fullmatch(found[0]):
+        raise InvalidQuery([Problem("/query/project", "invalid_parameter", "is no name of a project")])
+    return found[0]
 
 
 def _hostname(host: str) -> str:
@@ -144,9 +187,3 @@ def _hostname(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
-
-
-def _no_key(authorization: bytes) -> Unauthorized:
-    if not authorization:
-        return Unauthorized("this needs a key", hint="send it as 'Authorization: Bearer <key>'")
-    return Unauthorized("this key is not one of ours", hint="send the right one as 'Authorization: Bearer <key>'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Path as PathParameter
@@ -23,7 +23,8 @@ from contract.errors import InvalidSpec, NotFound, Problem, did_you_mean
 from contract.explain import explain, kind_of
 from contract.ids import JobId, is_id
 from service.api.catalogue import Catalogues
-from service.auth import Gatekeeper
+from service.auth import Gatekeeper, is_open
+from service.callers import CALLER, NOBODY, Caller, needed_by
 from service.events.tail import Tail
 from service.pipe import Numbers, Pipe
 from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, invalid_query
@@ -50,8 +51,13 @@ class Services:
     """Tells control that something waits. Never blocks; may be lost, because control looks by itself."""
     control: Callable[[], Awaitable[Numbers | None]]
     """What the control process has counted; None where none works."""
-    project: str = "default"
-    """Whose jobs are seen. Keys will say so; the bootstrap key is the default project's."""
+    caller: Caller = NOBODY
+    """Who asks: of a request, that is; see services_of."""
+
+    @property
+    def project(self) -> str:
+        """Whose things are seen and changed: statements are asked for them by it."""
+        return self.caller.project
 
     def changed(self, job: JobId) -> None:
         """A verb wrote: readers look again, and control does."""
@@ -61,8 +67,9 @@ class Services:
 
 
 def services_of(connection: HTTPConnection) -> Services:
+    """As this request's caller has them."""
     found: Services = connection.app.state.services
-    return found
+    return replace(found, caller=connection.scope[CALLER])
 
 
 JobPath = Annotated[str, PathParameter(description="A job's id.", examples=["job_019a9d0c5f7e7c6d8a53e0a1b2c3d4e5"])]
@@ -118,13 +125,19 @@ async def read_model(request: Request, model: type[Body]) -> Body:
 
 
 class StrictRoute(APIRoute):
-    """Refuses query parameters that it does not know, and those given twice: nothing is silently ignored."""
+    """Asks for the scope that the route needs. Refuses query parameters that it does not know, and those given twice:
+    nothing is silently ignored."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         known = [one.alias for one in get_flat_params(self.dependant) if isinstance(one.field_info, Query)]
+        needed = None if is_open(self.path) else needed_by(self.endpoint, self.methods or ())
+        if needed is not None and "project" not in known:
+            known.append("project")
 
         async def strict(request: Request) -> Response:
+            if needed is not None:
+                request.scope[CALLER].require(needed)
             if request.scope["query_string"]:
                 given = request.query_params.multi_items()
                 refuse_unknown([name for name, _ in given], known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -56,6 +57,16 @@ class BadHost(FootplateError):
     title = "Not a name of this service"
 
 
+class TooManyRequests(FootplateError):
+    code = "too_many_requests"
+    status = 429
+    title = "Too many requests"
+
+    def __init__(self, message: str, *, wait_seconds: float = 1.0) -> None:
+        self.retry_after_seconds = max(1, ceil(wait_seconds))
+        super().__init__(message, hint=f"try again in {self.retry_after_seconds} s")
+
+
 class RangeNotSatisfiable(FootplateError):
     code = "range_not_satisfiable"
     status = 416
@@ -99,7 +110,7 @@ def of_error(scope: Any, error: FootplateError) -> Response:
         errors = [Problem("", error.code, error.message, error.hint)]
     elif isinstance(error, Conflict):
         more |= {"state": error.state, "allowed": error.allowed}
-    elif isinstance(error, Unavailable):
+    elif isinstance(error, Unavailable | TooManyRequests):
         more["headers"] = {"Retry-After": str(error.retry_after_seconds)}
     elif isinstance(error, Unauthorized):
         more["headers"] = {"WWW-Authenticate": 'Bearer realm="footplate"'}

@@ -54,6 +54,11 @@ class Connection(WebSocketsSansIOProtocol):
 
     def cut(self, code: int, reason: str) -> None:
         """A close behind what is still unsent, and soon the end, whether or not anybody reads it."""
+        if self.close_sent:
+            return
+        if not self.handshake_complete:
+            self.transport.abort()
+            return
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
@@ -72,6 +77,11 @@ def text_frame(text: bytes) -> bytes:
     if length < 65536:
         return b"\x81\x7e" + length.to_bytes(2) + text
     return b"\x81\x7f" + length.to_bytes(8) + text
+
+
+def close_reason(text: str) -> str:
+    """A close frame carries at most 123 bytes of it."""
+    return text.encode()[:123].decode("utf-8", "ignore")
 
 
 class Server(uvicorn.Server):

@@ -26,9 +26,13 @@ class ServiceSettings(Settings):
     url_file: Path | None = None
     """Where to write the base URL once the service listens."""
     api_key: SecretStr | None = None
-    """The bootstrap key. Without one the service listens on loopback only."""
+    """The bootstrap key: may do everything, and makes the others. Without one the service listens on loopback only."""
     allowed_origins: str = ""
     """Comma-separated origins, beside its own, whose pages may open the websocket."""
+    rate_per_key: float = Field(default=200.0, ge=0)
+    """Requests a second that an API process takes of one key; a quiet one may send five times as many. 0: any."""
+    streams_per_key: int = Field(default=2000, ge=0)
+    """Websockets and event streams that one key may hold open at an API process. 0: any."""
     lease_seconds: PositiveFloat = 30.0
     """An attempt that has not been heard of for this long is lost."""
     beat_seconds: PositiveFloat = 2.0

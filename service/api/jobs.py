@@ -93,16 +93,18 @@ async def create_job(request: Request) -> Response:
     submitted = await services.db.write(write, is_blind=use is None and not spec.tags)
     reached(Moment.AFTER_SUBMIT_COMMITS)
     services.poke()
-    return _created(submitted)
+    return _created(submitted, services)
 
 
 def accept(services: Services, raw: bytes) -> JobSpec:
     """A spec whose names the nodes know, as far as any node has told."""
     body = read_json(raw)
+    if isinstance(body, dict):
+        body.setdefault("project", services.project)
     spec = JobSpec.parse(body)
-    if spec.project != services.project:
-        detail = f"there is one project yet, {services.project!r}"
-        raise InvalidSpec([Problem("/project", "not_available_yet", detail, "leave it out")])
+    if not services.caller.may_submit_to(spec.project):
+        detail = f"this is asked for project {services.project!r}"
+        raise InvalidSpec([Problem("/project", "not_your_project", detail, "leave it out")])
     catalogue = services.catalogues.current
     if catalogue is not None and (problems := check(spec, catalogue, body)):
         raise InvalidSpec(problems)
@@ -118,10 +120,12 @@ def _idempotency(request: Request, raw: bytes) -> IdempotencyUse | None:
     return IdempotencyUse(key, sha256(raw).hexdigest(), respond=job_json)
 
 
-def _created(submitted: Submitted) -> Response:
+def _created(submitted: Submitted, services: Services) -> Response:
     row = submitted.job
+    # Who may see every project has to say which one.
+    where = "" if row.project == services.project else f"?project={row.project}"
     # Headers belong to the body: a replay answers what the first request was answered.
-    headers = {"Location": f"/jobs/{row.id}", "ETag": etag(row)}
+    headers = {"Location": f"/jobs/{row.id}{where}", "ETag": etag(row)}
     if submitted.replayed:
         headers["Idempotency-Replayed"] = "true"
         if submitted.response:

@@ -30,7 +30,6 @@ async def list_jobs(
     state: Annotated[str | None, Query(description="One state, or several with commas.")] = None,
     tag: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
     name: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
-    project: Annotated[str | None, Query(min_length=1, max_length=64)] = None,
     created_after: Annotated[AwareDatetime | None, Query(description="Inclusive.")] = None,
     created_before: Annotated[AwareDatetime | None, Query(description="Exclusive.")] = None,
     sort: Annotated[Sort, Query()] = "-created",
@@ -39,7 +38,7 @@ async def list_jobs(
 ) -> Response:
     services = services_of(request)
     wanted = JobFilter(
-        project=services.project if project is None else project,
+        project=services.project,
         states=_states(state),
         tag=tag,
         name=name,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 from fastapi import APIRouter, Request
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from contract.errors import NotFound
 from contract.fields import Group
-from contract.ids import NodeId, is_id
+from contract.ids import JobId, NodeId, is_id
 from service.api import shapes, views
-from service.deps import StrictRoute, json_response, read_model, services_of
-from service.store import attempts, nodes
+from service.callers import Scope, needs
+from service.deps import Services, StrictRoute, json_response, read_model, services_of
+from service.store import attempts, jobs, nodes
 
 router = APIRouter(route_class=StrictRoute, tags=["nodes"])
+audit = logging.getLogger("footplate.audit")
 
 
 class Drain(Group):
@@ -25,8 +29,17 @@ class Drain(Group):
 @router.get("/nodes", operation_id="list_nodes", summary="Every node", **shapes.answers(shapes.NodeList))
 async def list_nodes(request: Request) -> Response:
     services = services_of(request)
-    rows, sources = await services.db.read(lambda conn: (nodes.everyone(conn), attempts.open_sources(conn)))
-    return json_response({"data": [views.node(row, sources) for row in rows], "next_cursor": None})
+    rows, sources, mine = await services.db.read(
+        lambda conn: (nodes.everyone(conn), attempts.open_sources(conn), _visible(conn, services))
+    )
+    return json_response({"data": [views.node(row, sources, mine) for row in rows], "next_cursor": None})
+
+
+def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
+    """The jobs on nodes that this caller may know of. That others take slots everyone sees."""
+    caller = services.caller
+    wanted = None if caller.is_everywhere and caller.asked is None else caller.project
+    return frozenset(job.id for job in jobs.active(conn) if wanted in (None, job.project))
 
 
 @router.post(
@@ -37,12 +50,14 @@ async def list_nodes(request: Request) -> Response:
     **shapes.answers(shapes.Node, 202),
     **shapes.takes(Drain),
 )
+@needs(Scope.ADMIN, everywhere=True)
 async def drain_node(request: Request, node: str) -> Response:
     services = services_of(request)
     given = await read_model(request, Drain)
     if not is_id(node, "node"):
         raise NotFound(f"there is no node {node!r}", hint="GET /nodes lists them")
     row = await services.db.write(partial(nodes.request_drain, node_id=NodeId(node), drain=given.drain))
-    sources = await services.db.read(attempts.open_sources)
+    sources, mine = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
     services.poke()
-    return json_response(views.node(row, sources), 202)
+    audit.info("node %s (%s): drain=%s by %s", row.id, row.name, given.drain, services.caller.by)
+    return json_response(views.node(row, sources, mine), 202)

@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from contract.spec import job_schema
 from service.api.shapes import ProblemDocument
+from service.auth import is_open
 from service.deps import StrictRoute, json_response
 from service.problems import MEDIA_TYPE
 
@@ -32,6 +33,12 @@ EXAMPLE = {
             "hint": "did you mean 'learning_rate'?",
         }
     ],
+}
+PROJECT = {
+    "name": "project",
+    "in": "query",
+    "schema": {"type": "string", "maxLength": 64},
+    "description": "Whose things are meant, where the key is one of every project. Left out: `default`.",
 }
 MINIMAL_SPEC = {"model": "toy/mlp", "data": "toy/regression"}
 
@@ -67,10 +74,14 @@ def _described(app: FastAPI) -> dict[str, Any]:
         "description": "Any failure.",
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": EXAMPLE}},
     }
-    for path in document["paths"].values():
-        for operation in path.values():
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
             operation["responses"].pop("422", None)
             operation["responses"]["default"] = problem
+            if is_open(path):
+                operation["security"] = []
+            else:
+                operation.setdefault("parameters", []).append(PROJECT)
     return document
 
 

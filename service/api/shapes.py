@@ -251,6 +251,30 @@ class Ticket(Shape):
     expires_in_s: int
 
 
+class Key(Shape):
+    id: str
+    prefix: str
+    """How the key begins: enough to tell it from others, and no more."""
+    name: str
+    project: str
+    scopes: list[str]
+    created_at: str
+    created_by: str | None
+    expires_at: str | None
+    last_used_at: str | None
+    """To the minute."""
+
+
+class KeyList(Shape):
+    data: list[Key]
+    next_cursor: str | None
+
+
+class CreatedKey(Key):
+    key: str
+    """The key itself. It is kept as a hash, so this is the only time that anybody sees it."""
+
+
 def answers(model: type[BaseModel], status: int = 200, description: str = "") -> Json:
     """For a route's decorator: what it answers when all is well. Problems are added to every route alike."""
     return {"responses": {status: {"model": model, "description": description or model.__name__}}}

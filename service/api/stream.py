@@ -2,7 +2,8 @@
 
     {"events": […]}  …  {"caught_up": 1234}  …  {"events": […]}  …  {"end": "succeeded", "last": 2345}  close 1000
 
-Close codes: 4400 bad cursor, 4401 no key, 4404 no such job, 4408 slow reader (carries the last `no`), 1012 restart.
+Close codes: 4400 bad cursor, 4401 no key or one that is gone, 4403 a key that may not, 4404 no such job, 4408 slow
+reader (carries the last `no`), 4429 too many open, 1012 restart.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from service.api.views import flat
 from service.deps import JobPath, Services, StrictRoute, job_id, refuse_unknown, services_of
 from service.events.tail import Channel, Page, View
 from service.problems import InvalidQuery
-from service.server import SOCKET, Connection, text_frame
+from service.server import SOCKET, Connection, close_reason, text_frame
 from service.store.rows import EventRow
 
 router = APIRouter(route_class=StrictRoute, tags=["live"])
@@ -157,7 +158,7 @@ async def _serve(
     await websocket.accept(subprotocol=websocket.scope.get("footplate.subprotocol"))
     try:
         query = websocket.query_params
-        refuse_unknown([name for name, _ in query.multi_items()], [*known, "ticket"])
+        refuse_unknown([name for name, _ in query.multi_items()], [*known, "ticket", "project"])
         after = _number(query.get("after"), "after", 0)
         hertz = _number(query.get("max_hz"), "max_hz", 0)
         async with services.tail.watch(services.project, job_id(job)) as channel:
@@ -166,9 +167,9 @@ async def _serve(
             with services.meters.sockets.track_inprogress():
                 await _until_either_leaves(websocket, connection, reader, services)
     except NotFound as error:
-        await websocket.close(4404, _reason(error.message))
+        await websocket.close(4404, close_reason(error.message))
     except InvalidSpec as error:
-        await websocket.close(4400, _reason(error.message))
+        await websocket.close(4400, close_reason(error.message))
     except Unavailable:
         await websocket.close(1012, "the database is away; come back in a moment")
 
@@ -223,11 +224,6 @@ def _number(text: str | None, name: str, default: int) -> int:
     return int(text)
 
 
-def _reason(text: str) -> str:
-    """A close frame carries at most 123 bytes of it."""
-    return text.encode()[:123].decode("utf-8", "ignore")
-
-
 # Server-sent events --------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +242,7 @@ async def stream_events(
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     services = services_of(request)
+    services.caller.standing.require_room()
     cursor = _number(last_event_id, "Last-Event-ID", after)
     async with services.tail.watch(services.project, job_id(job)) as channel:
         reader = Reader(channel, MESSAGES, cursor, read_kinds(kinds), 1 / max_hz if max_hz else 0)
@@ -271,8 +268,12 @@ class EventStream(Response):
         leaving = asyncio.create_task(_until_http_disconnect(receive))
         sending = asyncio.create_task(self._send_all(send))
         try:
-            with self._services.meters.sockets.track_inprogress():
+            holding = self._services.caller.standing.holding
+            with self._services.meters.sockets.track_inprogress(), holding(leaving.cancel):
                 await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.cancelled():
+                # Its key is gone: to come back is to be refused.
+                await send({"type": "http.response.body", "body": b""})
         finally:
             for task in (sending, leaving):
                 task.cancel()

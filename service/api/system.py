@@ -17,6 +17,7 @@ from service.api import shapes
 from service.api.jobs import SPEC_BODY, accept
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
+from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, json_response, read_body, services_of
 from service.jobs.needs import Needs
 from service.jobs.place import Placement, explain
@@ -79,8 +80,10 @@ async def schema_of_job(request: Request) -> Response:
     summary="A one-time ticket for a browser's websocket: ?ticket=…",
     **shapes.answers(shapes.Ticket, 201),
 )
+@needs(Scope.READ)
 async def ticket(request: Request) -> Response:
-    found = services_of(request).gatekeeper.ticket()
+    services = services_of(request)
+    found = await services.gatekeeper.ticket(services.caller)
     return json_response({"ticket": found, "expires_in_s": TICKET_SECONDS}, 201)
 
 
@@ -115,6 +118,7 @@ def _not_ready(why: str) -> Response:
 @router.get(
     "/metrics", operation_id="prometheus", summary="For Prometheus", responses={200: {"content": {"text/plain": {}}}}
 )
+@needs(Scope.READ, everywhere=True)
 async def metrics(request: Request) -> Response:
     services = services_of(request)
     control = await services.control() or {}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from contract.ids import NodeId
+from contract.ids import JobId, NodeId
 from contract.lifecycle import Desired, JobState, actions
 from service.store.rows import AttemptRow, CheckpointRow, EventRow, JobRow, NodeRow, SourceRow, loads
 from service.store.times import text_of
@@ -97,7 +97,7 @@ def checkpoint(row: CheckpointRow) -> dict[str, Any]:
     }
 
 
-def node(row: NodeRow, sources: Sequence[SourceRow]) -> dict[str, Any]:
+def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId]) -> dict[str, Any]:
     mine = [source for source in sources if source.node == row.id]
     return {
         "id": row.id,
@@ -110,7 +110,7 @@ def node(row: NodeRow, sources: Sequence[SourceRow]) -> dict[str, Any]:
         "slots": row.slots,
         "slots_used": sum(source.slots for source in mine),
         "gpus": loads(row.gpus),
-        "jobs": sorted({source.job_id for source in mine}),
+        "jobs": sorted({source.job_id for source in mine if source.job_id in visible}),
         "versions": loads(row.versions),
         "catalogue_hash": row.catalogue_hash,
         "actions": ["drain"] if not (row.lost or row.draining or row.drain_requested) else [],

@@ -133,7 +133,8 @@ class Tail:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._channels: dict[JobId, Channel] = {}
+        self._channels: dict[JobId, dict[str, Channel]] = {}
+        """By project too: who asks for a job by the wrong one must not find what its owner reads."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._poll: asyncio.Task[None] | None = None
@@ -149,22 +150,25 @@ class Tail:
 
     def _wake(self, job_ids: Iterable[JobId]) -> None:
         for job in job_ids:
-            if channel := self._channels.get(job):
+            for channel in self._channels.get(job, {}).values():
                 channel.wake()
 
     @asynccontextmanager
     async def watch(self, project: str, job: JobId) -> AsyncIterator[Channel]:
         self._start()
-        channel = self._channels.get(job)
+        channels = self._channels.setdefault(job, {})
+        channel = channels.get(project)
         if channel is None:
-            channel = self._channels[job] = Channel(self._db, project, job)
+            channel = channels[project] = Channel(self._db, project, job)
         channel.readers += 1
         try:
             yield channel
         finally:
             channel.readers -= 1
             if not channel.readers:
-                del self._channels[job]
+                del channels[project]
+            if not channels:
+                self._channels.pop(job, None)
 
     def _start(self) -> None:
         if self._poll is None:
@@ -179,15 +183,17 @@ class Tail:
             with suppress(FootplateError):
                 heads = await self._db.read(partial(jobs.heads, job_ids=watched)) if watched else {}
                 # A job that is gone is news too.
-                self._wake(
-                    [job for job in watched if job in self._channels and self._channels[job].head != heads.get(job)]
-                )
+                self._wake([job for job in watched if self._is_behind(job, heads.get(job))])
+
+    def _is_behind(self, job: JobId, head: int | None) -> bool:
+        return any(channel.head != head for channel in self._channels.get(job, {}).values())
 
     async def close(self) -> None:
         """Ends every reader's loop, so that a server can stop."""
         if self._poll is not None:
             self._poll.cancel()
             await asyncio.gather(self._poll, return_exceptions=True)
-        for channel in self._channels.values():
-            channel.is_closed = True
-            channel.wake()
+        for channels in self._channels.values():
+            for channel in channels.values():
+                channel.is_closed = True
+                channel.wake()

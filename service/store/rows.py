@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
+from contract.ids import CheckpointId, ClaimId, Fence, JobId, KeyId, NodeId
 from contract.lifecycle import Desired, JobState, Reason, StopMode
 
 
@@ -236,6 +236,34 @@ class IdempotencyRow:
     job_id: JobId
     response: str | None
     created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    id: KeyId
+    prefix: str
+    """The first part of the key itself, which everyone may see: it names the key in logs."""
+    hash: str
+    """SHA-256 of the whole key."""
+    name: str
+    project: str
+    """`*`: of every project."""
+    scopes: str
+    """JSON list."""
+    created_at: int
+    created_by: str | None
+    expires_at: int | None
+    last_used_at: int | None
+    """To the minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class TicketRow:
+    hash: str
+    key_id: KeyId | None
+    """Whose it is; None: the bootstrap key's."""
+    project: str
+    expires_at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,3 +211,29 @@ idempotency = Table(
 )
 Index("ix_idempotency_job", idempotency.c.job_id)
 Index("ix_idempotency_created", idempotency.c.created_at)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("prefix", String, nullable=False),
+    Column("hash", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("project", String, nullable=False),
+    Column("scopes", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("created_by", String),
+    Column("expires_at", BigInteger),
+    Column("last_used_at", BigInteger),
+)
+Index("ix_keys_prefix", keys.c.prefix, unique=True)
+
+# One-time tickets of browsers' sockets: taken by deleting them.
+tickets = Table(
+    "tickets",
+    metadata,
+    Column("hash", String, primary_key=True),
+    Column("key_id", String),
+    Column("project", String, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)

@@ -112,10 +112,11 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         db = Database(chosen.database_url)
         tail, pipe, catalogues = Tail(db), Pipe(chosen.redis), Catalogues(db)
         services = Services(
-            settings=chosen, db=db, tail=tail, catalogues=catalogues, gatekeeper=Gatekeeper(chosen), meters=Meters(),
-            pipe=pipe, poke=lambda: None, control=pipe.control,
+            settings=chosen, db=db, tail=tail, catalogues=catalogues, gatekeeper=Gatekeeper(chosen, db),
+            meters=Meters(), pipe=pipe, poke=lambda: None, control=pipe.control,
         )  # fmt: skip
         await catalogues.start()
+        await services.gatekeeper.keyring.start()
         server = Server(create_app(services), chosen, listen(chosen), on_stop=tail.close)
         headers = {"Authorization": f"Bearer {settings['api_key']}"} if settings.get("api_key") else {}
         api = Api(services, server, httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=20))
@@ -127,6 +128,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         await api.client.aclose()
         api.server.stop()
         await serving
+        await api.services.gatekeeper.keyring.close()
         await api.services.catalogues.close()
         await api.services.pipe.close()
         await asyncio.to_thread(api.db.close)

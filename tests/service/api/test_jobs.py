@@ -66,11 +66,13 @@ async def test_every_error_of_a_spec_comes_at_once_with_a_pointer_and_a_hint(api
         assert "learning_rate" in found["/training/learning_rat"]["hint"]
 
 
-async def test_another_project_is_refused_rather_than_ignored(api: Api) -> None:
-    refused = await api.client.post("/jobs", json={**SPEC, "project": "other"})
+async def test_a_job_of_another_project_is_seen_where_that_is_named(api: Api) -> None:
+    made = await api.client.post("/jobs", json={**SPEC, "project": "other"})
 
-    assert refused.json()["errors"][0]["pointer"] == "/project"
-    assert (await api.client.get("/jobs?project=other")).json()["data"] == []
+    assert made.headers["location"] == f"/jobs/{made.json()['id']}?project=other"
+    assert (await api.client.get(made.headers["location"])).json()["project"] == "other"
+    assert (await api.client.get("/jobs")).json()["data"] == []
+    assert len((await api.client.get("/jobs?project=other")).json()["data"]) == 1
 
 
 async def test_a_patch_changes_what_was_sent_and_nothing_else(both: Api) -> None:

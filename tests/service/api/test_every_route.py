@@ -1,0 +1,159 @@
+"""Every route and socket that there is, asked by those who may not. A route that is added is asked too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from fastapi.routing import APIWebSocketRoute
+from sqlalchemy import update
+from starlette.routing import BaseRoute
+
+from contract.ids import new_job_id
+from service.app import Guard, create_app
+from service.auth import OPEN_PATHS, is_open
+from service.callers import READS, SUBMITS, Needed, Scope, needed_by
+from service.deps import StrictRoute
+from service.store.tables import keys
+from tests.service.api.conftest import KEY, SPEC, Api, Serve
+from tests.service.api.test_keys import EVERYTHING, a_key, bearer
+
+PLACES = {"job": "job_" + "0" * 32, "node": "node_" + "0" * 32, "key": "key_" + "0" * 32, "path": "x", "name": "x"}
+"""What stands for the parts of an address."""
+BODIES = {("PATCH", "/jobs/{job}"): {"priority": 1}}
+"""Where an empty object is refused before anybody looks for the job."""
+OTHER_SCOPES = {
+    ("POST", "/tickets"): READS,
+    ("POST", "/keys"): Needed(Scope.ADMIN),
+    ("GET", "/keys"): Needed(Scope.ADMIN),
+    ("DELETE", "/keys/{key}"): Needed(Scope.ADMIN),
+    ("POST", "/nodes/{node}/drain"): Needed(Scope.ADMIN, everywhere=True),
+    ("GET", "/metrics"): Needed(Scope.READ, everywhere=True),
+}
+"""Which routes need something else than `read` to look and `submit` to act: said once more, so that it is meant."""
+
+
+class Ask(NamedTuple):
+    method: str
+    """GET and so on; or WS."""
+    path: str
+    needed: Needed
+
+    def address(self, **places: str) -> str:
+        return self.path.replace(":path}", "}").format(**{**PLACES, **places})
+
+
+def asks(routes: list[BaseRoute]) -> Iterator[Ask]:
+    for route in routes:
+        if isinstance(route, APIWebSocketRoute):
+            yield Ask("WS", route.path, READS)
+        else:
+            assert isinstance(route, StrictRoute), f"{route} asks nobody for a scope: make its router of StrictRoute"
+            for method in sorted(route.methods or ()):
+                yield Ask(method, route.path, needed_by(route.endpoint, {method}))
+
+
+def guarded_asks(api: Api) -> list[Ask]:
+    app = create_app(api.services)
+    assert isinstance(app, Guard)
+    found = [ask for ask in asks(app.app.routes) if not is_open(ask.path)]
+    assert len(found) > 25
+    places = {name for ask in found for name in ask.path.replace(":path}", "}").split("{")[1:]}
+    unknown = {name.partition("}")[0] for name in places} - set(PLACES)
+    assert not unknown, f"say in PLACES what stands for {unknown}"
+    return found
+
+
+async def answered(api: Api, ask: Ask, headers: dict[str, str], **places: str) -> tuple[int, str, dict[str, str]]:
+    """Status or close code, what was said, and the headers."""
+    if ask.method == "WS":
+        frames, code, reason = await api.frames(ask.address(**places), additional_headers=headers)
+        assert not frames, f"{ask} said {frames}"
+        return code, reason, {}
+    body = BODIES.get((ask.method, ask.path), {})
+    json = None if ask.method == "GET" else body
+    answer = await api.client.request(ask.method, ask.address(**places), headers=headers, json=json)
+    return answer.status_code, answer.text, dict(answer.headers)
+
+
+@pytest.fixture
+async def api(serve: Serve, sqlite_url: str) -> Api:
+    return await serve(sqlite_url, api_key=KEY, rate_per_key=0)
+
+
+def test_what_is_open_is_this_and_no_more(api: Api) -> None:
+    assert set(OPEN_PATHS) == {"/", "/livez", "/readyz", "/docs"}
+
+
+async def test_each_needs_the_scope_that_is_meant(api: Api) -> None:
+    meant = {}
+    for ask in guarded_asks(api):
+        usual = READS if ask.method in ("GET", "WS") else SUBMITS
+        meant[ask] = OTHER_SCOPES.get((ask.method, ask.path), usual)
+    assert {ask: ask.needed for ask in meant} == meant, "say in OTHER_SCOPES which scope a route needs"
+
+
+async def test_each_is_closed_to_who_has_no_good_key(api: Api) -> None:
+    deleted, expired = await a_key(api), await a_key(api)
+    await api.client.delete(f"/keys/{deleted['id']}")
+    await api.db.write(lambda conn: conn.execute(update(keys).values(expires_at=1).where(keys.c.id == expired["id"])))
+    api.services.gatekeeper.keyring._known.clear()
+    await api.services.gatekeeper.keyring.refresh()
+    bad = {
+        "none": "",
+        "wrong": "Bearer fpk_00000000_" + "0" * 64,
+        "another scheme": f"Basic {KEY}",
+        "no scheme": KEY,
+        "nearly": f"Bearer {KEY}x",
+        "deleted": f"Bearer {deleted['key']}",
+        "expired": f"Bearer {expired['key']}",
+        "odd bytes": "Bearer f\xe4k_\xff",
+    }
+    for ask in guarded_asks(api):
+        for what, authorization in bad.items():
+            headers = {"Authorization": authorization.encode("latin-1")} if authorization else {"Authorization": ""}
+            if ask.method == "WS":
+                headers = {"Authorization": authorization} if authorization.isascii() else {}
+            code, said, got = await answered(api, ask, headers)  # type: ignore[arg-type]
+            assert code == (4401 if ask.method == "WS" else 401), f"{ask} to a key that is {what}: {code} {said}"
+            assert ask.method == "WS" or got["www-authenticate"].startswith("Bearer")
+
+
+async def test_each_names_the_scope_that_a_key_lacks(api: Api) -> None:
+    for ask in guarded_asks(api):
+        scopes = [scope for scope in EVERYTHING if scope not in (ask.needed.scope, "admin")]
+        key = await a_key(api, "*", scopes)
+        code, said, _ = await answered(api, ask, bearer(key))
+        assert code == (4403 if ask.method == "WS" else 403), f"{ask} to {scopes}: {code} {said}"
+        assert f"'{ask.needed.scope}'" in said
+
+
+async def test_what_is_about_every_project_is_closed_to_the_administrator_of_one(api: Api) -> None:
+    key = await a_key(api, "vision", EVERYTHING)
+    for ask in guarded_asks(api):
+        if ask.needed.everywhere:
+            code, said, _ = await answered(api, ask, bearer(key))
+            assert (code, "'*'" in said) == (403, True), f"{ask}: {code} {said}"
+
+
+async def test_another_project_s_job_is_as_missing_as_one_that_never_was(api: Api) -> None:
+    mine, theirs = await a_key(api, "vision"), await a_key(api, "speech")
+    there = (await api.client.post("/jobs", json=SPEC, headers=bearer(theirs))).json()["id"]
+    async with api.socket(f"/jobs/{there}/stream", additional_headers=bearer(theirs)) as watching:
+        await watching.recv()
+        for ask in guarded_asks(api):
+            if "{job}" in ask.path:
+                foreign = await answered(api, ask, bearer(mine), job=there)
+                missing = await answered(api, ask, bearer(mine), job=(never := new_job_id()))
+                assert foreign[0] == (4404 if ask.method == "WS" else 404), f"{ask} said {foreign}; see BODIES"
+                assert _same(foreign, there) == _same(missing, never), str(ask)
+    unharmed = await api.client.get(f"/jobs/{there}", headers=bearer(theirs))
+    assert (unharmed.json()["state"], unharmed.json()["version"]) == ("queued", 1)
+
+
+def _same(answer: tuple[int, str, dict[str, str]], job: str) -> tuple[Any, ...]:
+    code, said, headers = answer
+    request_id = headers.get("x-request-id", "no id")
+    names = {name: value for name, value in headers.items() if name not in ("x-request-id", "date")}
+    return code, said.replace(job, "JOB").replace(request_id, "ID"), names

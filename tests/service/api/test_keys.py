@@ -1,0 +1,403 @@
+"""Keys: what each may see and do, how it is made, limited and taken away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from contract.ids import JobId
+from service import keyring
+from service.auth import LOCAL
+from service.callers import BURST_SECONDS, Standing
+from service.problems import TooManyRequests
+from service.store import keys
+from tests.service.api.conftest import KEY, SPEC, Api, Serve, rest
+
+EVERYTHING = ["read", "submit", "code", "admin"]
+
+
+async def a_key(api: Api, project: str = "vision", scopes: list[str] = EVERYTHING, **more: Any) -> dict[str, Any]:
+    """A new key as the operator makes it: its `key`, and all about it."""
+    given = {"name": f"of {project}", "project": project, "scopes": scopes, **more}
+    answer = await api.client.post("/keys", json=given)
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def bearer(key: dict[str, Any] | str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key if isinstance(key, str) else key['key']}"}
+
+
+@pytest.fixture
+async def guarded(serve: Serve, sqlite_url: str) -> Api:
+    """Asked by its operator, who has the bootstrap key."""
+    return await serve(sqlite_url, api_key=KEY)
+
+
+async def test_a_key_is_shown_once_and_kept_as_a_hash(serve: Serve, database_url: str) -> None:
+    api = await serve(database_url, api_key=KEY)
+
+    made = await a_key(api, scopes=["read"], expires_in="90d")
+
+    assert made["key"].startswith(made["prefix"] + "_")
+    assert len(made["key"]) == len(made["prefix"]) + 1 + 64, "256 bits behind the prefix"
+    listed = await api.client.get("/keys")
+    assert made["key"] not in listed.text
+    assert listed.json()["data"] == [{name: value for name, value in made.items() if name != "key"}]
+    (row,) = await api.db.read(keys.everyone)
+    assert made["key"].removeprefix(made["prefix"]) not in str(row)
+    assert (made["created_by"], made["last_used_at"]) == ("the bootstrap key", None)
+
+
+async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_url: str) -> None:
+    api = await serve(database_url, api_key=KEY)
+    vision, speech = await a_key(api, "vision"), await a_key(api, "speech")
+
+    made = await api.client.post("/jobs", json=SPEC, headers=bearer(vision))
+
+    assert made.json()["project"] == "vision", "it fills in the project"
+    assert made.headers["location"] == f"/jobs/{made.json()['id']}"
+    path = made.headers["location"]
+    mine, theirs = [await api.client.get("/jobs", headers=bearer(one)) for one in (vision, speech)]
+    assert [job["id"] for job in mine.json()["data"]] == [made.json()["id"]]
+    assert (theirs.json()["data"], theirs.json()["total_estimate"]) == ([], 0)
+    assert (await api.client.get(path, headers=bearer(vision))).status_code == 200
+    assert (await api.client.get(path, headers=bearer(speech))).status_code == 404
+    assert (await api.client.get(path)).status_code == 404, "the operator names the project"
+    assert (await api.client.get(f"{path}?project=vision")).status_code == 200
+
+
+async def test_who_names_another_project_hears_whose_his_key_is(guarded: Api) -> None:
+    vision = await a_key(guarded, "vision")
+
+    listed = await guarded.client.get("/jobs?project=speech", headers=bearer(vision))
+    submitted = await guarded.client.post("/jobs", json={**SPEC, "project": "speech"}, headers=bearer(vision))
+    agreed = await guarded.client.get("/jobs?project=vision", headers=bearer(vision))
+
+    assert (listed.status_code, listed.json()["detail"]) == (403, "this key acts on project 'vision' only")
+    assert (submitted.status_code, submitted.json()["errors"][0]["pointer"]) == (422, "/project")
+    assert agreed.status_code == 200
+
+
+async def test_the_operator_submits_to_any_project_by_spec_or_query(guarded: Api) -> None:
+    by_spec = await guarded.client.post("/jobs", json={**SPEC, "project": "vision"})
+    by_query = await guarded.client.post("/jobs?project=vision", json=SPEC)
+    neither = await guarded.client.post("/jobs", json=SPEC)
+    torn = await guarded.client.post("/jobs?project=vision", json={**SPEC, "project": "speech"})
+
+    assert [made.json()["project"] for made in (by_spec, by_query, neither)] == ["vision", "vision", "default"]
+    assert (await guarded.client.get(by_spec.headers["location"])).status_code == 200
+    assert torn.status_code == 422
+    assert (await guarded.client.get("/jobs?project=a%00b")).status_code == 422
+
+
+async def test_an_idempotency_key_belongs_to_a_project(guarded: Api) -> None:
+    both = [await a_key(guarded, project) for project in ("vision", "speech")]
+
+    mine, theirs = [
+        await guarded.client.post("/jobs", json=SPEC, headers={**bearer(one), "Idempotency-Key": "1"}) for one in both
+    ]
+
+    assert mine.json()["id"] != theirs.json()["id"]
+    assert "idempotency-replayed" not in theirs.headers
+
+
+async def test_an_administrator_of_a_project_makes_its_keys_and_no_others(guarded: Api) -> None:
+    admin = bearer(await a_key(guarded, "vision", ["admin"]))
+    foreign = await a_key(guarded, "speech")
+    ask = guarded.client
+
+    for project in ("speech", "*"):
+        refused = await ask.post("/keys", json={"name": "x", "project": project}, headers=admin)
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/project")
+    mine = await ask.post("/keys", json={"name": "x", "project": "vision"}, headers=admin)
+    assert (mine.status_code, mine.json()["scopes"]) == (201, ["read", "submit"])
+    assert {key["project"] for key in (await ask.get("/keys", headers=admin)).json()["data"]} == {"vision"}
+    assert (await ask.delete(f"/keys/{foreign['id']}", headers=admin)).status_code == 404
+    assert (await ask.delete(f"/keys/{mine.json()['id']}", headers=admin)).status_code == 204
+    assert len((await ask.get("/keys")).json()["data"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "pointer"),
+    [
+        ({"name": "x", "project": "a/b"}, "/project"),
+        ({"name": "x", "project": "a", "scopes": ["root"]}, "/scopes/0"),
+        ({"name": "x", "project": "a", "scopes": []}, "/scopes"),
+        ({"name": "x", "project": "a", "expires_in": "soon"}, "/expires_in"),
+        ({"name": "x", "project": "a", "expires_in": -1}, "/expires_in"),
+        ({"name": "", "project": "a"}, "/name"),
+        ({"name": "x"}, "/project"),
+    ],
+)
+async def test_a_key_that_says_it_badly_is_not_made(guarded: Api, given: dict[str, Any], pointer: str) -> None:
+    answer = await guarded.client.post("/keys", json=given)
+
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer), answer.text
+
+
+async def test_where_nobody_is_asked_no_key_is_made(api: Api) -> None:
+    answer = await api.client.post("/keys", json={"name": "x", "project": "a"})
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "keys_not_in_force")
+    assert LOCAL.by is None
+
+
+async def test_a_deleted_key_is_refused_at_once_and_its_streams_end(guarded: Api) -> None:
+    key = await a_key(guarded, "vision")
+    path = await _a_job_of(guarded, key)
+    messages = _messages(guarded, path, key)
+    assert await anext(messages), "the event stream is open"
+    async with guarded.socket(path, additional_headers=bearer(key)) as socket:
+        await socket.recv()
+
+        assert (await guarded.client.delete(f"/keys/{key['id']}")).status_code == 204
+
+        assert (await guarded.client.get("/jobs", headers=bearer(key))).status_code == 401
+        _, code, reason = await rest(socket)
+    assert (code, reason) == (4401, "this key was deleted, or has expired")
+    async with asyncio.timeout(10):
+        assert all([message is not None async for message in messages])
+
+
+async def test_another_process_hears_of_it_within_a_second(serve: Serve, database_url: str) -> None:
+    here, there = await serve(database_url, api_key=KEY), await serve(database_url, api_key=KEY)
+    key = await a_key(here)
+    async with asyncio.timeout(10):
+        while (await there.client.get("/jobs", headers=bearer(key))).status_code != 200:
+            await asyncio.sleep(0.02)
+        path = await _a_job_of(there, key)
+        async with there.socket(path, additional_headers=bearer(key)) as socket:
+            await socket.recv()
+            await here.client.delete(f"/keys/{key['id']}")
+            loop = asyncio.get_running_loop()
+            deleted_at = loop.time()
+            assert (await rest(socket))[1] == 4401
+        assert loop.time() - deleted_at < 5
+        assert (await there.client.get("/jobs", headers=bearer(key))).status_code == 401
+
+
+async def test_an_expired_key_is_refused_and_its_streams_end(guarded: Api) -> None:
+    key = await a_key(guarded, expires_in=1)
+    path = await _a_job_of(guarded, key)
+
+    async with guarded.socket(path, additional_headers=bearer(key)) as socket:
+        assert (await rest(socket))[1] == 4401
+
+    refused = await guarded.client.get("/jobs", headers=bearer(key))
+    assert refused.status_code == 401
+    assert f"the key {key['prefix']} expired at {key['expires_at']}" in refused.json()["detail"]
+
+
+async def test_it_is_written_down_that_a_key_was_used_but_not_with_every_request(guarded: Api) -> None:
+    key, unused = await a_key(guarded), await a_key(guarded)
+    for _ in range(3):
+        await guarded.client.get("/jobs", headers=bearer(key))
+    assert not any(row.last_used_at for row in await guarded.db.read(keys.everyone))
+
+    await guarded.services.gatekeeper.keyring.close()
+
+    used = {row.id: row.last_used_at for row in await guarded.db.read(keys.everyone)}
+    assert used[key["id"]]
+    assert used[unused["id"]] is None
+
+
+# Sockets -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_ticket_opens_one_socket_of_its_project_once_at_any_process(serve: Serve, database_url: str) -> None:
+    here, there = await serve(database_url, api_key=KEY), await serve(database_url, api_key=KEY)
+    key, foreign = await a_key(here, "vision"), await a_key(here, "speech")
+    path = await _a_job_of(here, key, ended=True)
+
+    async def opened(at: Api, ticket: str, more: str = "") -> int:
+        return (await at.frames(f"{path}?ticket={ticket}{more}"))[1]
+
+    await there.services.gatekeeper.keyring.refresh()
+    ticket = await _ticket(here, key)
+    assert await opened(there, ticket) == 1000
+    assert await opened(here, ticket) == 4401, "used, wherever it was"
+    assert await opened(here, await _ticket(here, foreign)) == 4404
+    assert await opened(here, await _ticket(here, key), "&project=speech") == 4403
+    assert await opened(here, "0" * 64) == 4401
+    gone = await _ticket(here, key)
+    await here.client.delete(f"/keys/{key['id']}")
+    assert await opened(here, gone) == 4401
+    refused = await here.client.get("/jobs", headers=bearer(ticket))
+    assert refused.status_code == 401, "a ticket is no key"
+
+
+async def test_an_old_ticket_opens_nothing(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = await _a_job_of(guarded, KEY, ended=True)
+    monkeypatch.setattr("service.auth.TICKET_SECONDS", -1)
+    ticket = await _ticket(guarded, KEY)
+
+    _, code, reason = await guarded.frames(f"{path}?ticket={ticket}")
+
+    assert (code, reason) == (4401, "this ticket was used, or is too old")
+
+
+@pytest.mark.parametrize("name", ["key", "api_key", "access_token", "Token", "q"])
+async def test_a_key_in_a_url_is_refused_with_why(guarded: Api, name: str) -> None:
+    key = await a_key(guarded)
+    path = await _a_job_of(guarded, key)
+
+    answer = await guarded.client.get(f"/jobs?{name}={key['key']}", headers={"Authorization": ""})
+    frames, code, reason = await guarded.frames(f"{path}?{name}={key['key']}")
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["code"] == "key_in_url"
+    assert (frames, code) == ([], 4400)
+    assert "a key never goes into a URL" in reason
+    assert key["key"] not in answer.text + reason
+
+
+async def test_a_key_holds_so_many_streams_open_and_no_more(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, api_key=KEY, streams_per_key=2)
+    key = await a_key(api)
+    path = await _a_job_of(api, key)
+
+    async with api.socket(path, additional_headers=bearer(key)) as first:
+        messages = _messages(api, path, key)
+        assert await anext(messages)
+        _, code, reason = await api.frames(path, additional_headers=bearer(key))
+        refused = await api.client.get(path, headers=bearer(key))
+        assert (code, refused.status_code) == (4429, 429)
+        assert "2 streams open" in reason
+        assert int(refused.headers["retry-after"]) > 0
+        with suppress(ConnectionClosed):
+            await first.close()
+    standing = api.services.gatekeeper.keyring.caller(key["key"].encode()).standing
+    async with asyncio.timeout(10):
+        while len(standing._open) > 1:
+            await asyncio.sleep(0.01)
+    async with api.socket(path, additional_headers=bearer(key)) as second:
+        assert await second.recv()
+    await messages.aclose()
+
+
+# How fast ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_key_that_asks_too_often_waits_and_its_neighbour_does_not(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, api_key=KEY, rate_per_key=0.4)
+    eager, calm = await a_key(api), await a_key(api)
+
+    answers = [await api.client.get("/jobs", headers=bearer(eager)) for _ in range(4)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 3
+    assert answers[-1].json()["code"] == "too_many_requests"
+    assert (await api.client.get("/jobs", headers=bearer(calm))).status_code == 200
+
+
+def test_a_bucket_fills_at_its_rate_and_no_higher_than_its_burst() -> None:
+    standing = Standing(rate=10)
+    start = standing._counted_at
+
+    def taken(at: float) -> int:
+        count = 0
+        with suppress(TooManyRequests):
+            while True:
+                standing.count(start + at)
+                count += 1
+        return count
+
+    assert taken(0) == 10 * BURST_SECONDS
+    assert taken(1) == 10
+    assert taken(1000) == 10 * BURST_SECONDS
+
+
+# What is told --------------------------------------------------------------------------------------------------------
+
+
+async def test_who_made_and_who_deleted_a_key_is_logged_and_no_key_is(
+    guarded: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        key = await a_key(guarded)
+        await guarded.client.get("/jobs", headers=bearer(key))
+        await guarded.client.delete(f"/keys/{key['id']}", headers=bearer(key))
+        await guarded.client.get("/jobs", headers=bearer(key))
+
+    audit = [record.getMessage() for record in caplog.records if record.name == "footplate.audit"]
+    assert audit == [
+        f"key {key['prefix']} (of vision, project vision, {json.dumps(sorted(EVERYTHING))}) made by the bootstrap key",
+        f"key {key['prefix']} (of vision, project vision) deleted by of vision ({key['prefix']})",
+    ]
+    assert key["key"] not in caplog.text
+    assert KEY not in caplog.text
+
+
+async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    from contract.lifecycle import JobState
+    from service.store import attempts, jobs
+    from service.store.rows import SourceRow
+    from tests.service.api.test_system import a_node
+
+    vision, speech = await a_key(guarded, "vision"), await a_key(guarded, "speech")
+    job = (await _a_job_of(guarded, vision)).split("/")[2]
+    node = await a_node(guarded)
+    await guarded.db.write(lambda conn: jobs.record(conn, JobId(job), state=JobState.RUNNING))
+    held = SourceRow(job, 1, 0, node, "b1", 1, "[]", None, None, None, None, 0, None, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(attempts, "open_sources", lambda conn: [held])
+
+    seen = {}
+    for who, headers in (("vision", bearer(vision)), ("speech", bearer(speech)), ("operator", {})):
+        (found,) = (await guarded.client.get("/nodes", headers=headers)).json()["data"]
+        seen[who] = (found["jobs"], found["slots_used"])
+
+    assert seen == {"vision": ([job], 1), "speech": ([], 1), "operator": ([job], 1)}
+
+
+async def test_who_asks_for_a_watched_job_by_another_project_finds_nothing(guarded: Api) -> None:
+    vision, speech = await a_key(guarded, "vision"), await a_key(guarded, "speech")
+    path = await _a_job_of(guarded, vision)
+
+    async with guarded.socket(path, additional_headers=bearer(vision)) as watching:
+        await watching.recv()
+        foreign = await guarded.frames(path, additional_headers=bearer(speech))
+        answer = await guarded.client.get(path, headers=bearer(speech))
+
+    assert (foreign[0], foreign[1], answer.status_code) == ([], 4404, 404)
+
+
+def test_the_prefix_is_what_may_be_seen() -> None:
+    key, prefix = keyring.make_key()
+
+    assert keyring.prefix_of(key) == prefix
+    assert keyring.prefix_of("") == ""
+    assert keyring.make_key()[0] != key
+
+
+async def _a_job_of(api: Api, key: dict[str, Any] | str, *, ended: bool = False) -> str:
+    """Its stream's path."""
+    made = await api.client.post("/jobs", json=SPEC, headers=bearer(key))
+    assert made.status_code == 201, made.text
+    if ended:
+        await api.end(JobId(made.json()["id"]))
+    return f"/jobs/{made.json()['id']}/stream"
+
+
+async def _ticket(api: Api, key: dict[str, Any] | str) -> str:
+    made = await api.client.post("/tickets", headers=bearer(key))
+    assert made.status_code == 201, made.text
+    return str(made.json()["ticket"])
+
+
+async def _messages(api: Api, path: str, key: dict[str, Any]) -> Any:
+    async with (
+        httpx2.AsyncClient(base_url=api.url, timeout=20) as client,
+        client.stream("GET", path, headers=bearer(key)) as answer,
+    ):
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            yield line
