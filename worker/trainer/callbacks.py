@@ -25,6 +25,8 @@
     on_predict                                  after predict()
     on_push_begin                               before a checkpoint or the model goes to the hub
 
+A callback that has `figures()` is asked for them when the loss is logged: they are part of that log.
+
 Every event gets (args, state, control, **kwargs): model, processing_class, optimizer, lr_scheduler, train_dataloader,
 eval_dataloader, and metrics, logs or checkpoint where there are any. It may return a control.
 """
@@ -112,6 +114,14 @@ class CallbackHandler:
 
     def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         self.pop_callback(callback)
+
+    def figures(self) -> dict[str, float]:
+        """What callbacks add to the log of a loss."""
+        found: dict[str, float] = {}
+        for each in self.callbacks:
+            own = getattr(each, "figures", None)
+            found.update(own() if own is not None else {})
+        return found
 
     @property
     def callback_list(self) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from worker.trainer.data import batch_length, draw_and_discard, is_ours
+from worker.trainer.holding import in_place
 from worker.trainer.losses import DICT, IGNORE, shifted
 from worker.trainer.metrics import Metric, Sums, make_metric
 from worker.trainer.precision import Precision, evaluating_in
@@ -123,13 +124,16 @@ class _evaluating:
     def __init__(self, trainer: Evaluating, model: Any) -> None:
         self.model, self.optimizer = model, trainer.optimizer
         self.was_training = model.training
+        self.others = in_place(trainer.callback_handler.callbacks)
 
     def __enter__(self) -> None:
         self.model.eval()
         if hasattr(self.optimizer, "eval"):
             self.optimizer.eval()
+        self.others.__enter__()
 
     def __exit__(self, *error: object) -> None:
+        self.others.__exit__(None, None, None)
         self.model.train(self.was_training)
         if self.was_training and hasattr(self.optimizer, "train"):
             self.optimizer.train()

@@ -48,6 +48,7 @@ class Reporting(Parts):
         if taken.not_finite:
             # The loss above may leave them out, as the reference does; nobody should have to guess that.
             logs["nan_steps"] = len(taken.not_finite)
+        logs.update(self.callback_handler.figures())
         self.store_flos()
         self.log(logs, self._started)
 

@@ -334,3 +334,40 @@ def test_a_step_that_began_again_for_want_of_memory_has_the_gradients_of_one(tmp
 
     for name, value in whole.items():
         torch.testing.assert_close(again[name], value)
+
+
+@pytest.mark.parametrize("loss", ["train", "zero_grad", "parameters"])
+def test_what_every_module_has_is_no_loss(loss: str) -> None:
+    with pytest.raises(ValueError, match=f"the loss of optimizer 'aux' is {loss!r}, which every module has"):
+        NamedOptimizers(a_codec(), [MAIN, NamedOptimizer("aux", ["quantiles"], loss=loss)])
+
+
+def test_a_method_that_returns_no_loss_is_told_by_its_name() -> None:
+    class Odd(Codec):
+        def sizes(self) -> list[int]:
+            return [1]
+
+    optimizer = NamedOptimizers(Odd(), [MAIN, NamedOptimizer("aux", ["quantiles"], loss="sizes")])
+    with pytest.raises(ValueError, match="'sizes' of Odd returned a list"):
+        optimizer.step()
+
+
+def test_a_pattern_that_matches_nothing_is_told() -> None:
+    with pytest.raises(ValueError, match="'decoder' of main matches none"):
+        NamedOptimizers(a_codec(), [NamedOptimizer("main", ["", "decoder"])])
+
+
+def test_fp16_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="fp16 scales one loss"):
+        trainer(tmp_path, fp16=True).train()
+
+
+def test_a_function_is_told_how_long_the_run_is_where_it_asks() -> None:
+    from worker.trainer.schedules import get_linear_schedule_with_warmup as linear
+
+    slow = NamedOptimizer(**{**vars(AUX), "schedule": linear, "schedule_args": {"num_warmup_steps": 0}, "every": 2})
+    optimizer = NamedOptimizers(a_codec(), [MAIN, slow])
+    made = optimizer.make_schedule(12)._all["aux"][1]
+
+    assert made.lr_lambdas[0](6) == 0.0
+    assert made.lr_lambdas[0](3) == 0.5

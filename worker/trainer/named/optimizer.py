@@ -19,6 +19,10 @@ class _One:
     """One optimizer at work."""
 
     def __init__(self, spec: NamedOptimizer, parameters: list[nn.Parameter], model: nn.Module, max_norm: float) -> None:
+        if isinstance(spec.loss, str) and hasattr(nn.Module, spec.loss):
+            raise ValueError(
+                f"the loss of optimizer {spec.id!r} is {spec.loss!r}, which every module has: it is no loss"
+            )
         self.spec, self.parameters, self.model = spec, parameters, model
         self.optimizer: Optimizer = maker(spec)(parameters, **spec.args)
         self.max_norm = max_norm if spec.clip is None else spec.clip
@@ -36,13 +40,23 @@ class _One:
         """Its loss, where that is no part of the model's output."""
         if callable(self.spec.loss):
             return partial(self.spec.loss, self.model)
-        return getattr(self.model, self.spec.loss, None) if self.spec.loss else None
+        found = getattr(self.model, self.spec.loss, None) if self.spec.loss else None
+        return found if callable(found) else None
 
     def send(self, loss: Tensor, *, keep_graph: bool = False) -> None:
         """To its own parameters, and to no others."""
         loss.backward(inputs=self.parameters, retain_graph=keep_graph)  # type: ignore[no-untyped-call]
         self.loss_sum = self.loss_sum + loss.detach()
         self.losses += 1
+
+    def _one_number(self, loss: Any) -> Tensor:
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            return loss
+        shape = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
+        raise ValueError(
+            f"{self.spec.loss!r} of {type(self.model).__name__} returned a {type(loss).__name__} {shape}, and the loss "
+            f"of optimizer {self.spec.id!r} is one number"
+        )
 
     def clip(self) -> Tensor:
         return torch.nn.utils.clip_grad_norm_(self.parameters, self.max_norm or math.inf)
@@ -53,7 +67,7 @@ class _One:
             # Somebody's own backward may have sent the main loss here too.
             self.optimizer.zero_grad()
             with torch.enable_grad():
-                self.send(method())
+                self.send(self._one_number(method()))
         if not self.is_main and self.max_norm > 0:
             self.clip()
         self.rate = self.optimizer.param_groups[0]["lr"]
@@ -217,4 +231,8 @@ def all_named(optimizers: Any) -> list[NamedOptimizer] | None:
 def backward_of(strategy: Any, optimizer: Any) -> Callable[[Tensor], None]:
     """How a loss is sent back: named optimizers part it, the strategy sends it everywhere."""
     plain = strategy.plain_optimizer(optimizer)
-    return plain.backward if isinstance(plain, NamedOptimizers) else strategy.backward
+    if not isinstance(plain, NamedOptimizers):
+        return strategy.backward  # type: ignore[no-any-return]
+    if strategy.scale is not None:
+        raise ValueError("fp16 scales one loss, and several named optimizers have several: use bf16, which needs none")
+    return plain.backward
