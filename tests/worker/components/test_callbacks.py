@@ -1,0 +1,218 @@
+"""Callbacks by name, with the Trainer alone: what they log, when they stop, and that a resume changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from worker.build import load, registered
+from worker.catalogue import arguments_schema
+from worker.components import toy
+from worker.components.callback_kinds import Ema
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.testing import StopAt, digest, fingerprint
+from worker.trainer.trainer import Trainer, set_seed
+
+
+def callback(name: str, **args: Any) -> Any:
+    return load("callbacks", name)(**args)
+
+
+def trainer(folder: Path, *callbacks: Any, model: Any = None, **values: Any) -> Trainer:
+    defaults: dict[str, Any] = {
+        "max_steps": 10, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 1e-2,
+        "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True,
+    }  # fmt: skip
+    args = TrainingArguments(str(folder), **{**defaults, **values})
+    set_seed(7)
+    return Trainer(
+        model or toy.mlp(hidden=16, dropout=0.2),
+        args,
+        train_dataset=toy.regression(n=50),
+        eval_dataset=toy.regression(n=20, seed=1),
+        callbacks=list(callbacks),
+    )
+
+
+def logs(made: Trainer) -> list[dict[str, Any]]:
+    return [log for log in made.state.log_history if "loss" in log]
+
+
+def test_each_is_described() -> None:
+    for name in registered("callbacks"):
+        for argument, schema in arguments_schema(load("callbacks", name))["properties"].items():
+            assert schema.get("description"), f"{name} does not say what {argument} is"
+
+
+def test_the_rate_of_every_group_is_that_of_the_step(tmp_path: Path) -> None:
+    made = trainer(tmp_path, callback("log_learning_rate"), weight_decay=0.1, warmup_steps=3)
+    made.train()
+
+    assert [log["learning_rate_group_0"] for log in logs(made)] == [log["learning_rate"] for log in logs(made)]
+    assert all(log["learning_rate_group_0"] == log["learning_rate_group_1"] for log in logs(made))
+
+
+def test_norms_of_layers_add_up_to_the_norm_of_all(tmp_path: Path) -> None:
+    made = trainer(tmp_path, callback("gradient_norms"), max_grad_norm=0.0, logging_steps=2)
+    made.train()
+
+    assert len(logs(made)) == 5
+    for log in logs(made):
+        layers = {name: value for name, value in log.items() if name.startswith("grad_norm/")}
+        assert list(layers) == ["grad_norm/layers.0", "grad_norm/layers.3", "grad_norm/layers.6"]
+        assert math.hypot(*layers.values()) == pytest.approx(log["grad_norm"], rel=1e-5)
+
+
+def test_norms_may_be_of_larger_parts(tmp_path: Path) -> None:
+    made = trainer(tmp_path, callback("gradient_norms", depth=1), max_grad_norm=0.0, max_steps=1)
+    made.train()
+    assert logs(made)[0]["grad_norm/layers"] == pytest.approx(logs(made)[0]["grad_norm"], rel=1e-5)
+
+
+def test_early_stopping_follows_the_loss_where_nothing_is_named(tmp_path: Path) -> None:
+    made = trainer(
+        tmp_path, callback("early_stopping", patience=2, threshold=100.0), eval_strategy="steps", eval_steps=1
+    )
+    made.train()
+    assert made.state.global_step == 3
+
+
+class Diverges(torch.nn.Module):
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.weight, self.at, self.calls = torch.nn.Parameter(torch.ones(1)), at, 0
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        self.calls += 1
+        loss = self.weight.sum() * (math.nan if self.calls >= self.at else 1.0)
+        return {"loss": loss, "logits": x}
+
+
+def test_a_run_ends_at_so_many_steps_without_a_number(tmp_path: Path) -> None:
+    made = trainer(
+        tmp_path, callback("stop_on_nan", steps=3), model=Diverges(5), gradient_accumulation_steps=1, logging_steps=2
+    )
+    with pytest.raises(FloatingPointError, match="in 4 steps up to step 8, and stop_on_nan ends a run at 3"):
+        made.train()
+
+
+def test_what_was_counted_before_a_pause_counts_after_it(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"gradient_accumulation_steps": 1, "save_strategy": "steps", "save_steps": 100}
+    trainer(tmp_path, callback("stop_on_nan", steps=4), StopAt(6), model=Diverges(5), **values).train()
+    resumed = trainer(tmp_path, callback("stop_on_nan", steps=4), model=Diverges(1), **values)
+    with pytest.raises(FloatingPointError, match="in 4 steps up to step 8"):
+        resumed.train(resume_from_checkpoint=True)
+
+
+def averaged_by_hand(weights: list[dict[str, torch.Tensor]], decay: float) -> dict[str, torch.Tensor]:
+    average = {name: value.clone() for name, value in weights[0].items()}
+    for count, now in enumerate(weights[1:], start=1):
+        share = 1 - min(decay, (1 + count) / (10 + count))
+        for name, value in now.items():
+            average[name] += share * (value - average[name])
+    return average
+
+
+class Weights(TrainerCallback):
+    """Of the model as it is trained: before the first step and after each."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, torch.Tensor]] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._look(kwargs["model"])
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._look(kwargs["model"])
+
+    def _look(self, model: torch.nn.Module) -> None:
+        self.seen.append({name: value.detach().clone() for name, value in model.named_parameters()})
+
+
+def test_averages_become_the_model_and_training_does_not_notice(tmp_path: Path) -> None:
+    watched, evaluates = Weights(), {"eval_strategy": "steps", "eval_steps": 3}
+    plain = trainer(tmp_path / "plain", **evaluates)
+    plain.train()
+    made = trainer(tmp_path / "ema", callback("ema", decay=0.5), watched, **evaluates)
+    made.train()
+
+    assert [log["loss"] for log in logs(made)] == [log["loss"] for log in logs(plain)]
+    assert digest(watched.seen[-1]) == digest(dict(plain.model.named_parameters()))
+    for name, value in averaged_by_hand(watched.seen, 0.5).items():
+        torch.testing.assert_close(made.model.state_dict()[name], value)
+
+
+def test_averages_are_what_is_evaluated(tmp_path: Path) -> None:
+    made = trainer(tmp_path, callback("ema", decay=0.9), eval_strategy="steps", eval_steps=10)
+    made.train()
+    last = [log["eval_loss"] for log in made.state.log_history if "eval_loss" in log][-1]
+
+    assert made.evaluate()["eval_loss"] == last
+    assert made.evaluate()["eval_loss"] == last
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_paused_average_goes_on_to_the_last_bit(tmp_path: Path, in_background: bool) -> None:
+    saves = {"save_strategy": "steps", "save_steps": 3, "save_in_background": in_background}
+    whole = trainer(tmp_path / "whole", callback("ema"), **saves)
+    whole.train()
+    stopped = trainer(tmp_path / "cut", callback("ema"), StopAt(5), **saves)
+    stopped.train()
+    resumed = trainer(tmp_path / "cut", callback("ema"), **saves)
+    resumed.train(resume_from_checkpoint=True)
+
+    assert fingerprint(resumed, []) == fingerprint(whole, [])
+    saved = load_file(tmp_path / "cut" / "checkpoint-5" / "model.safetensors")
+    assert digest(saved) != digest(stopped.model.state_dict()), "a checkpoint has the weights, not their averages"
+
+
+def test_the_best_models_averages_are_loaded_at_the_end(tmp_path: Path) -> None:
+    made = trainer(
+        tmp_path, callback("ema", decay=0.9), eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2,
+        load_best_model_at_end=True, learning_rate=0.2,
+    )  # fmt: skip
+    made.train()
+
+    best = min(log["eval_loss"] for log in made.state.log_history if "eval_loss" in log)
+    assert made.evaluate()["eval_loss"] == best == made.state.best_metric
+
+
+def test_a_checkpoint_without_averages_begins_them(tmp_path: Path) -> None:
+    saves = {"save_strategy": "steps", "save_steps": 5}
+    trainer(tmp_path, StopAt(5), **saves).train()
+    made = trainer(tmp_path, callback("ema"), **saves)
+    made.train(resume_from_checkpoint=True)
+
+    state = json.loads((tmp_path / "checkpoint-10" / "trainer_state.json").read_text())
+    assert state["stateful_callbacks"]["Ema"]["attributes"]["updates"] == 5
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [({"decay": 1.5}, "between 0 and 1"), ({"decay": 0.0}, "between 0 and 1"), ({"every": 0}, "from 1")],
+)
+def test_an_average_that_cannot_be_is_told(args: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        callback("ema", **args)
+
+
+def test_half_precision_is_averaged_in_single() -> None:
+    ema, model = Ema(decay=0.99, warmup=False), torch.nn.Linear(1, 1).bfloat16()
+    args: Any = TrainingArguments("unused", use_cpu=True)
+    trained: Any = type("State", (), {"global_step": 0})()
+    ema.on_train_begin(args, trained, None, model=model)  # type: ignore[arg-type]
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    before = ema.average["weight"].clone()
+
+    ema.on_optimizer_step(args, trained, None)  # type: ignore[arg-type]
+
+    assert ema.average["weight"].dtype is torch.float32
+    torch.testing.assert_close(ema.average["weight"], before + 0.01 * (model.weight.float() - before))
