@@ -12,14 +12,16 @@ import os
 import sys
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
 from contract.errors import FootplateError
-from footplate.cli import doctor, files, looking, steering, submitting, surroundings, watching
-from footplate.cli.asked import exit_code, sentence
+from footplate.cli import completion, doctor, files, looking, steering, submitting, surroundings, watching
+from footplate.cli.asked import UNREACHABLE, USAGE, exit_code, sentence
+from footplate.cli.text import tell
 from footplate.cli.up import up
 from footplate.cli.watching import INTERRUPTED
 
-USAGE_ERROR = 2
-PARTS = (submitting, looking, watching, files, steering, surroundings, doctor)
+PARTS = (submitting, looking, watching, files, steering, surroundings, doctor, completion)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,8 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     if not hasattr(given, "run"):
         parser.print_help()
-        return USAGE_ERROR
+        return USAGE
     _prepare_output()
+    return _run(given)
+
+
+def _run(given: argparse.Namespace) -> int:
     try:
         code: int = given.run(given)
         sys.stdout.flush()
@@ -44,8 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FootplateError as error:
-        print(f"footplate: {sentence(error)}", file=sys.stderr)
+        tell(sentence(error))
         return exit_code(error)
+    except OSError as error:
+        tell(f"{error.filename or 'a file'}: {error.strerror or error}")
+        return USAGE
+    except ValidationError as error:
+        tell(f"the service answers a {error.title} that this one does not understand; install its version of footplate")
+        return UNREACHABLE
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -62,4 +74,5 @@ def _prepare_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    logging.basicConfig(format="footplate: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    over_a_bar = "\r\033[K" if sys.stderr.isatty() else ""
+    logging.basicConfig(format=f"{over_a_bar}footplate: %(message)s", level=logging.WARNING, stream=sys.stderr)

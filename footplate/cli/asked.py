@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from contract.errors import FootplateError
 from contract.ids import is_id
+from footplate.cli.text import clean
 
 if TYPE_CHECKING:
     from footplate import Client, Job
@@ -85,20 +86,12 @@ def _means(word: str, job: Job) -> bool:
 
 def sentence(error: FootplateError) -> str:
     """What happened and what would work; every problem of a body on a line of its own."""
-    from footplate.cli.text import clean
-
     problems = getattr(error, "problems", [])
-    if problems:
-        lines = [f"{one.pointer or '/'}: {one.detail}" + (f" ({one.hint})" if one.hint else "") for one in problems]
-        return clean("\n  ".join([*([f"{len(lines)} problems"] if len(lines) > 1 else []), *lines]))
-    request = getattr(error, "request_id", "") if getattr(error, "status", 0) >= 500 else ""
-    parts = [error.message.rstrip("."), error.hint, f"request id {request}" if request else None]
-    return (
-        clean(
-            ". ".join(part[:1].upper() + part[1:] if index else part for index, part in enumerate(filter(None, parts)))
-        )
-        + "."
-    )
+    lines = [f"{one.pointer or '/'}: {one.detail}" + (f" ({one.hint})" if one.hint else "") for one in problems]
+    if len(lines) > 1:
+        return clean("\n  ".join([f"{len(lines)} problems", *lines]))
+    request = f"request id {getattr(error, 'request_id', '')}" if getattr(error, "status", 0) >= 500 else None
+    return clean(". ".join(part.rstrip(".") for part in (*(lines or (error.message, error.hint)), request) if part))
 
 
 def exit_code(error: FootplateError) -> int:

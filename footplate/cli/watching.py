@@ -104,13 +104,14 @@ class Screen:
     def show(self, event: Event) -> None:
         data = event.data
         if event.kind == "progress":
-            self._step, self._max_steps, self._eta = data["step"], data["max_steps"], data.get("eta_s")
+            self._step, self._max_steps = data.get("step", self._step), data.get("max_steps", self._max_steps)
+            self._eta = data.get("eta_s")
         elif event.kind == "log":
             self._metrics |= data
         elif text := line_of(event):
             self.close()
             print(clean(text))
-            self._state = data["state"] if event.kind == "state" else self._state
+            self._state = data.get("state", "") if event.kind == "state" else self._state
         self._draw()
 
     def close(self) -> None:
@@ -140,7 +141,7 @@ def line_of(event: Event) -> str:
 
 def _state(event: Event) -> str:
     reason, message = event.data.get("reason"), event.data.get("message")
-    return f"{event.data['state']}" + (f" ({message or reason})" if message or reason else "")
+    return f"{event.data.get('state')}" + (f" ({message or reason})" if message or reason else "")
 
 
 def _metrics(event: Event) -> str:
@@ -150,7 +151,7 @@ def _metrics(event: Event) -> str:
 
 def _checkpoint(event: Event) -> str:
     data = event.data
-    text = f"checkpoint of step {event.step} {data['status']}"
+    text = f"checkpoint of step {event.step} {data.get('status')}"
     return (
         text
         + (", the best so far" if data.get("is_best") else "")

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from footplate.errors import DownloadFailed
+from footplate.errors import DownloadFailed, NotFound
 from footplate.sdk.asking import COME_BACK, Ask, ask_json, pause, refusal, unreachable
 from footplate.sdk.models import Output
 from footplate.sdk.wire import Line, Wire
@@ -32,25 +32,33 @@ class AsyncOutputs:
         wanted = [one for one in found if only is None or one.path in only]
         if missing := set(only or ()) - {one.path for one in wanted}:
             there = ", ".join(one.path for one in found) or "nothing"
-            raise DownloadFailed(f"the job has no output {sorted(missing)[0]!r}", hint=f"it has: {there}")
+            detail = f"the job has no output {sorted(missing)[0]!r}; it has: {there}"
+            raise NotFound(404, {"code": "not_found", "detail": detail})
         return [await self._one(one, Path(folder)) for one in wanted]
 
     async def _one(self, output: Output, folder: Path) -> Path:
         target = below(folder, output.path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.part")
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
+            part.touch()
             await self._fetch(f"{self._path}/{quote(output.path)}", part, output.bytes)
+            if (have := part.stat().st_size) != output.bytes:
+                raise DownloadFailed(
+                    f"{output.path} has {have} bytes, and {output.bytes} were announced",
+                    hint="it was written to meanwhile; download it again",
+                )
             os.replace(part, target)
         finally:
             part.unlink(missing_ok=True)
         return target
 
     async def _fetch(self, path: str, part: Path, size: int) -> None:
-        part.write_bytes(b"")
         version, tried = "", 0
         while True:
             have = part.stat().st_size if version else 0
+            if version and have == size:
+                break  # only the end of the connection was missing
             headers = {"Range": f"bytes={have}-", "If-Range": version} if have else {}
             # Compressed on the way, a range would be one of something else.
             request = Ask("GET", path, headers={**headers, "Accept-Encoding": "identity"}).on(self._wire)
@@ -58,7 +66,8 @@ class AsyncOutputs:
                 async with self._wire.open(request) as line:
                     await _check(line)
                     version = line.response.headers.get("etag", "")
-                    return await _append(line, part, size)
+                    await _append(line, part)
+                break
             except httpx2.TransportError as error:
                 tried = tried + 1 if part.stat().st_size == have else 1
                 if tried >= self._wire.tries:
@@ -75,16 +84,11 @@ async def _check(line: Line) -> None:
     raise refusal(httpx2.Response(answer.status_code, content=await line.rest(), request=answer.request))
 
 
-async def _append(line: Line, part: Path, size: int) -> None:
+async def _append(line: Line, part: Path) -> None:
     """Writes what comes behind what is there; a file that has changed meanwhile comes anew, as a 200."""
     with part.open("ab" if line.response.status_code == 206 else "wb") as file:
         while chunk := await line.read(READ_SECONDS):
             file.write(chunk)
-    if (have := part.stat().st_size) != size:
-        raise DownloadFailed(
-            f"{part.name[1:-5]} has {have} bytes, and {size} were announced",
-            hint="it was written to meanwhile; download it again",
-        )
 
 
 def below(folder: Path, path: str) -> Path:

@@ -30,8 +30,15 @@ SILENCE_SECONDS = 45.0
 """A service that lives says something at least every 15 s."""
 LONGEST_PAUSE_SECONDS = 5.0
 SLOW_READER = 4408
-REFUSED = {4400: 422, 4401: 401, 4403: 403, 4404: 404}
-"""Close codes that no second try would change, and the status that HTTP has for them."""
+TOO_MANY = 4429
+"""Streams at once; those that broke are counted for up to a minute."""
+REFUSED = {
+    4400: (422, "invalid_query"),
+    4401: (401, "unauthorized"),
+    4403: (403, "forbidden"),
+    4404: (404, "not_found"),
+}
+"""Close codes that no second try would change, and what HTTP has for them."""
 _KINDS = frozenset(Kind)
 
 
@@ -42,6 +49,7 @@ class Place:
     after: int = 0
     kinds: Collection[str] | None = None
     deadline: float | None = None
+    who: str = "the job"
     patience: float = 600.0
     """Seconds without any connection before a broken one is given up."""
     end: str | None = None
@@ -55,7 +63,7 @@ class Place:
 
     def check_deadline(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise WaitTimeout("the job has not ended in time", hint="it goes on; wait again, or cancel it")
+            raise WaitTimeout(f"{self.who} has not ended in time", hint="it goes on; wait again, or cancel it")
 
     @property
     def params(self) -> dict[str, Any]:
@@ -68,13 +76,16 @@ class Place:
             if told["no"] <= self.after:
                 continue
             self.after = told["no"]
-            if told.get("kind") in _KINDS:
-                yield read_event(told)
+            if event := read_event(told):
+                yield event
         self.after = max(self.after, frame.get("caught_up", 0), frame.get("last", 0))
         self.end = frame.get("end")
 
 
-def read_event(told: dict[str, Any]) -> Event:
+def read_event(told: dict[str, Any]) -> Event | None:
+    """None: of a kind that a newer service has, and that its readers may pass over."""
+    if told.get("kind") not in _KINDS:
+        return None
     try:
         return Event.model_validate(told)
     except ValidationError as error:
@@ -130,7 +141,7 @@ class Contact:
                 log.warning("connection lost (%s); trying again", error)
         self.tried += 1
         if now - self.lost_at > self.patience if self.has_met else self.tried >= self.tries:
-            raise unreachable(url, error) from error
+            raise getattr(error, "refusal", None) or unreachable(url, error) from error
         at_once = isinstance(error, Interrupted) and error.code == SLOW_READER
         return 0.0 if at_once else min(pause(self.tried), LONGEST_PAUSE_SECONDS)
 
@@ -141,9 +152,11 @@ class Contact:
 class Interrupted(Exception):
     """The stream ended before the history did; another connection goes on."""
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: int, reason: str, refusal: Exception | None = None) -> None:
         super().__init__(reason or f"closed with {code}")
         self.code = code
+        self.refusal = refusal
+        """What to raise when no other connection fares better."""
 
 
 class Decoder(Protocol):
@@ -192,8 +205,10 @@ class SocketDecoder:
 
 def _closed(code: int, reason: str) -> Exception:
     if code in REFUSED:
-        return of_answer(REFUSED[code], {"code": f"closed_{code}", "detail": reason})
-    return Interrupted(code, reason)
+        status, name = REFUSED[code]
+        return of_answer(status, {"code": name, "detail": reason})
+    too_many = of_answer(429, {"code": "too_many_requests", "detail": reason}) if code == TOO_MANY else None
+    return Interrupted(code, reason, too_many)
 
 
 class MessageDecoder:
@@ -226,7 +241,7 @@ async def _decoder(line: Line, place: Place) -> Decoder:
         return MessageDecoder()
     said = httpx2.Response(answer.status_code, content=await line.rest(), request=answer.request)
     if answer.status_code in COME_BACK:
-        raise Interrupted(1013, f"the service answers {answer.status_code}")
+        raise Interrupted(1013, f"the service answers {answer.status_code}", refusal(said))
     raise refusal(said)
 
 

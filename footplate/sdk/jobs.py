@@ -183,7 +183,8 @@ class AsyncJob(JobView):
         happens to the connection. With follow=False only what there is now."""
         if not follow:
             async for told in self._pages("events", after, kinds_text(kinds)):
-                yield read_event(told)
+                if known := read_event(told):
+                    yield known
             return
         async for event in self._follow(self._place(after, kinds)):
             yield event
@@ -217,7 +218,7 @@ class AsyncJob(JobView):
 
     def _place(self, after: int, kinds: str | Collection[str] | None) -> Place:
         text = kinds_text(kinds)
-        return Place(after, None if text is None else text.split(","), patience=self._patience)
+        return Place(after, None if text is None else text.split(","), who=self.id, patience=self._patience)
 
     async def _pages(self, what: str, after: int, kinds: str | None) -> AsyncGenerator[dict[str, Any], None]:
         while True:

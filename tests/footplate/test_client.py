@@ -155,6 +155,20 @@ class Bad(httpx2.HTTPTransport):
         return self._spoil(request, lambda: super(Bad, self).handle_request(request))
 
 
+class Cut(httpx2.SyncByteStream):
+    """So many bytes of an answer."""
+
+    def __init__(self, whole: Any, length: int) -> None:
+        self._whole, self._length = whole, length
+
+    def __iter__(self) -> Any:
+        left = self._length
+        for chunk in self._whole:
+            yield chunk[:left]
+            if (left := left - len(chunk)) <= 0:
+                raise httpx2.ReadError("cut off")
+
+
 def test_a_submit_whose_answer_is_lost_makes_one_job(standing: System) -> None:
     times = itertools.count()
 
@@ -189,19 +203,6 @@ def test_a_stream_that_breaks_again_and_again_has_no_gap_and_nothing_twice(stand
     job = client.jobs.create(SHORT_TOY)
     job.wait(timeout=60)
 
-    class Cut(httpx2.SyncByteStream):
-        """So many bytes of an answer."""
-
-        def __init__(self, whole: Any, length: int) -> None:
-            self._whole, self._length = whole, length
-
-        def __iter__(self) -> Any:
-            left = self._length
-            for chunk in self._whole:
-                yield chunk[:left]
-                if (left := left - len(chunk)) <= 0:
-                    raise httpx2.ReadError("cut off")
-
     def cut_streams(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
         request.headers.pop("upgrade", None)
         answer = go_on()
@@ -211,3 +212,24 @@ def test_a_stream_that_breaks_again_and_again_has_no_gap_and_nothing_twice(stand
 
     with Client(standing.url, transport=Bad(cut_streams)) as cut:
         assert [e.no for e in cut.jobs.get(job.id).events()] == [e["no"] for e in standing.events(job.id)]
+
+
+def test_a_download_that_breaks_is_taken_up_where_it_broke(standing: System, client: Client, tmp_path: Path) -> None:
+    job = client.jobs.create(SHORT_TOY).wait(timeout=60)
+    asked: list[str] = []
+
+    def cut_files(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
+        answer = go_on()
+        if request.url.path.endswith("model.safetensors"):
+            asked.append(request.headers.get("range", "all"))
+            answer.stream = Cut(answer.stream, 9000)
+        return answer
+
+    with Client(standing.url, transport=Bad(cut_files)) as cut:
+        (model,) = cut.jobs.get(job.id).outputs.download(tmp_path, only=["model.safetensors"])
+
+    assert asked == ["all", "bytes=9000-", "bytes=18000-"]
+    assert model.read_bytes() == standing.final_weights(job.id)
+    with pytest.raises(NotFound, match=r"it has: metrics\.json, model\.safetensors, spec\.json"):
+        job.outputs.download(tmp_path, only=["model.bin"])
+    assert [path.name for path in tmp_path.iterdir() if path.suffix] == ["model.safetensors"]

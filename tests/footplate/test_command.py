@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
+import pty
 import re
 import signal
+import subprocess
 import time
 
 import pytest
 
-from tests.footplate.conftest import FAILING, Command
+from footplate.cli.text import say
+from tests.footplate.conftest import FAILING, PROGRAM, Command
 from tests.support.processes import at_ease, free_port
 from tests.support.system import LONG_TOY, SHORT_TOY, System
 
@@ -138,3 +143,83 @@ def test_what_a_job_has_told_is_a_table_a_spreadsheet_or_json(command: Command, 
     assert re.search(r"^loss .*[▁▂▃▄▅▆▇█]{20}$", summary, re.MULTILINE)
     assert {int(row["step"]): float(row["loss"]) for row in rows if row["loss"]} == standing.losses(job)
     assert lines == standing.metrics(job)
+
+
+def test_a_terminal_gets_a_bar_that_moves_and_the_rest_as_lines(command: Command) -> None:
+    job = command.good("submit", LONG).strip()
+    keeper, terminal = pty.openpty()
+    watch = subprocess.Popen([PROGRAM, "watch", job], stdout=terminal, stderr=terminal, env=command.env, close_fds=True)
+    os.close(terminal)
+
+    told = ""
+    with contextlib.suppress(OSError):  # how the end of a terminal is told
+        while data := os.read(keeper, 65536):
+            told += data.decode()
+    os.close(keeper)
+
+    assert watch.wait(20) == 0
+    assert re.search(r"\r\x1b\[K\[█+·*\] +\d+%  step \d+/120  loss ", told)
+    assert "checkpoint of step 120 committed\r\n" in told
+    assert told.rstrip().endswith("succeeded (completed)")
+
+
+def test_what_training_printed_cannot_move_the_cursor_of_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+    say("a name\x1b[2J\r\x9b31m that clears", "tabs\tand größe stay")
+
+    assert capsys.readouterr().out == "a name�[2J��31m that clears\ntabs\tand größe stay\n"
+
+
+def test_without_the_right_key_the_command_says_so_and_with_it_works(command: Command, standing: System) -> None:
+    url_file = standing.folder / "keyed.url"
+    words = {"FOOTPLATE_API_KEY": "right" * 8, "FOOTPLATE_PORT": "0", "FOOTPLATE_URL_FILE": str(url_file)}
+    service = standing.run("service", "api", name="keyed", **words)
+    service.until(url_file.exists, within=at_ease(30), what="the service with a key listens")
+    there = {"FOOTPLATE_URL": url_file.read_text().strip()}
+
+    for environment in (there, {**there, "FOOTPLATE_API_KEY": "wrong" * 8}):
+        done = command.run("ls", **environment)
+        assert done.returncode == 2, done
+        assert "key" in done.stderr
+        assert "wrong" not in done.stderr
+        assert "WRONG  key" in command.run("doctor", **environment).stdout
+    assert command.run("ls", **there, FOOTPLATE_API_KEY="right" * 8).returncode == 0
+    service.terminate()
+
+
+def test_the_doctor_says_of_each_part_how_it_is_and_what_would_mend_it(command: Command) -> None:
+    well = [json.loads(line) for line in command.good("doctor", "--json").splitlines()]
+
+    assert [one["what"] for one in well] == [
+        "python", "footplate", "service", "database", "redis", "control", "nodes", "store", "key", "clock",
+    ]  # fmt: skip
+    assert all(one["is_well"] for one in well)
+    nobody = command.run("doctor", FOOTPLATE_URL=f"http://127.0.0.1:{free_port()}")
+    assert nobody.returncode == 4
+    assert "make up" in nobody.stdout
+    misspelt = command.run("doctor", FOOTPLATE_ULR="http://127.0.0.1:8080")
+    assert misspelt.returncode == 2
+    assert "did you mean FOOTPLATE_URL?" in misspelt.stderr
+
+
+def test_who_has_read_enough_of_a_list_hears_no_complaint(command: Command) -> None:
+    script = f"set -o pipefail; {PROGRAM} components --json | head -1"
+    done = subprocess.run(["bash", "-c", script], env=command.env, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["group"] == "models"
+
+
+def test_bash_completes_verbs_and_options(command: Command) -> None:
+    asked = """
+    complete_it() {
+      COMP_WORDS=(footplate "$@"); COMP_CWORD=$#
+      _footplate footplate "${@: -1}"; echo "${COMPREPLY[@]}"
+    }
+    complete_it ca; complete_it submit --wa"""
+    script = command.good("completion", "bash") + asked
+
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["cancel", "--watch"]
+    for shell in ("zsh", "fish"):
+        assert "submit" in command.good("completion", shell)

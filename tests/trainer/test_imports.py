@@ -70,7 +70,8 @@ began = time.process_time()
 from footplate import AsyncClient, Client, Job, JobFailed
 import footplate.cli
 assert time.process_time() - began < 0.5, time.process_time() - began
-print(sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "accelerate", "service", "worker", "fastapi"}))
+packages = {name.partition(".")[0] for name in sys.modules}
+print(sorted(packages & {"torch", "accelerate", "service", "worker", "fastapi"}))
 """
     assert python(script) == "[]"
 

@@ -1,0 +1,55 @@
+"""`completion`: what a shell needs to complete verbs and options. It is made from the parser, so it knows them all."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from footplate.cli.asked import Given, Verbs
+
+Options = dict[str, list[str]]
+
+
+def add_verbs(verbs: Verbs) -> None:
+    parser = verbs.add_parser("completion", help="what a shell needs to complete verbs and options")
+    parser.add_argument("shell", choices=sorted(_SHELLS))
+    parser.set_defaults(run=lambda given: run_completion(given, verbs))
+
+
+def run_completion(given: Given, verbs: Verbs) -> int:
+    print(_SHELLS[given.shell]({name: _options(parser) for name, parser in verbs.choices.items()}))
+    return 0
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return sorted(text for action in parser._actions for text in action.option_strings if text.startswith("--"))
+
+
+def _bash(verbs: Options) -> str:
+    cases = "\n".join(f'    {name}) words="{" ".join(options)}";;' for name, options in verbs.items())
+    return f"""_footplate() {{
+  local words
+  case "${{COMP_WORDS[1]}}" in
+{cases}
+  esac
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "{" ".join(verbs)}" -- "$2"))
+  elif [ "${{2:0:1}}" = - ]; then
+    COMPREPLY=($(compgen -W "$words" -- "$2"))
+  fi
+}}
+complete -o default -F _footplate footplate"""
+
+
+def _zsh(verbs: Options) -> str:
+    return f"autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n{_bash(verbs)}"
+
+
+def _fish(verbs: Options) -> str:
+    lines = [f'complete -c footplate -n __fish_use_subcommand -f -a "{" ".join(verbs)}"']
+    for name, options in verbs.items():
+        lines += [f'complete -c footplate -n "__fish_seen_subcommand_from {name}" -l {one[2:]}' for one in options]
+    return "\n".join(lines)
+
+
+_SHELLS: dict[str, Callable[[Options], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

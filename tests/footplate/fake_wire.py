@@ -1,0 +1,105 @@
+"""A wire whose other end is a list: what was asked, what is answered, and how long the client waited between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+from wsproto import events
+from wsproto.connection import Connection, ConnectionType
+
+URL = "http://footplate.test"
+
+
+class FakeWire:
+    """Each answer is given once, in order; one that is an exception is raised."""
+
+    tries = 4
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[httpx2.Request] = []
+        self.waited: list[float] = []
+        self.replies: list[bytes] = []
+
+    def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
+        more.pop("timeout", None)
+        return httpx2.Request(method, URL + path, **more)
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        answer = self._next(request)
+        answer.request = request
+        return answer
+
+    @asynccontextmanager
+    async def open(self, request: httpx2.Request) -> AsyncIterator[FakeLine]:
+        line = self._next(request)
+        line.response.request = request
+        line.replies = self.replies
+        yield line
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+
+    async def close(self) -> None: ...
+
+    def _next(self, request: httpx2.Request) -> Any:
+        self.asked.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class FakeLine:
+    """A connection that says so much, and then breaks."""
+
+    def __init__(self, *chunks: bytes, status: int = 101, content_type: str = "") -> None:
+        self.response = httpx2.Response(status, headers={"content-type": content_type} if content_type else {})
+        self._chunks = list(chunks)
+        self.replies: list[bytes] = []
+
+    async def read(self, within: float) -> bytes:
+        if not self._chunks:
+            raise httpx2.ReadError("cut off")
+        return self._chunks.pop(0)
+
+    async def write(self, data: bytes) -> None:
+        self.replies.append(data)
+
+    async def rest(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+class Socket:
+    """The service's end of a websocket, as bytes."""
+
+    def __init__(self) -> None:
+        self._connection = Connection(ConnectionType.SERVER)
+
+    def events(self, *numbers: int, kind: str = "log") -> bytes:
+        return self.frame({"events": [event(number, kind=kind) for number in numbers]})
+
+    def frame(self, value: Any) -> bytes:
+        return self._connection.send(events.TextMessage(json.dumps(value)))
+
+    def ping(self) -> bytes:
+        return self._connection.send(events.Ping(b"are you there"))
+
+    def close(self, code: int, reason: str = "") -> bytes:
+        return self._connection.send(events.CloseConnection(code, reason))
+
+
+def event(no: int, **changes: Any) -> dict[str, Any]:
+    given = {
+        "v": 1, "job": "job_" + "0" * 32, "no": no, "attempt": 1, "source": 0, "seq": no, "rank": 0, "kind": "log",
+        "at": "2026-01-01T00:00:00.000Z", "step": no, "epoch": 0.0, "data": {"loss": 1.0},
+    }  # fmt: skip
+    return {**given, **changes}
+
+
+def messages(values: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)

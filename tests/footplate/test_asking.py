@@ -1,0 +1,124 @@
+"""What is sent again, how long is waited before, and when it is given up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from footplate.errors import (
+    Conflict,
+    DownloadFailed,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    ServiceError,
+    Unauthorized,
+    Unreachable,
+    of_answer,
+)
+from footplate.sdk.asking import Ask, ask, ask_json, pause
+from footplate.sdk.files import below
+from footplate.sdk.jobs import AsyncJob, AsyncJobs, path_of
+from footplate.sdk.models import JobInfo
+from tests.footplate.fake_wire import URL, FakeWire
+
+JOB = {"id": "job_" + "0" * 32, "state": "queued", "reason": "submitted", "of_a_newer_service": 1}
+
+
+def answer(status: int = 200, value: object = JOB, **headers: str) -> httpx2.Response:
+    return httpx2.Response(status, json=value, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+
+def a_job(wire: FakeWire) -> AsyncJob:
+    return AsyncJob(wire, JobInfo.model_validate(JOB), 0.0)
+
+
+async def test_a_get_is_sent_again_after_as_long_as_the_service_asks() -> None:
+    wire = FakeWire(answer(503, Retry_After="7"), httpx2.ReadTimeout("late"), answer())
+
+    assert (await ask(wire, Ask("GET", "/nodes"))).status_code == 200
+
+    assert len(wire.asked) == 3
+    assert 7 <= wire.waited[0] < 9
+    assert wire.waited[1] < 1
+
+
+async def test_it_is_given_up_with_the_address_after_so_many_tries() -> None:
+    wire = FakeWire(*[httpx2.ConnectError("refused")] * 4)
+
+    with pytest.raises(Unreachable, match=URL):
+        await ask(wire, Ask("GET", "/nodes"))
+
+    assert (len(wire.asked), len(wire.waited)) == (4, 3)
+
+
+async def test_a_service_that_stays_busy_is_told_as_what_it_said() -> None:
+    wire = FakeWire(*[answer(503, {"code": "unavailable", "detail": "the database is away"})] * 4)
+
+    with pytest.raises(ServiceError, match="the database is away"):
+        await ask(wire, Ask("GET", "/nodes"))
+
+
+async def test_every_try_of_a_submit_has_the_same_key_and_the_same_bytes() -> None:
+    wire = FakeWire(httpx2.ReadError("cut off"), answer(502, ""), answer(201))
+
+    job = await AsyncJobs(wire, 0.0).create({"model": "toy/mlp", "data": "toy/regression"}, name="one")
+
+    assert job.state == "queued"
+    assert len({request.headers["idempotency-key"] for request in wire.asked}) == 1
+    assert len({request.content for request in wire.asked}) == 1
+
+
+async def test_a_change_of_one_version_is_not_sent_twice_once_it_may_have_arrived() -> None:
+    wire = FakeWire(httpx2.ConnectError("refused"), httpx2.ReadError("cut off"))
+
+    with pytest.raises(Unreachable):
+        await a_job(wire).amend(name="one", if_version=3)
+
+    assert [request.headers["if-match"] for request in wire.asked] == ['"3"', '"3"']
+
+
+async def test_a_delete_whose_answer_was_lost_is_not_called_a_failure() -> None:
+    await a_job(FakeWire(httpx2.ReadError("cut off"), answer(404, {"code": "not_found"}))).delete()
+
+    with pytest.raises(NotFound):
+        await a_job(FakeWire(answer(404, {"code": "not_found"}))).delete()
+
+
+async def test_something_else_at_that_address_is_told_as_that() -> None:
+    page = httpx2.Response(200, html="<html>")
+
+    with pytest.raises(Unreachable, match="no Footplate service"):
+        await ask_json(FakeWire(page), Ask("GET", "/nodes"))
+    with pytest.raises(Unreachable, match="no Footplate service"):
+        await ask_json(FakeWire(httpx2.Response(404, html="<html>")), Ask("GET", "/nodes"))
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, Unauthorized), (403, Forbidden), (404, NotFound), (409, Conflict)])
+def test_each_refusal_has_a_type_and_carries_what_the_service_said(status: int, kind: type[Exception]) -> None:
+    document = {"code": "some", "detail": "no", "hint": "do this", "request_id": "req_1", "allowed": ["resume"]}
+    error = of_answer(status, document)
+
+    assert type(error) is kind
+    assert (error.code, error.message, error.hint, error.request_id) == ("some", "no", "do this", "req_1")
+
+
+def test_pauses_double_and_end_somewhere() -> None:
+    assert 0.25 <= pause(1) < 0.32
+    assert 1.0 <= pause(3) < 1.26
+    assert pause(1000) <= 25
+    assert pause(1, "86400") <= 25
+
+
+@pytest.mark.parametrize("word", ["", "..", "job_1/../../nodes", "a?b", "a b", "jöb"])
+def test_what_cannot_be_an_id_never_becomes_an_address(word: str) -> None:
+    with pytest.raises(InvalidRequest):
+        path_of(word)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "", "a\0b"])
+def test_a_service_cannot_name_a_file_outside_the_folder(path: str) -> None:
+    with pytest.raises(DownloadFailed, match="no path below a folder"):
+        below(Path("out"), path)

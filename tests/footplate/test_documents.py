@@ -1,0 +1,65 @@
+"""What the README and the two pages tell people to paste works when pasted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.footplate.conftest import Command
+from tests.support.processes import REPOSITORY
+
+
+def snippets(document: str, language: str) -> str:
+    """All of a page's, as one script: later ones go on where earlier ones stopped."""
+    text = (REPOSITORY / document).read_text()
+    return "\n".join(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL))
+
+
+def run(command: Command, *words: str) -> str:
+    done = subprocess.run(
+        words, cwd=command.folder, env=command.env, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_every_snippet_of_the_page_about_the_client_runs(command: Command) -> None:
+    said = run(command, sys.executable, "-c", snippets("docs/sdk.md", "python"))
+
+    assert "/training/learning_rat did you mean 'learning_rate'?" in said
+    assert "['queued', 'starting', 'running', 'succeeded']" in said
+    assert "out/model.safetensors" in said
+
+
+@pytest.mark.timeout(300)
+def test_every_snippet_of_the_page_about_the_command_runs(command: Command) -> None:
+    said = run(command, "bash", "-euo", "pipefail", "-c", snippets("docs/cli.md", "sh"))
+
+    assert "valid: as many steps as the data has" in said
+    assert "succeeded (completed)" in said
+    assert (command.folder / "loss.csv").read_text().startswith("no,step,epoch,loss\n")
+    assert (command.folder / "out/model.safetensors").exists()
+
+
+def test_what_the_readme_shows_of_both_runs(command: Command) -> None:
+    section = (
+        (REPOSITORY / "README.md").read_text().partition("## From a shell, and from Python")[2].partition("\n## ")[0]
+    )
+    shell, script = re.search(r"```sh\n(.*?)```.*?```python\n(.*?)```", section, re.DOTALL).groups()  # type: ignore[union-attr]
+
+    assert "succeeded" in run(command, "bash", "-euo", "pipefail", "-c", shell)
+    assert "model.safetensors" in run(command, sys.executable, "-c", script)
+
+
+def test_the_page_names_every_verb(command: Command) -> None:
+    page = (REPOSITORY / "docs/cli.md").read_text()
+    verbs = re.findall(r"^    (\w+)(?:  |$)", command.good("--help"), re.MULTILINE)
+
+    assert len(verbs) > 15
+    assert [
+        verb for verb in verbs if verb != "up" and f"footplate {verb}" not in page and f"`{verb}`" not in page
+    ] == []

@@ -1,0 +1,105 @@
+"""One history over many connections: what each way of breaking does to the reader."""
+
+from __future__ import annotations
+
+import pytest
+
+from footplate.errors import FootplateError, NotFound, ServiceError, Unauthorized, Unreachable, WaitTimeout
+from footplate.sdk.following import Place, follow
+from footplate.sdk.wire import Wire
+from tests.footplate.fake_wire import FakeLine, FakeWire, Socket, event, messages
+
+END = {"end": "succeeded", "last": 9}
+
+
+async def read(wire: Wire, place: Place | None = None) -> list[int]:
+    return [event.no async for event in follow(wire, "/stream", place or Place())]
+
+
+def cursors(wire: FakeWire) -> list[str]:
+    return [request.url.params["after"] for request in wire.asked]
+
+
+async def test_a_connection_that_breaks_is_followed_by_one_from_the_last_event() -> None:
+    first, second = Socket(), Socket()
+    wire = FakeWire(
+        FakeLine(first.events(1, 2), first.events(3)),
+        FakeLine(second.events(4), second.frame(END)),
+    )
+
+    assert await read(wire) == [1, 2, 3, 4]
+    assert cursors(wire) == ["0", "3"]
+
+
+async def test_what_comes_twice_is_told_once_and_what_nobody_knows_is_passed_over() -> None:
+    line = Socket()
+    wire = FakeWire(FakeLine(line.events(1, 2), line.events(2, 3), line.events(4, kind="aura"), line.frame(END)))
+
+    assert await read(wire) == [1, 2, 3]
+
+
+async def test_a_frame_may_come_in_pieces_and_two_at_once() -> None:
+    line = Socket()
+    whole = line.events(1, 2) + line.events(3) + line.frame(END)
+    wire = FakeWire(FakeLine(*[whole[at : at + 7] for at in range(0, len(whole), 7)]))
+
+    assert await read(wire) == [1, 2, 3]
+
+
+async def test_a_slow_reader_comes_back_at_once_and_after_a_restart_soon() -> None:
+    first, second, third = Socket(), Socket(), Socket()
+    wire = FakeWire(
+        FakeLine(first.events(1) + first.close(4408, "too slow; come back with after=1")),
+        FakeLine(second.events(2) + second.close(1012, "restart")),
+        FakeLine(third.frame(END)),
+    )
+
+    assert await read(wire) == [1, 2]
+    assert cursors(wire) == ["0", "1", "2"]
+    assert wire.waited[0] == 0
+    assert 0 < wire.waited[1] < 1
+
+
+async def test_a_ping_is_answered() -> None:
+    line = Socket()
+    wire = FakeWire(FakeLine(line.ping(), line.frame(END)))
+
+    await read(wire)
+
+    assert len(wire.replies) == 1
+
+
+@pytest.mark.parametrize(("code", "kind"), [(4401, Unauthorized), (4404, NotFound), (4400, FootplateError)])
+async def test_what_no_second_try_would_change_is_raised(code: int, kind: type[Exception]) -> None:
+    wire = FakeWire(FakeLine(Socket().close(code, "that is why")))
+
+    with pytest.raises(kind, match="that is why"):
+        await read(wire)
+
+
+async def test_too_many_streams_are_told_as_that_when_none_becomes_free() -> None:
+    full = [FakeLine(Socket().close(4429, "this key has 2000 streams open")) for _ in range(4)]
+
+    with pytest.raises(ServiceError, match="2000 streams"):
+        await read(FakeWire(*full))
+
+
+async def test_a_service_that_was_never_there_is_given_up_soon_and_one_that_was_late() -> None:
+    with pytest.raises(Unreachable):
+        await read(FakeWire(*[FakeLine() for _ in range(4)]))
+
+    line = Socket()
+    away = [FakeLine() for _ in range(20)]
+    proxy = FakeLine(b"<html>", status=502)
+    last = FakeLine(messages([event(2), {"end": "succeeded", "last": 2}]), status=200, content_type="text/event-stream")
+    wire = FakeWire(FakeLine(line.events(1)), *away, proxy, last)
+    assert await read(wire) == [1, 2]
+    assert max(wire.waited) <= 5
+
+    with pytest.raises(Unreachable):
+        await read(FakeWire(FakeLine(Socket().events(1)), FakeLine()), Place(patience=-1))
+
+
+async def test_a_deadline_that_passes_is_told_as_that() -> None:
+    with pytest.raises(WaitTimeout):
+        await read(FakeWire(), Place(deadline=0.0))
