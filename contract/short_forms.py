@@ -22,10 +22,16 @@ from contract.errors import Problem
 
 Json = dict[str, Any]
 
-READERS = {".jsonl": "files/jsonl"}
+READERS = {
+    ".jsonl": "files/jsonl",
+    ".csv": "files/csv",
+    ".tsv": "files/csv",
+    ".txt": "files/text",
+    ".parquet": "files/parquet",
+}
 """Which component reads a bare path, by its suffix."""
 
-DATA_SUFFIXES = frozenset({*READERS, ".json", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".gz", ".zst", ".zip"})
+DATA_SUFFIXES = frozenset({*READERS, ".json", ".arrow", ".gz", ".zst", ".zip"})
 """Who writes one of these means a file, not a component."""
 
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]+$")

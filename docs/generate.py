@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import inspect
+import json
+import tomllib
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from pydantic_core import PydanticUndefined
 
@@ -19,11 +23,13 @@ from contract.arguments import NOT_YET, TrainingArguments
 from contract.arguments.groups import OTHER_DEFAULTS, OURS
 from contract.arguments.legacy import LEGACY, Renamed
 from contract.arguments.notyet import CHOICES_NOT_YET
+from contract.components import GROUPS
 from contract.settings import Settings, variable
 from footplate.sdk.settings import ClientSettings
 from service.counts import Counts, prometheus_name
 from service.prometheus import Meters
 from service.settings import ServiceSettings
+from worker.catalogue import describe
 from worker.settings import WorkerSettings
 from worker.trainer.declined import NEVER_CALLED
 
@@ -38,6 +44,7 @@ def pages() -> dict[str, str]:
         "events.md": events_page(),
         "parity.md": parity_page(),
         "metrics.md": metrics_page(),
+        "components.md": components_page(),
     }
 
 
@@ -142,6 +149,46 @@ def metrics_page() -> str:
             "",
         ]
     )
+
+
+def components_page() -> str:
+    """From the entry points that this package registers, and the signatures that they lead to."""
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
+    lines = []
+    for group in GROUPS:
+        registered = project["entry-points"].get(f"footplate.{group}", {})
+        lines += [f"\n## {group.capitalize()}\n"] if registered else []
+        for name, target in sorted(registered.items()):
+            lines += component(group, name, target)
+    return "\n".join(
+        [
+            "# What a spec may name",
+            MADE,
+            'A name alone, or `{"use": name, "args": {…}}`. `GET /components` answers with the same, and with what the',
+            "plugins bring that your nodes have installed; a wrong name or argument is told at `POST /jobs`. Paths are",
+            "names under `data://` or `models://`. What needs a library beyond the Trainer's says which extra",
+            "has it.",
+            *lines,
+            "",
+        ]
+    )
+
+
+def component(group: str, name: str, target: str) -> list[str]:
+    module, _, attribute = target.partition(":")
+    made = getattr(importlib.import_module(module), attribute)
+    described = describe(group, name, made)
+    library = getattr(made, "needs", None)
+    extra = f" Needs the extra `{library[1]}`." if library else ""
+    arguments = [
+        f"  - `{argument}`{default(described.args, argument)}: {one_line(schema.get('description'))}"
+        for argument, schema in described.args["properties"].items()
+    ]
+    return [f"- **{name}**: {one_line(described.summary)}{extra}", *arguments]
+
+
+def default(args: dict[str, Any], name: str) -> str:
+    return "" if name in args["required"] else f" = `{json.dumps(args['properties'][name].get('default'))}`"
 
 
 def parity_page() -> str:

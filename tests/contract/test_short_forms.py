@@ -19,6 +19,8 @@ JSONL = {"use": "files/jsonl", "args": {"paths": ["data://x/train.jsonl"]}}
         ({"data": "toy/regression"}, {"data": {"train": {"use": "toy/regression"}}}),
         ({"data": {"use": "toy/regression", "args": {}}}, {"data": {"train": {"use": "toy/regression", "args": {}}}}),
         ({"data": "data://x/train.jsonl"}, {"data": {"train": JSONL}}),
+        ({"data": "data://x.TSV"}, {"data": {"train": {"use": "files/csv", "args": {"paths": ["data://x.TSV"]}}}}),
+        ({"data": "data://*.txt"}, {"data": {"train": {"use": "files/text", "args": {"paths": ["data://*.txt"]}}}}),
         ({"data": {"eval": "data://x/train.jsonl"}}, {"data": {"eval": JSONL}}),
         ({"data": {"eval": {"a": "data://x/train.jsonl"}}}, {"data": {"eval": {"a": JSONL}}}),
         ({"resources": {"strategy": "ddp"}}, {"resources": {"strategy": {"type": "ddp"}}}),
@@ -34,13 +36,13 @@ def test_a_short_form_becomes_the_long_one(short, long):
 @pytest.mark.parametrize(
     ("path", "code"),
     [
-        ("data://x.csv", "no_reader"),
+        ("data://x.json", "no_reader"),
         ("data://x", "no_reader"),
-        ("https://x/y.parquet", "no_reader"),
+        ("https://x/y.arrow", "no_reader"),
         ("train.jsonl", "path_without_root"),
         ("/etc/train.jsonl", "path_without_root"),
         ("./train.JSONL", "path_without_root"),
-        ("train.parquet", "no_reader"),
+        ("train.zip", "no_reader"),
     ],
 )
 def test_a_path_that_nothing_reads_is_refused_with_what_there_is(path, code):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from contract.errors import DatasetError, UnknownComponent
+from contract.components import Catalogue, check
+from contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
 from contract.testing import make_spec
 from worker.build import build
+from worker.catalogue import describe
+from worker.components import hf_models
 from worker.roots import Roots
 
 
@@ -20,6 +25,7 @@ def roots(tmp_path: Path) -> Roots:
     (tmp_path / "data" / "a.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
     (tmp_path / "secret.jsonl").write_text("{}\n")
     (tmp_path / "data" / "link.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    (tmp_path / "data" / "out").symlink_to(tmp_path)
     return Roots(tmp_path / "data", tmp_path / "models")
 
 
@@ -47,6 +53,10 @@ def test_a_whole_spec_is_built(roots: Roots) -> None:
         ("data://link.jsonl", "leads out of data://"),
         ("models://a.jsonl", "is not on this node"),
         ("/etc/passwd", "names no root"),
+        ("data://nothing-*.jsonl", "matches no file"),
+        ("data://l*.jsonl", "leads out of data://"),
+        ("data://../*.jsonl", "leads out of data://"),
+        ("data://out/*.jsonl", "leads out of data://"),
     ],
 )
 def test_no_path_leads_anywhere_else(roots: Roots, path: str, says: str) -> None:
@@ -64,3 +74,62 @@ def test_an_unknown_name_is_answered_with_the_nearest(roots: Roots) -> None:
         build(make_spec(model="toy/mpl"), roots)
 
     assert raised.value.hint == "did you mean 'toy/mlp'?"
+
+
+def test_a_pattern_is_all_that_it_matches_in_the_order_of_names(roots: Roots) -> None:
+    for name in ("c-2", "c-1", "c-10"):
+        (roots.data / f"{name}.jsonl").write_text(json.dumps({"name": name}))
+
+    parts = build(make_spec(data=jsonl("data://c-*.jsonl")), roots)
+
+    assert [parts.train[at]["name"] for at in range(3)] == ["c-1", "c-10", "c-2"]
+
+
+def test_a_file_that_is_not_there_is_answered_with_the_nearest(roots: Roots) -> None:
+    with pytest.raises(DatasetError) as raised:
+        build(make_spec(data="data://aa.jsonl"), roots)
+
+    assert raised.value.hint == "did you mean 'a.jsonl'?"
+
+
+def test_maps_are_applied_in_order_to_every_set(roots: Roots) -> None:
+    maps = [{"use": "rename", "args": {"columns": {"x": "y"}}}, {"use": "rename", "args": {"columns": {"y": "z"}}}]
+
+    parts = build(make_spec(data={"train": "data://a.jsonl", "eval": {"one": "data://a.jsonl"}, "map": maps}), roots)
+
+    assert parts.train[0] == parts.eval["one"][0] == {"z": 1}
+
+
+def test_a_map_that_lacks_a_tokenizer_says_so_before_a_model_is_made(roots: Roots) -> None:
+    maps = [{"use": "tokenize", "args": {"column": "x"}}]
+
+    with pytest.raises(NotBuildable, match="tokenize needs a tokenizer"):
+        build(
+            make_spec(model={"use": "toy/gpt", "args": {"width": 3}}, data={"train": "data://a.jsonl", "map": maps}),
+            roots,
+        )
+
+
+@pytest.mark.parametrize("name", ["os.system", "builtins:eval", "os:system", "../toy/mlp", "__import__", "a b"])
+def test_no_name_imports_anything(name: str) -> None:
+    before = set(sys.modules)
+
+    for field in ({"model": name}, {"data": {"train": "toy/regression", "map": [name]}}, {"collator": name}):
+        with pytest.raises(FootplateError):
+            build(make_spec(**field), Roots(Path("/nowhere"), Path("/nowhere")))
+
+    assert set(sys.modules) == before
+
+
+def test_what_is_not_installed_is_told_with_how_to_get_it(roots: Roots, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.components.needs.find_spec", lambda name: None)
+
+    with pytest.raises(NotBuildable, match=r"hf/causal-lm needs .*: transformers \(pip install 'footplate\[hf\]'\)"):
+        build(make_spec(model="hf/causal-lm"), roots)
+
+    catalogue = Catalogue.of([describe("models", "hf/causal-lm", hf_models.causal_lm)])
+    (problem,) = check(make_spec(model="hf/causal-lm"), catalogue, {"model": "hf/causal-lm", "data": "toy/regression"})[
+        :1
+    ]
+    assert (problem.pointer, problem.code) == ("/model", "not_installed")
+    assert "pip install 'footplate[hf]'" in problem.detail

@@ -1,76 +1,84 @@
-"""Datasets from files. Paths are real files here: names like `data://…` were resolved before."""
+"""Datasets from files. Paths are real files here: names like `data://…` were resolved before, and patterns too.
+
+None is read into memory: of lines it is held where each begins (lines.py), of tables they are mapped (tables.py).
+"""
 
 from __future__ import annotations
 
-import json
-import os
-from array import array
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from contract.errors import DatasetError
+from pydantic import Field
 
+from worker.components.needs import needs
 
-def jsonl(*, paths: Annotated[list[str], "Files of one JSON object per line"]) -> JsonLines:
-    """Rows of JSON lines files: objects whose keys are what the model's forward takes, and `labels`."""
-    return JsonLines([Path(path) for path in paths])
-
-
-class JsonLines:
-    """Rows by number. Only where each line starts is held in memory: eight bytes per row.
-
-    Rows are read at their place and not from a file's current one: that is shared with every process that was forked.
-    """
-
-    def __init__(self, paths: list[Path]) -> None:
-        if not paths:
-            raise DatasetError("files/jsonl was given no file")
-        self.paths = paths
-        self.starts = [_line_starts(path) for path in paths]
-
-    def __len__(self) -> int:
-        return sum(len(starts) - 1 for starts in self.starts)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        row = index + len(self) if index < 0 else index
-        for path, starts in zip(self.paths, self.starts, strict=True):
-            if 0 <= row < len(starts) - 1:
-                return _row(path, starts[row], starts[row + 1])
-            row -= len(starts) - 1
-        raise IndexError(f"row {index} of {len(self)}")
+Paths = Annotated[list[str], "Files under data://, read in this order; a name may be a pattern such as part-*.jsonl"]
+Offset = Annotated[int, "How many rows are passed over at the beginning", Field(ge=0)]
+Limit = Annotated[Annotated[int, Field(ge=1)] | None, "How many rows at most; null is all of them"]
 
 
-def _row(path: Path, start: int, end: int) -> dict[str, Any]:
-    try:
-        with path.open("rb", buffering=0) as file:
-            value = json.loads(os.pread(file.fileno(), end - start, start))
-    except (OSError, ValueError) as error:
-        raise DatasetError(f"{_place(path, start)}: {error}") from error
-    if not isinstance(value, dict):
-        raise DatasetError(f"{_place(path, start)}: a row is a JSON object, and this is a {type(value).__name__}")
-    return value
+def jsonl(*, paths: Paths, offset: Offset = 0, limit: Limit = None) -> Any:
+    """Rows of JSON lines files: each line is an object."""
+    from worker.components.lines import JsonLines, part
+
+    return part(JsonLines([Path(path) for path in paths]), offset, limit)
 
 
-def _place(path: Path, start: int) -> str:
-    """The line's number as an editor shows it; empty lines count there, and are no rows here."""
-    try:
-        with path.open("rb") as file:
-            before = file.read(start).count(b"\n")
-    except OSError:
-        return str(path)
-    return f"{path}, line {before + 1}"
+def csv(
+    *,
+    paths: Paths,
+    delimiter: Annotated[str | None, "One character; null is a comma, or a tab in .tsv files"] = None,
+    columns: Annotated[list[str] | None, "Names of the columns, where the first line does not tell them"] = None,
+    offset: Offset = 0,
+    limit: Limit = None,
+) -> Any:
+    """Rows of CSV and TSV files. A column all of whose values are numbers is one of numbers."""
+    from worker.components.csv_rows import CsvRows
+    from worker.components.lines import part
+
+    return part(CsvRows([Path(path) for path in paths], delimiter, columns), offset, limit)
 
 
-def _line_starts(path: Path) -> array[int]:
-    """Where each row starts, and at last where the file ends."""
-    starts, place = array("Q"), 0
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                if line.strip():
-                    starts.append(place)
-                place += len(line)
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
-    starts.append(place)
-    return starts
+def text(
+    *,
+    paths: Paths,
+    by: Annotated[Literal["line", "file"], "What a row is: a line that is not empty, or a whole file"] = "line",
+    column: Annotated[str, "What the text is called"] = "text",
+    offset: Offset = 0,
+    limit: Limit = None,
+) -> Any:
+    """Rows of plain text in UTF-8."""
+    from worker.components.lines import TextFiles, TextLines, part
+
+    files = [Path(path) for path in paths]
+    return part(TextLines(files, column) if by == "line" else TextFiles(files, column), offset, limit)
+
+
+@needs("pyarrow", extra="arrow")
+def parquet(
+    *,
+    paths: Paths,
+    columns: Annotated[list[str] | None, "Which columns to read; null is all of them"] = None,
+    offset: Offset = 0,
+    limit: Limit = None,
+) -> Any:
+    """Rows of Parquet files, read once into a mapped file of Arrow's."""
+    from worker.components.lines import part
+    from worker.components.tables import parquet_rows
+
+    return part(parquet_rows([Path(path) for path in paths], columns), offset, limit)
+
+
+@needs("pyarrow", extra="arrow")
+def dataset(
+    *,
+    path: Annotated[str, "Folder that datasets' save_to_disk wrote"],
+    split: Annotated[str | None, "Which of several, such as train; null where there is one"] = None,
+    offset: Offset = 0,
+    limit: Limit = None,
+) -> Any:
+    """Rows of a folder that Hugging Face's datasets has saved: numbers, texts and lists of them."""
+    from worker.components.lines import part
+    from worker.components.tables import saved_rows
+
+    return part(saved_rows(Path(path), split), offset, limit)

@@ -40,7 +40,7 @@ def load(head: str, wanted: Wanted, processor: Any, peft: dict[str, Any] | None)
     config = _config(wanted, processor)
     auto = getattr(transformers, f"AutoModelFor{head}")
     if type(config) not in auto._model_mapping:
-        raise NotBuildable(f"a {config.model_type} has no head for {_words(head)}", hint="name another model_type")
+        raise NotBuildable(f"a {config.model_type} cannot be a {head}", hint="name another model_type")
     model = _made(auto, config, wanted)
     _require_rows_for_every_token(model, processor)
     return model if peft is None else _with_adapter(model, head, peft)
@@ -48,6 +48,7 @@ def load(head: str, wanted: Wanted, processor: Any, peft: dict[str, Any] | None)
 
 def _made(auto: Any, config: Any, wanted: Wanted) -> Any:
     import torch
+    from safetensors import SafetensorError
 
     attention = {} if wanted.attention is None else {"attn_implementation": wanted.attention}
     dtype: Any = wanted.dtype if wanted.dtype == "auto" else getattr(torch, wanted.dtype)
@@ -66,7 +67,7 @@ def _made(auto: Any, config: Any, wanted: Wanted) -> Any:
             ignore_mismatched_sizes=wanted.ignore_mismatched_sizes,
             **attention,
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise NotBuildable(f"the model cannot be made: {_first_line(error)}") from error
     except RuntimeError as error:
         if "size mismatch" not in str(error) and "ignore_mismatched_sizes" not in str(error):
@@ -218,10 +219,6 @@ def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
         return peft.get_peft_model(model, peft.LoraConfig(task_type=_TASKS.get(head), **given))
     except (ValueError, TypeError) as error:
         raise NotBuildable(f"peft cannot put this adapter into the model: {_first_line(error)}") from error
-
-
-def _words(head: str) -> str:
-    return "".join(f" {each.lower()}" if each.isupper() else each for each in head).strip()
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,26 @@
+"""A tokenizer of a few sentences, the one that examples/sentences makes."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import REPOSITORY
+from worker.components import hf_processors
+
+PREPARE = runpy.run_path(str(REPOSITORY / "examples/sentences/prepare.py"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    PREPARE["write_tokenizer"](folder, ["the film is dull", "the cast is warm and the story is moving"])
+    return folder
+
+
+@pytest.fixture
+def tokenizer(tokenizer_folder: Path) -> Any:
+    return hf_processors.tokenizer(path=str(tokenizer_folder))

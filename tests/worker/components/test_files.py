@@ -1,0 +1,168 @@
+"""Datasets of files: rows by number, nothing in memory, and errors that say which file and which line."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from torch.utils.data import DataLoader
+
+from contract.errors import DatasetError
+from worker.components import files
+
+SAVED = str(Path(__file__).parent / "saved_by_datasets")
+
+
+def written(folder: Path, name: str, text: str) -> list[str]:
+    (folder / name).write_text(text)
+    return [str(folder / name)]
+
+
+def all_of(rows: Any) -> list[Any]:
+    return [rows[at] for at in range(len(rows))]
+
+
+def parquet(folder: Path, name: str, rows: list[dict[str, Any]]) -> str:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / name)
+    return str(folder / name)
+
+
+def test_a_csv_record_may_hold_delimiters_quotes_and_line_ends(tmp_path: Path) -> None:
+    paths = written(tmp_path, "a.csv", 'text,label\r\n"one, ""two""\nthree",1\r\n\r\nfour,0\r\n')
+
+    rows = files.csv(paths=paths)
+
+    assert all_of(rows) == [{"text": 'one, "two"\nthree', "label": 1}, {"text": "four", "label": 0}]
+    assert all_of(pickle.loads(pickle.dumps(rows))) == all_of(rows)
+
+
+def test_a_column_of_a_csv_is_of_numbers_where_all_its_values_are(tmp_path: Path) -> None:
+    paths = written(tmp_path, "a.csv", "whole,number,code,mixed,gap\n1,1,007,1,\n-2,2.5e3,008,x,3\n")
+
+    assert all_of(files.csv(paths=paths)) == [
+        {"whole": 1, "number": 1.0, "code": "007", "mixed": "1", "gap": None},
+        {"whole": -2, "number": 2500.0, "code": "008", "mixed": "x", "gap": 3},
+    ]
+
+
+def test_several_csv_files_are_one_where_their_columns_are_the_same(tmp_path: Path) -> None:
+    one, two = written(tmp_path, "a.tsv", "x\ty\n1\t2\n"), written(tmp_path, "b.tsv", "x\ty\n3\t4\n")
+    other = written(tmp_path, "c.tsv", "x\tz\n3\t4\n")
+
+    assert [row["y"] for row in all_of(files.csv(paths=one + two))] == [2, 4]
+    with pytest.raises(DatasetError, match=r"c\.tsv has the columns x, z, and the file before it x, y"):
+        files.csv(paths=one + other)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x,y\n1,2\n3\n", r"a\.csv, line 3: 1 values, and there are 2 columns: x, y"),
+        ('x,y\n1,"2\n', r"a\.csv, line 2: "),
+        ("x,x\n1,2\n", "names a column twice"),
+        ("x,y\n", r"there is no row in a\.csv"),
+        ("", r"there is no row in a\.csv"),
+    ],
+)
+def test_what_is_wrong_with_a_csv_is_told_with_its_line(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(DatasetError, match=says):
+        files.csv(paths=written(tmp_path, "a.csv", text))
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x\n\xff\xfe\n")
+    (tmp_path / "a.txt").write_bytes(b"fine\n\xff\xfe\n")
+
+    with pytest.raises(DatasetError, match=r"a\.csv, line 2"):
+        files.csv(paths=[str(tmp_path / "a.csv")])
+    with pytest.raises(DatasetError, match=r"a\.txt, line 2"):
+        files.text(paths=[str(tmp_path / "a.txt")])[1]
+
+
+def test_a_text_is_a_row_a_line_or_a_row_a_file(tmp_path: Path) -> None:
+    one, two = written(tmp_path, "a.txt", "one\r\n\n  \ntwo"), written(tmp_path, "b.txt", "three\nfour\n")
+
+    assert [row["text"] for row in all_of(files.text(paths=one + two))] == ["one", "two", "three", "four"]
+    assert all_of(files.text(paths=two, by="file", column="said")) == [{"said": "three\nfour\n"}]
+
+
+@pytest.mark.parametrize("text", ["", "\n  \n"])
+def test_a_file_without_a_row_is_told_before_training(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DatasetError, match=r"there is no row in a\.jsonl") as raised:
+        files.jsonl(paths=written(tmp_path, "a.jsonl", text))
+    assert raised.value.hint
+
+
+def test_a_part_of_a_dataset_tells_its_lines_as_they_are_in_the_file(tmp_path: Path) -> None:
+    paths = written(tmp_path, "a.jsonl", '{"x": 0}\n{"x": 1}\n{"x": 2}\n[]\n')
+
+    rows = files.jsonl(paths=paths, offset=1, limit=2)
+
+    assert [row["x"] for row in all_of(rows)] == [1, 2]
+    assert len(files.jsonl(paths=paths, limit=99)) == 4
+    with pytest.raises(DatasetError, match=r"a\.jsonl, line 4: a row is a JSON object, and this is a list"):
+        files.jsonl(paths=paths, offset=2)[1]
+    with pytest.raises(DatasetError, match="offset is 4, and there are 4 rows"):
+        files.jsonl(paths=paths, offset=4)
+
+
+def test_parquet_files_are_rows_and_their_copy_needs_no_name(tmp_path: Path) -> None:
+    rows = [{"text": f"t{at}", "label": at % 2, "ids": list(range(at % 3))} for at in range(50)]
+    paths = [parquet(tmp_path, "a.parquet", rows[:30]), parquet(tmp_path, "b.parquet", rows[30:])]
+
+    table = files.parquet(paths=paths)
+
+    assert all_of(table) == rows
+    assert table[-1] == rows[-1]
+    assert files.parquet(paths=paths, columns=["label"])[1] == {"label": 1}
+    loader: Any = DataLoader(files.parquet(paths=paths, columns=["label"]), batch_size=10, num_workers=1)
+    assert [batch["label"].sum().item() for batch in loader] == [5] * 5
+
+
+def test_what_is_wrong_with_a_parquet_file_is_told(tmp_path: Path) -> None:
+    good = parquet(tmp_path, "a.parquet", [{"text": "x"}])
+    other = parquet(tmp_path, "b.parquet", [{"text": 5}])
+
+    with pytest.raises(DatasetError, match=r"a\.parquet has no column 'txt', only: text") as raised:
+        files.parquet(paths=[good], columns=["txt"])
+    assert raised.value.hint == "did you mean 'text'?"
+    with pytest.raises(DatasetError, match=r"b\.parquet has other columns"):
+        files.parquet(paths=[good, other])
+    with pytest.raises(DatasetError, match=r"c\.parquet cannot be read as Parquet"):
+        files.parquet(paths=written(tmp_path, "c.parquet", "no"))
+
+
+def test_a_folder_that_datasets_saved_is_read() -> None:
+    rows = files.dataset(path=SAVED, split="train")
+
+    assert all_of(rows) == [
+        {"text": "dull", "label": 0, "ids": [1, 2]},
+        {"text": "fine", "label": 1, "ids": [3]},
+        {"text": "warm", "label": 1, "ids": []},
+    ]
+    assert len(files.dataset(path=f"{SAVED}/test")) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "split", "says"),
+    [
+        (SAVED, None, "needs a split; there is: train, test"),
+        (SAVED, "tain", "has no split 'tain'; there is: train, test"),
+        (f"{SAVED}/test", "test", "holds one dataset and no splits"),
+        (str(Path(SAVED).parent), None, "is no folder that save_to_disk wrote"),
+    ],
+)
+def test_a_saved_folder_says_what_it_has(path: str, split: str | None, says: str) -> None:
+    with pytest.raises(DatasetError, match=says):
+        files.dataset(path=path, split=split)
+
+
+def test_a_state_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "../secret.arrow"}]}')
+
+    with pytest.raises(DatasetError, match="names a file elsewhere"):
+        files.dataset(path=str(tmp_path))

@@ -1,0 +1,199 @@
+"""What is done to rows: made when they are asked for, and wrong rows told with where they are."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from contract.errors import DatasetError, NotBuildable
+from worker.components import files, hf_processors, maps
+
+ROWS = [{"text": "the film is dull", "label": 0}, {"text": "the cast is warm", "label": 1, "note": "x"}]
+
+
+class Rows(list[Any]):
+    """Any package's dataset: rows by number, and nothing else."""
+
+
+class Classifier:
+    """A model with two classes that have numbers only."""
+
+    def __init__(self) -> None:
+        names = {0: "LABEL_0", 1: "LABEL_1"}
+        self.config = SimpleNamespace(num_labels=2, id2label=names, label2id={name: at for at, name in names.items()})
+
+
+def test_texts_become_tokens_and_all_other_columns_stay(tokenizer: Any) -> None:
+    rows = maps.tokenize(Rows(ROWS), tokenizer, column="text", max_length=4)
+
+    assert rows[1].keys() == {"label", "note", "input_ids", "attention_mask"}
+    assert rows[0]["input_ids"] == tokenizer("the film is dull", truncation=True, max_length=4)["input_ids"]
+    assert rows.__getitems__([1, 0]) == [rows[1], rows[0]]
+    assert pickle.loads(pickle.dumps(rows))[1] == rows[1]
+
+
+def test_two_columns_are_a_pair_and_a_target_is_labels(tokenizer: Any) -> None:
+    data = Rows([{"a": "the film", "b": "is dull", "c": "the cast"}])
+
+    pair = maps.tokenize(data, tokenizer, column="a", pair="b")[0]
+    said = maps.tokenize(data, tokenizer, column="a", target="c", prefix="the ", max_target_length=3)[0]
+
+    assert pair["input_ids"] == tokenizer("the film", "is dull")["input_ids"]
+    assert said["input_ids"] == tokenizer("the the film")["input_ids"]
+    assert said["labels"] == [*tokenizer("the cast")["input_ids"][:2], tokenizer.sep_token_id]
+
+
+def test_a_wrong_column_is_told_before_training_with_the_nearest(tokenizer: Any) -> None:
+    with pytest.raises(DatasetError, match="row 0: there is no column 'txt', only: text, label") as raised:
+        maps.tokenize(Rows(ROWS), tokenizer, column="txt")
+    assert raised.value.hint == "did you mean 'text'?"
+    with pytest.raises(DatasetError, match="column 'label' holds a int, and a text is needed"):
+        maps.tokenize(Rows(ROWS), tokenizer, column="label")
+
+
+def test_a_row_that_lacks_a_column_is_named_by_its_file_and_line(tokenizer: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"text": null}\n{"txt": "z"}\n')
+    lines = maps.rename(files.jsonl(paths=[str(tmp_path / "a.jsonl")], limit=2), columns={"text": "said"})
+    rows = maps.tokenize(lines, tokenizer, column="said")
+
+    with pytest.raises(DatasetError, match=r"a\.jsonl, line 3: column 'said' holds null"):
+        rows.__getitems__([0, 1])
+
+
+def test_a_map_says_what_it_lacks(tokenizer: Any) -> None:
+    with pytest.raises(NotBuildable, match="tokenize needs a tokenizer, and the job has none") as raised:
+        maps.tokenize(Rows(ROWS), None, column="text")
+    assert "hf/tokenizer" in str(raised.value.hint)
+    with pytest.raises(DatasetError, match="a stream"):
+        maps.tokenize(iter(ROWS), tokenizer, column="text")
+    with pytest.raises(DatasetError, match="without a row"):
+        maps.drop(Rows(), columns=["x"])
+
+
+def test_words_keep_their_labels_and_their_further_pieces_do_not_count(tokenizer: Any) -> None:
+    data = Rows([{"tokens": ["the", "dulll"], "tags": [3, 5]}])
+    pieces = tokenizer(["the", "dulll"], is_split_into_words=True).word_ids()
+
+    first = maps.tokenize_words(data, tokenizer, labels="tags")[0]["labels"]
+    every = maps.tokenize_words(data, tokenizer, labels="tags", label_every_piece=True)[0]["labels"]
+
+    assert pieces.count(1) > 1
+    assert first == [-100, 3, 5, *[-100] * pieces.count(1)]
+    assert every == [-100, 3, *[5] * pieces.count(1), -100]
+    with pytest.raises(DatasetError, match="a number for each of 2 words, and this row has 1 of them"):
+        maps.tokenize_words(Rows([{"tokens": ["a", "b"], "tags": [1]}]), tokenizer, labels="tags")
+    with pytest.raises(DatasetError, match="a list of words is needed"):
+        maps.tokenize_words(Rows([{"tokens": "a b"}]), tokenizer)
+
+
+def test_blocks_are_all_tokens_one_after_the_other(tokenizer: Any) -> None:
+    texts = Rows({"text": "the film is dull " * n} for n in range(1, 8))
+    tokens = maps.tokenize(texts, tokenizer, column="text")
+    whole = [token for row in range(len(tokens)) for token in tokens[row]["input_ids"]]
+
+    blocks = maps.chunk(tokens, tokenizer, block_size=16)
+
+    assert [token for at in range(len(blocks)) for token in blocks[at]["input_ids"]] == whole[: len(whole) // 16 * 16]
+    assert pickle.loads(pickle.dumps(blocks))[1] == blocks[1]
+    loader: Any = DataLoader(blocks, batch_size=2, num_workers=1, collate_fn=list)
+    assert next(iter(loader)) == [blocks[0], blocks[1]]
+    with pytest.raises(IndexError):
+        blocks[len(blocks)]
+
+
+def test_texts_that_are_no_tokens_or_too_few_are_told(tokenizer: Any) -> None:
+    with pytest.raises(DatasetError, match="row 0: chunk cuts tokens, and this row has none"):
+        maps.chunk(Rows(ROWS), tokenizer, block_size=4)
+    with pytest.raises(DatasetError, match="all rows together have 12 tokens, and one block needs 99"):
+        maps.chunk(maps.tokenize(Rows(ROWS), tokenizer, column="text"), tokenizer, block_size=99)
+
+
+def test_an_end_token_stands_between_texts_once(tokenizer: Any) -> None:
+    tokenizer.eos_token = "[SEP]"
+    data = Rows([{"input_ids": [7, 8]}, {"input_ids": [9, tokenizer.eos_token_id]}])
+
+    blocks = maps.chunk(data, tokenizer, block_size=5)
+
+    assert blocks[0]["input_ids"] == [7, 8, tokenizer.eos_token_id, 9, tokenizer.eos_token_id]
+
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }} {% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+    "{% endgeneration %}{% else %}{{ m.content }}{% endif %} [SEP] {% endfor %}"
+)
+TALK = [{"role": "user", "content": "is the film dull"}, {"role": "assistant", "content": "the film is moving"}]
+
+
+def test_a_conversation_is_written_by_the_template_and_the_assistant_alone_may_count(tokenizer_folder: Path) -> None:
+    tokenizer = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template=TEMPLATE)
+
+    row = maps.chat(Rows([{"messages": TALK, "id": 1}]), tokenizer, learn="assistant")[0]
+
+    learned = [token for token in row["labels"] if token != -100]
+    assert tokenizer.decode(learned) == "the film is moving"
+    assert row["id"] == 1
+    assert len(row["labels"]) == len(row["input_ids"])
+    assert "labels" not in maps.chat(Rows([{"messages": TALK}]), tokenizer)[0]
+
+
+def test_what_is_no_conversation_is_told(tokenizer: Any, tokenizer_folder: Path) -> None:
+    with pytest.raises(NotBuildable, match="this tokenizer has no chat template"):
+        maps.chat(Rows([{"messages": TALK}]), tokenizer)
+    plain = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template="{{ messages[0].content }}")
+    with pytest.raises(NotBuildable, match="does not mark what the assistant says"):
+        maps.chat(Rows([{"messages": TALK}]), plain, learn="assistant")
+    with pytest.raises(DatasetError, match="row 0: column 'messages' holds no conversation"):
+        maps.chat(Rows([{"messages": "hello"}]), plain)
+    strict = hf_processors.tokenizer(
+        path=str(tokenizer_folder), chat_template="{{ raise_exception('no system here') }}"
+    )
+    with pytest.raises(DatasetError, match="row 0: the chat template refuses this conversation: no system here"):
+        maps.chat(Rows([{"messages": TALK}]), strict)
+
+
+def test_a_template_reaches_nothing_but_the_conversation(tokenizer_folder: Path) -> None:
+    reaching = hf_processors.tokenizer(
+        path=str(tokenizer_folder), chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}"
+    )
+
+    with pytest.raises(DatasetError, match="the chat template refuses"):
+        maps.chat(Rows([{"messages": TALK}]), reaching)
+
+
+def test_columns_are_renamed_kept_and_dropped() -> None:
+    assert maps.rename(Rows(ROWS), columns={"text": "said"})[0] == {"said": "the film is dull", "label": 0}
+    assert maps.rename(Rows([{"a": 1, "b": 2}]), columns={"a": "b", "b": "a"})[0] == {"b": 1, "a": 2}
+    assert maps.keep(Rows(ROWS), columns=["label"])[1] == {"label": 1}
+    assert maps.drop(Rows(ROWS), columns=["text"])[0] == {"label": 0}
+    with pytest.raises(DatasetError, match="there is a column 'label' already"):
+        maps.rename(Rows(ROWS), columns={"text": "label"})
+    with pytest.raises(DatasetError, match="there is no column 'lable'"):
+        maps.keep(Rows(ROWS), columns=["lable"])
+
+
+def test_names_of_classes_become_numbers_and_the_config_keeps_the_names() -> None:
+    model = Classifier()
+    data = Rows([{"label": "good", "tags": ["bad", "good"]}])
+
+    rows = maps.labels(data, model, names=["bad", "good"])
+
+    assert rows[0]["label"] == 1
+    assert model.config.id2label == {0: "bad", 1: "good"}
+    assert maps.labels(data, model, column="tags")[0]["tags"] == [0, 1]
+    with pytest.raises(NotBuildable, match="in the order bad, good"):
+        maps.labels(data, model, names=["good", "bad"])
+
+
+def test_a_name_that_no_class_has_is_answered_with_the_nearest() -> None:
+    with pytest.raises(DatasetError, match="row 0: no class is named 'goood'; there is: bad, good") as raised:
+        maps.labels(Rows([{"label": "goood"}]), None, names=["bad", "good"])
+    assert raised.value.hint == "did you mean 'good'?"
+    with pytest.raises(NotBuildable, match="nobody says which number is whose"):
+        maps.labels(Rows([{"label": "good"}]), None)
+    with pytest.raises(NotBuildable, match="there are 3 names, and the model has 2 classes"):
+        maps.labels(Rows([{"label": "a"}]), Classifier(), names=["a", "b", "c"])

@@ -1,0 +1,187 @@
+"""transformers' models from a folder or a config, and everything that is refused on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contract.errors import NotBuildable
+from worker.components import hf_models, hf_processors
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+BERT = {"model_type": "bert", **SMALL}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Saved as anyone's would be."""
+    folder = tmp_path_factory.mktemp("bert")
+    hf_models.sequence_classification(None, config={**BERT, "vocab_size": 40}, labels=["a", "b"]).save_pretrained(
+        folder
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "name"),
+    [
+        (hf_models.sequence_classification, BERT, "BertForSequenceClassification"),
+        (hf_models.token_classification, BERT, "BertForTokenClassification"),
+        (hf_models.question_answering, BERT, "BertForQuestionAnswering"),
+        (hf_models.masked_lm, BERT, "BertForMaskedLM"),
+        (hf_models.causal_lm, {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2}, "GPT2LMHeadModel"),
+        (hf_models.seq2seq, {"model_type": "t5", "d_model": 8, "num_layers": 1, "num_heads": 1, "d_kv": 4, "d_ff": 8},
+         "T5ForConditionalGeneration"),
+    ],
+)  # fmt: skip
+def test_a_new_model_is_made_of_a_config_and_fits_its_tokenizer(
+    tokenizer: Any, kind: Any, config: dict[str, Any], name: str
+) -> None:
+    model = kind(tokenizer, config=config)
+
+    assert type(model).__name__ == name
+    assert model.get_input_embeddings().weight.shape[0] == len(tokenizer)
+    assert model.config.pad_token_id == tokenizer.pad_token_id
+    assert model.dtype is torch.float32
+
+
+def test_weights_come_from_the_folder_or_begin_anew(bert: Path) -> None:
+    stored = hf_models.sequence_classification(None, path=str(bert))
+    again = hf_models.sequence_classification(None, path=str(bert))
+    new = hf_models.sequence_classification(None, path=str(bert), from_scratch=True)
+
+    assert torch.equal(stored.classifier.weight, again.classifier.weight)
+    assert not torch.equal(stored.classifier.weight, new.classifier.weight)
+    assert new.config.id2label == {0: "a", 1: "b"}
+
+
+def test_a_head_for_other_classes_begins_anew_where_that_is_said(bert: Path) -> None:
+    with pytest.raises(NotBuildable, match="other shapes than the config asks for") as raised:
+        hf_models.sequence_classification(None, path=str(bert), num_labels=5)
+    assert "ignore_mismatched_sizes" in str(raised.value.hint)
+
+    model = hf_models.sequence_classification(None, path=str(bert), num_labels=5, ignore_mismatched_sizes=True)
+
+    assert model.classifier.weight.shape[0] == 5
+
+
+def test_a_config_may_differ_and_what_means_nothing_is_refused(bert: Path) -> None:
+    model = hf_models.sequence_classification(
+        None, path=str(bert), config={"hidden_dropout_prob": 0.5}, dtype="bfloat16", attn_implementation="eager"
+    )
+
+    assert model.config.hidden_dropout_prob == 0.5
+    assert model.dtype is torch.bfloat16
+    assert model.config._attn_implementation == "eager"
+    with pytest.raises(NotBuildable, match="a bert has no 'hiden_size'") as raised:
+        hf_models.masked_lm(None, config={**BERT, "hiden_size": 8})
+    assert raised.value.hint == "did you mean 'hidden_size'?"
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (None, "neither a path nor a config"),
+        ({"hidden_size": 8}, "neither a path nor a config"),
+        ({"model_type": "brt"}, "no model_type 'brt'"),
+        ({"model_type": "vit"}, "a vit cannot be a MaskedLM"),
+        ({**BERT, "auto_map": {"AutoModel": "x.Y"}}, "says nothing about 'auto_map'"),
+        ({**BERT, "_attn_implementation": "somebody/kernels"}, "says nothing about '_attn_implementation'"),
+        ({**BERT, "hidden_size": 15}, "cannot be made"),
+    ],
+)
+def test_a_config_of_no_model_is_told(config: dict[str, Any] | None, says: str) -> None:
+    with pytest.raises(NotBuildable, match=says):
+        hf_models.masked_lm(None, config=config)
+
+
+def test_pickled_weights_are_refused_by_name(bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((bert / "config.json").read_text())
+    with pytest.raises(NotBuildable, match="holds no weights") as raised:
+        hf_models.masked_lm(None, path=str(tmp_path))
+    assert "from_scratch" in str(raised.value.hint)
+
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+
+    with pytest.raises(NotBuildable, match=r"holds its weights as pytorch_model\.bin: opening such a file may run"):
+        hf_models.masked_lm(None, path=str(tmp_path))
+
+
+def test_code_beside_the_weights_is_never_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    (tmp_path / "mine.py").write_text(f"open({str(mark)!r}, 'w')\nclass C: pass\n")
+    files = {"AutoConfig": "mine.C", "AutoModelForMaskedLM": "mine.C", "AutoTokenizer": ["mine.C", None]}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mine", "auto_map": files}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": files}))
+
+    with pytest.raises(NotBuildable, match="of no model that is known here"):
+        hf_models.masked_lm(None, path=str(tmp_path))
+    with pytest.raises(NotBuildable, match="no tokenizer can be read"):
+        hf_processors.tokenizer(path=str(tmp_path))
+    assert not mark.exists()
+
+
+def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotBuildable, match=r"holds no config\.json"):
+        hf_models.causal_lm(None, path=str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(NotBuildable, match="of no model that is known here"):
+        hf_models.causal_lm(None, path=str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "/etc"}')
+    with pytest.raises(NotBuildable, match="holds an adapter and no model"):
+        hf_models.causal_lm(None, path=str(tmp_path))
+
+
+def test_damaged_weights_are_told(bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((bert / "config.json").read_text())
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
+
+    with pytest.raises(NotBuildable, match="cannot be made"):
+        hf_models.masked_lm(None, path=str(tmp_path))
+
+
+def test_a_tokenizer_that_has_more_tokens_than_the_model_is_no_pair(tokenizer: Any) -> None:
+    with pytest.raises(NotBuildable, match="the model has a vector for 5 of them"):
+        hf_models.masked_lm(tokenizer, config={**BERT, "vocab_size": 5})
+
+
+def test_classes_have_one_count_and_each_a_name() -> None:
+    with pytest.raises(NotBuildable, match="num_labels is 3, and labels names 2"):
+        hf_models.token_classification(None, config=BERT, num_labels=3, labels=["a", "b"])
+    with pytest.raises(NotBuildable, match="each once"):
+        hf_models.token_classification(None, config=BERT, labels=["a", "a"])
+
+
+def test_an_adapter_is_trained_and_the_model_left_as_it_is(bert: Path) -> None:
+    model = hf_models.sequence_classification(None, path=str(bert), peft={"r": 2, "target_modules": ["query"]})
+
+    trained = {name for name, each in model.named_parameters() if each.requires_grad}
+    assert trained
+    assert all("lora" in name or "classifier" in name for name in trained)
+
+
+@pytest.mark.parametrize(
+    ("peft", "says"),
+    [
+        ({"rank": 2}, "LoRA has no 'rank'; there is: .*, r, "),
+        ({"base_model_name_or_path": "/etc"}, "LoRA has no 'base_model_name_or_path'"),
+        ({"r": 2, "target_modules": ["nothing"]}, "peft cannot put this adapter into the model"),
+        ({"r": 0, "target_modules": ["query"]}, "peft cannot put this adapter into the model"),
+    ],
+)
+def test_an_adapter_that_cannot_be_is_told(bert: Path, peft: dict[str, Any], says: str) -> None:
+    with pytest.raises(NotBuildable, match=says):
+        hf_models.sequence_classification(None, path=str(bert), peft=peft)
+
+
+def test_a_token_to_pad_with_is_one_that_the_tokenizer_knows(tokenizer_folder: Path) -> None:
+    made = hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[SEP]", padding_side="left")
+
+    assert (made.pad_token, made.padding_side) == ("[SEP]", "left")
+    with pytest.raises(NotBuildable, match=r"knows no '\[PADD\]'; its special tokens:") as raised:
+        hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[PADD]")
+    assert raised.value.hint == "did you mean '[PAD]'?"
