@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from contract.components import GROUPS, Catalogue, Described
 from worker.build import registered
 from worker.components.needs import missing
+from worker.learning import torchmetrics_names
 
 
 def write(path: Path) -> None:
@@ -32,6 +33,7 @@ def write(path: Path) -> None:
 
 def describe_all() -> Iterator[Described]:
     from worker.trainer.metrics import METRICS
+    from worker.trainer.metrics.others import PREFIX
 
     for group in GROUPS:
         for name, entry in sorted(registered(group).items()):
@@ -41,6 +43,9 @@ def describe_all() -> Iterator[Described]:
                 print(f"{group} {name} is left out: {type(error).__name__}: {error}", file=sys.stderr)
     for name in sorted(set(METRICS) - set(registered("metrics"))):
         yield Described(name=name, group="metrics", summary=f"{name}, over a whole evaluation")
+    for name in torchmetrics_names():
+        anything = {"type": "object", "additionalProperties": True}
+        yield Described(name=PREFIX + name, group="metrics", summary=f"{name} of torchmetrics", args=anything)
 
 
 def describe(group: str, name: str, target: Any) -> Described:

@@ -154,6 +154,8 @@ class Emit(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._trains = False
+        # A run that stops before its last step has not told where.
+        self.last_progress()
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from contract.components import GROUPS
@@ -37,16 +40,27 @@ def named_optimizers(asked: Sequence[Optimizer] | None, load: Load) -> list[Any]
 
 def metric(asked: Component, load: Load, registered: Mapping[str, Any]) -> Any:
     """Metrics stream through an evaluation, so the Trainer makes one per evaluation: it gets how, not what."""
-    from worker.trainer.metrics import METRICS, TEXTS
+    from worker.trainer.metrics import METRICS
     from worker.trainer.metrics.others import PREFIX, TorchMetric
 
-    if asked.use in {*METRICS, *TEXTS} and not asked.args:
+    if asked.use in METRICS and not asked.args:
         return asked.use
     if asked.use in registered or ":" in asked.use:
         return partial(load("metrics", asked.use), **asked.args)
     if asked.use.startswith(PREFIX):
         return partial(TorchMetric, asked.use.removeprefix(PREFIX), **asked.args) if asked.args else asked.use
-    raise UnknownComponent(GROUPS["metrics"], asked.use, {*registered, *METRICS, *TEXTS})
+    raise UnknownComponent(GROUPS["metrics"], asked.use, {*registered, *METRICS})
+
+
+def torchmetrics_names() -> list[str]:
+    """What torchmetrics offers, read and not imported: that would cost every node seconds. None where it is missing."""
+    found = find_spec("torchmetrics")
+    if found is None or found.origin is None:
+        return []
+    for line in ast.parse(Path(found.origin).read_text(encoding="utf-8")).body:
+        if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "__all__":
+            return [str(name) for name in ast.literal_eval(line.value) if str(name)[0].isupper()]
+    return []
 
 
 def suit(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:

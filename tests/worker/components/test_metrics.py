@@ -1,0 +1,51 @@
+"""Metrics by name and by arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from contract.errors import UnknownComponent
+from contract.parts import Component
+from worker.build import load, registered
+from worker.learning import metric, torchmetrics_names
+from worker.trainer.metrics import METRICS, make_metric
+
+LOGITS = torch.eye(3)[[0, 1, 1, 2, 0, 2]]
+LABELS = torch.tensor([0, 1, 2, 2, 1, 2])
+
+
+def values(use: str, **args: Any) -> dict[str, float]:
+    made = make_metric(metric(Component(use=use, args=args), load, registered("metrics")))
+    made.update(LOGITS, LABELS)
+    return made.compute()
+
+
+@pytest.mark.parametrize("kind", ["f1", "precision", "recall"])
+@pytest.mark.parametrize("average", ["macro", "micro", "weighted", "binary"])
+def test_an_average_by_argument_is_the_one_by_name(kind: str, average: str) -> None:
+    assert list(values(kind, average=average).values()) == list(values(f"{kind}_{average}").values())
+
+
+def test_several_averages_have_names_of_their_own() -> None:
+    assert list(values("f1")) == ["f1"]
+    assert list(values("f1", average="weighted")) == ["f1_weighted"]
+
+
+def test_a_name_alone_stays_the_trainers_so_that_it_knows_what_there_will_be() -> None:
+    for name in METRICS:
+        assert metric(Component(use=name), load, registered("metrics")) == name
+
+
+def test_torchmetrics_classes_take_their_arguments() -> None:
+    assert "F1Score" in torchmetrics_names()
+    found = values("torchmetrics/F1Score", task="multiclass", num_classes=3, average="weighted")
+    assert found["f1_score"] == pytest.approx(values("f1", average="weighted")["f1_weighted"])
+
+
+def test_an_unknown_one_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownComponent) as raised:
+        metric(Component(use="acuracy"), load, registered("metrics"))
+    assert raised.value.hint == "did you mean 'accuracy'?"

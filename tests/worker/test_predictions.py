@@ -1,0 +1,45 @@
+"""A test set's predictions as files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+from safetensors.numpy import load_file
+
+from worker.predictions import write
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_sample_is_a_line_with_its_label(tmp_path: Path) -> None:
+    path = write(tmp_path, numpy.array([[0.5, 1.5], [float("nan"), 2.0]]), numpy.array([1, 0]))
+
+    assert path.name == "predictions.jsonl"
+    assert lines(path) == [{"prediction": [0.5, 1.5], "label": 1}, {"prediction": ["NaN", 2.0], "label": 0}]
+
+
+def test_what_a_model_returns_beside_logits_has_a_name_of_its_own(tmp_path: Path) -> None:
+    path = write(tmp_path, (numpy.ones((2, 1)), {"hidden": numpy.zeros((2, 2))}), None)
+
+    row = {"prediction.0": [1.0], "prediction.1.hidden": [0.0, 0.0]}
+    assert lines(path) == [row, row]
+
+
+def test_a_sample_of_many_numbers_is_kept_as_tensors(tmp_path: Path) -> None:
+    pictures, labels = numpy.random.default_rng(0).random((3, 40, 40), dtype=numpy.float32), numpy.arange(3)
+
+    path = write(tmp_path, pictures, labels)
+
+    assert [each.name for each in tmp_path.iterdir()] == ["predictions.safetensors"] == [path.name]
+    found = load_file(path)
+    assert (found["prediction"] == pictures).all()
+    assert (found["label"] == labels).all()
+
+
+def test_no_prediction_is_an_empty_file(tmp_path: Path) -> None:
+    assert lines(write(tmp_path, None, None)) == []
