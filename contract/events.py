@@ -87,6 +87,8 @@ class StateData(BaseModel):
     state: str
     reason: str | None = None
     message: str | None = None
+    by: str | None = None
+    """Who asked for it: the name and the prefix of a key. Not there: nobody was asked for one, or nobody asked."""
 
 
 class CheckpointData(BaseModel):

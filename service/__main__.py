@@ -29,6 +29,7 @@ from service.deps import Services
 from service.events.tail import Tail
 from service.pipe import Numbers, Pipe
 from service.prometheus import Meters
+from service.redaction import Redacting
 from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _log_plainly()
     try:
         settings = ServiceSettings.from_environment()
+        if settings.api_key is not None:
+            _log_plainly(settings.api_key.get_secret_value())
         if role == "migrate":
             schema.migrate(settings.database_url)
             return 0
@@ -156,8 +159,10 @@ def _arguments(argv: Sequence[str] | None) -> str:
     return str(parser.parse_args(argv).role)
 
 
-def _log_plainly() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def _log_plainly(*secrets: str) -> None:
+    logging.basicConfig(level=logging.INFO)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s", secrets))
     # Its lines carry whole URLs, and a ticket may be in one.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 from functools import partial
 from hashlib import sha256
@@ -33,6 +34,7 @@ from service.store.rows import JobRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+audit = logging.getLogger("footplate.audit")
 
 JSON = "application/json"
 MAX_KEY_LENGTH = 255
@@ -89,6 +91,7 @@ async def create_job(request: Request) -> Response:
         now=now_ms(),
         job_id=new_job_id(),
         idempotency=use,
+        by=services.caller.by,
     )
     submitted = await services.db.write(write, is_blind=use is None and not spec.tags)
     reached(Moment.AFTER_SUBMIT_COMMITS)
@@ -176,7 +179,7 @@ async def amend_job(request: Request, job: JobPath) -> Response:
     version = _if_match(request)
 
     def write(conn: Connection) -> tuple[JobRow, list[str]]:
-        amend(conn, services.project, job_id(job), changes, now_ms(), if_version=version)
+        amend(conn, services.project, job_id(job), changes, now_ms(), if_version=version, by=services.caller.by)
         return look(conn, services.project, job_id(job))
 
     row, nodes = await services.db.write(write)
@@ -211,6 +214,7 @@ async def delete_job(request: Request, job: JobPath) -> Response:
     folders = await services.db.write(write)
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(job_id(job))
+    audit.info("job %s of project %s deleted by %s", job, services.project, services.caller.by)
     await asyncio.to_thread(_remove, services.settings.artifacts_path, folders)
     return Response(status_code=204)
 

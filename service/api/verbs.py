@@ -24,6 +24,8 @@ from service.store.rows import JobRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
+Verb = Callable[[Connection, str, JobId, str | None], JobRow]
+"""Of whose project, on which job, asked by whom."""
 
 
 class Cancel(Group):
@@ -62,8 +64,8 @@ async def cancel_job(request: Request, job: JobPath) -> Response:
     given = await read_model(request, Cancel)
     seconds = services_of(request).settings.stop_seconds
 
-    def verb(conn: Connection, project: str, one: JobId) -> JobRow:
-        return cancel(conn, project, one, given.mode, now_ms(), stop_seconds=seconds)
+    def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
+        return cancel(conn, project, one, given.mode, now_ms(), stop_seconds=seconds, by=by)
 
     return await _do(request, job, verb)
 
@@ -80,8 +82,8 @@ async def pause_job(request: Request, job: JobPath) -> Response:
     await read_model(request, Pause)
     seconds = services_of(request).settings.stop_seconds
 
-    def verb(conn: Connection, project: str, one: JobId) -> JobRow:
-        return pause(conn, project, one, now_ms(), stop_seconds=seconds)
+    def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
+        return pause(conn, project, one, now_ms(), stop_seconds=seconds, by=by)
 
     return await _do(request, job, verb)
 
@@ -98,18 +100,18 @@ async def resume_job(request: Request, job: JobPath) -> Response:
     given = await read_model(request, Resume)
     changes = ResumeChanges(**given.model_dump())
 
-    def verb(conn: Connection, project: str, one: JobId) -> JobRow:
-        return resume(conn, project, one, changes, now_ms())
+    def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
+        return resume(conn, project, one, changes, now_ms(), by=by)
 
     return await _do(request, job, verb)
 
 
-async def _do(request: Request, job: str, verb: Callable[[Connection, str, JobId], JobRow]) -> Response:
+async def _do(request: Request, job: str, verb: Verb) -> Response:
     services = services_of(request)
     one = job_id(job)
 
     def write(conn: Connection) -> tuple[JobRow, list[str]]:
-        verb(conn, services.project, one)
+        verb(conn, services.project, one, services.caller.by)
         reached(Moment.BEFORE_VERB_COMMITS)
         return look(conn, services.project, one)
 

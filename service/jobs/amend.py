@@ -8,8 +8,9 @@ from typing import Any, TypedDict
 from sqlalchemy import Connection
 
 from contract.errors import PreconditionFailed
+from contract.events import Kind
 from contract.ids import JobId
-from service.store import jobs
+from service.store import events, jobs
 from service.store.rows import JobRow
 
 
@@ -23,7 +24,14 @@ class Amendments(TypedDict, total=False):
 
 
 def amend(
-    conn: Connection, project: str, job_id: JobId, changes: Amendments, now: int, *, if_version: int | None = None
+    conn: Connection,
+    project: str,
+    job_id: JobId,
+    changes: Amendments,
+    now: int,
+    *,
+    if_version: int | None = None,
+    by: str | None = None,
 ) -> JobRow:
     """The job as it is then. Raises NotFound; PreconditionFailed when it is no longer at `if_version`."""
     job = jobs.lock_for_user(conn, project, job_id)
@@ -31,6 +39,8 @@ def amend(
     columns = _columns(changes)
     if columns:
         jobs.change(conn, job_id, now=now, **columns)
+        note = jobs.asked_by(by, {"message": f"changed: {', '.join(changes)}"})
+        events.append(conn, job_id, Kind.NOTE, note, now)
     if "tags" in columns:
         jobs.replace_tags(conn, project, job_id, columns["tags"])
     return jobs.get(conn, project, job_id)

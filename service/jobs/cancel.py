@@ -14,7 +14,14 @@ _HARDNESS = [StopMode.CHECKPOINT, StopMode.GRACEFUL, StopMode.KILL]
 
 
 def cancel(
-    conn: Connection, project: str, job_id: JobId, mode: StopMode, now: int, *, stop_seconds: float = 60.0
+    conn: Connection,
+    project: str,
+    job_id: JobId,
+    mode: StopMode,
+    now: int,
+    *,
+    stop_seconds: float = 60.0,
+    by: str | None = None,
 ) -> JobRow:
     """The job as it is then. Raises NotFound; Conflict for one that ended otherwise. A harder mode may follow."""
     job = jobs.lock_for_user(conn, project, job_id)
@@ -23,9 +30,18 @@ def cancel(
     if job.state.is_terminal:
         refuse(job, Action.CANCEL)
     if job.state.holds_slots and is_claimed(conn, job):
-        tell(conn, job, desired=Desired.CANCEL, reason=Reason.CANCEL, mode=mode, stop_seconds=stop_seconds, now=now)
+        tell(
+            conn,
+            job,
+            desired=Desired.CANCEL,
+            reason=Reason.CANCEL,
+            mode=mode,
+            stop_seconds=stop_seconds,
+            now=now,
+            by=by,
+        )
     else:
-        settle(conn, job, to=JobState.CANCELLED, desired=Desired.CANCEL, reason=Reason.CANCEL, now=now)
+        settle(conn, job, to=JobState.CANCELLED, desired=Desired.CANCEL, reason=Reason.CANCEL, now=now, by=by)
     return jobs.get(conn, project, job_id)
 
 

@@ -11,7 +11,9 @@ from service.store import jobs
 from service.store.rows import JobRow
 
 
-def pause(conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float = 60.0) -> JobRow:
+def pause(
+    conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float = 60.0, by: str | None = None
+) -> JobRow:
     """The job as it is then. Raises NotFound; Conflict when it has ended or is being cancelled."""
     job = jobs.lock_for_user(conn, project, job_id)
     if job.desired is Desired.PAUSE and not job.state.is_terminal:
@@ -20,7 +22,9 @@ def pause(conn: Connection, project: str, job_id: JobId, now: int, *, stop_secon
         refuse(job, Action.PAUSE)
     if job.state.holds_slots and is_claimed(conn, job):
         mode = StopMode.CHECKPOINT
-        tell(conn, job, desired=Desired.PAUSE, reason=Reason.PAUSE, mode=mode, stop_seconds=stop_seconds, now=now)
+        tell(
+            conn, job, desired=Desired.PAUSE, reason=Reason.PAUSE, mode=mode, stop_seconds=stop_seconds, now=now, by=by
+        )
     else:
-        settle(conn, job, to=JobState.PAUSED, desired=Desired.PAUSE, reason=Reason.PAUSE, now=now)
+        settle(conn, job, to=JobState.PAUSED, desired=Desired.PAUSE, reason=Reason.PAUSE, now=now, by=by)
     return jobs.get(conn, project, job_id)

@@ -37,7 +37,9 @@ class ResumeChanges:
 NO_CHANGES = ResumeChanges()
 
 
-def resume(conn: Connection, project: str, job_id: JobId, changes: ResumeChanges, now: int) -> JobRow:
+def resume(
+    conn: Connection, project: str, job_id: JobId, changes: ResumeChanges, now: int, *, by: str | None = None
+) -> JobRow:
     """The job as it is then. Raises NotFound; Conflict; InvalidSpec when it would not be valid with the changes."""
     job = jobs.lock_for_user(conn, project, job_id)
     if job.state not in _RESTING:
@@ -58,8 +60,8 @@ def resume(conn: Connection, project: str, job_id: JobId, changes: ResumeChanges
             hint=f"it ran for {job.running_ms / 1000:g} s of {limit_ms / 1000:g} s: raise time_limit",
         )
     jobs.move(
-        conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, now=now, desired=Desired.RUN,
-        queued_at=now, finished_at=None, not_before=None, spent=0, stuck=0, error=None, **columns,
+        conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, now=now, by=by,
+        desired=Desired.RUN, queued_at=now, finished_at=None, not_before=None, spent=0, stuck=0, error=None, **columns,
     )  # fmt: skip
     return jobs.get(conn, project, job_id)
 

@@ -24,28 +24,39 @@ def withdraw(conn: Connection, job: JobRow, now: int) -> None:
     attempts.end_sources(conn, job.id, job.attempt, now)
 
 
-def settle(conn: Connection, job: JobRow, *, to: JobState, desired: Desired, reason: Reason, now: int) -> None:
+def settle(
+    conn: Connection, job: JobRow, *, to: JobState, desired: Desired, reason: Reason, now: int, by: str | None
+) -> None:
     """Straight to its resting state, for a job that no worker holds."""
     if job.state is JobState.STARTING:
         withdraw(conn, job, now)
-    jobs.move(conn, job.id, to=to, expect=[job.state], reason=reason, now=now, desired=desired, not_before=None)
+    jobs.move(conn, job.id, to=to, expect=[job.state], reason=reason, now=now, by=by, desired=desired, not_before=None)
 
 
 def tell(
     conn: Connection, job: JobRow, *, desired: Desired, reason: Reason, mode: StopMode, stop_seconds: float, now: int,
-    message: str | None = None,
+    message: str | None = None, by: str | None = None,
 ) -> None:  # fmt: skip
     """STOPPING, with a deadline. Told again, it keeps the earlier deadline and the harder mode."""
     deadline = now if mode is StopMode.KILL else now + round(stop_seconds * 1000)
     columns: dict[str, Any] = {"desired": desired, "stop_mode": mode, "stop_deadline": deadline}
     if job.state is not JobState.STOPPING:
         jobs.move(
-            conn, job.id, to=JobState.STOPPING, expect=[job.state], reason=reason, message=message, now=now, **columns
+            conn,
+            job.id,
+            to=JobState.STOPPING,
+            expect=[job.state],
+            reason=reason,
+            message=message,
+            now=now,
+            by=by,
+            **columns,
         )
         return
     columns["stop_deadline"] = min(deadline, job.stop_deadline or deadline)
     jobs.change(conn, job.id, now=now, reason=reason, **columns)
-    events.append(conn, job.id, Kind.STATE, {"state": job.state, "reason": reason, "message": message}, now)
+    data = {"state": job.state, "reason": reason, "message": message}
+    events.append(conn, job.id, Kind.STATE, jobs.asked_by(by, data), now)
 
 
 def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:

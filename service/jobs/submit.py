@@ -46,6 +46,7 @@ def submit(
     now: int,
     job_id: JobId,
     idempotency: IdempotencyUse | None = None,
+    by: str | None = None,
 ) -> Submitted:
     """Raises IdempotencyMismatch when the key was used with another body."""
     job = _new_job(project, spec, spec_json, now, job_id)
@@ -55,7 +56,8 @@ def submit(
         if (replay := _replay(conn, idempotency, job, response)) is not None:
             return replay
     jobs.insert_job(conn, job)
-    events.insert_own(conn, job_id, 1, 0, Kind.STATE, {"state": job.state, "reason": job.reason, "message": None}, now)
+    data = {"state": job.state, "reason": job.reason, "message": None}
+    events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.asked_by(by, data), now)
     reached(Moment.BEFORE_SUBMIT_COMMITS)
     return Submitted(job, replayed=False, response=response)
 

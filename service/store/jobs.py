@@ -109,6 +109,7 @@ def move(
     next_attempt: int | None = None,
     next_fence: int | None = None,
     with_event: bool = True,
+    by: str | None = None,
     **columns: Any,
 ) -> bool:
     """Moves a job by the table, in one guarded statement, and writes its event. False: you were late.
@@ -142,8 +143,13 @@ def move(
         return False
     if with_event:
         data = {"state": to.value, "reason": reason.value, "message": message}
-        events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, data, now)
+        events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, asked_by(by, data), now)
     return True
+
+
+def asked_by(by: str | None, data: dict[str, Any]) -> dict[str, Any]:
+    """An event's data with who asked for it, where somebody is known to have."""
+    return data if by is None else {**data, "by": by}
 
 
 def change(conn: Connection, job_id: JobId, *, now: int, **columns: Any) -> None:

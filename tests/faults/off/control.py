@@ -36,7 +36,7 @@ def answer_first(jobs: ModuleType) -> None:
         write = partial(jobs.submit, **words, job_id=job_id, idempotency=jobs._idempotency(request, raw))
         asyncio.get_running_loop().call_later(0.5, lambda: asyncio.ensure_future(services.db.write(write)))
         row = _new_job(spec.project, spec, words["spec_json"], now, job_id)
-        return jobs._created(Submitted(row, replayed=False, response=None))
+        return jobs._created(Submitted(row, replayed=False, response=None), services)
 
     jobs.create_job = create_job
 

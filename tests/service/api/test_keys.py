@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,7 @@ from service import keyring
 from service.auth import LOCAL
 from service.callers import BURST_SECONDS, Standing
 from service.problems import TooManyRequests
+from service.redaction import Redacting
 from service.store import keys
 from tests.service.api.conftest import KEY, SPEC, Api, Serve, rest
 
@@ -335,6 +337,46 @@ async def test_who_made_and_who_deleted_a_key_is_logged_and_no_key_is(
     ]
     assert key["key"] not in caplog.text
     assert KEY not in caplog.text
+
+
+async def test_every_change_of_a_job_says_who_made_it(guarded: Api) -> None:
+    key = await a_key(guarded)
+    job = (await _a_job_of(guarded, key)).removesuffix("/stream")
+    for verb in ("pause", "resume", "cancel"):
+        assert (await guarded.client.post(f"{job}/{verb}", headers=bearer(key))).status_code == 202
+    await guarded.client.patch(f"{job}?project=vision", json={"priority": 1, "name": "new"})
+
+    told = (await guarded.client.get(f"{job}/events", headers=bearer(key))).json()["data"]
+
+    me = f"of vision ({key['prefix']})"
+    assert [(event["data"].get("state"), event["data"]["by"]) for event in told] == [
+        ("queued", me), ("paused", me), ("queued", me), ("cancelled", me), (None, "the bootstrap key"),
+    ]  # fmt: skip
+    assert told[-1]["data"]["message"] == "changed: name, priority"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("fpk_3f9a1c2b_" + "a" * 64, "fpk_3f9a1c2b_…"),
+        ("Authorization: Bearer anything", "Authorization: Bearer …"),
+        ("GET /jobs/x/stream?ticket=0123&after=1", "GET /jobs/x/stream?ticket=…&after=1"),
+        (f"offered footplate.key.{KEY}, footplate", "offered footplate.key.…, footplate"),
+        (f"odd {KEY}!", "odd …!"),
+    ],
+)
+def test_a_log_shows_no_key_whoever_wrote_it(said: str, shown: str) -> None:
+    formatter = Redacting("%(message)s", [KEY])
+    try:
+        raise RuntimeError(said)
+    except RuntimeError:
+        record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "it was %s", (said,), sys.exc_info())
+
+    text = formatter.format(record)
+
+    assert text.startswith(f"it was {shown}")
+    assert f"RuntimeError: {shown}" in text
+    assert said not in text
 
 
 async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
