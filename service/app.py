@@ -13,7 +13,7 @@ from functools import partial
 from time import perf_counter
 
 from fastapi import FastAPI
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -100,6 +100,8 @@ class Guard:
                 await response(scope, receive, guarded)
         except FootplateError as error:
             await problems.of_error(scope, error)(scope, receive, guarded)
+        except ClientDisconnect:
+            log.info("a client left in the midst of its request", extra={"request_id": request_id.decode()})
         except Exception:
             log.exception("request failed", extra={"request_id": request_id.decode(), "path": scope["path"]})
             if not status:

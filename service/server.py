@@ -14,6 +14,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from contract.errors import SettingsError
+from service.patience import PatientProtocol
 from service.settings import ServiceSettings
 
 SOCKET = "footplate.socket"
@@ -93,7 +94,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=PatientProtocol,
                 ws=Connection,
                 ws_max_size=MAX_FRAME_BYTES,
                 ws_per_message_deflate=False,
