@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load
 from torch import nn
@@ -85,3 +87,105 @@ def test_two_optimizers_give_the_weights_of_the_loop_written_by_hand(examples: E
     assert len(predicted) == 16
     assert {len(row["prediction"]) for row in predicted} == {len(row["label"]) for row in predicted} == {8}
     assert json.loads(found["metrics.json"])["final"]["test_loss"] == ended["result"]["final"]["test_loss"]
+
+
+def test_early_stopping_ends_a_job_and_its_figures_are_logged(examples: Examples) -> None:
+    job = examples.system.submit(job_of("callbacks"))
+    ended = done(examples.system, job)
+
+    rows = examples.system.metrics(job)
+    losses = [row["eval_loss"] for row in rows if "eval_loss" in row]
+    assert ended["progress"]["step"] < 480
+    assert len(losses) == ended["progress"]["step"] / 8
+    assert all(min(losses[:-3]) - loss <= 0.01 for loss in losses[-3:])
+    first = next(row for row in rows if "loss" in row)
+    assert first["learning_rate_group_0"] == first["learning_rate"]
+    assert {"grad_norm/layers.0", "grad_norm/layers.2", "grad_norm/layers.4"} <= first.keys()
+
+
+def test_four_metrics_a_cosine_and_a_test_set(examples: Examples, tmp_path: Path) -> None:
+    ended = examples.run("four-metrics/job.json")
+    assert ended["state"] == "succeeded", ended
+    found = outputs(examples.system, ended["id"])
+
+    final = ended["result"]["final"]
+    figures = {"accuracy", "f1_weighted", "precision_weighted", "recall_weighted", "loss"}
+    assert {f"{part}_{name}" for part in ("eval", "test") for name in figures} <= final.keys()
+    assert ended["result"]["best"]["metric"] == "f1_weighted"
+    predicted = [json.loads(line) for line in found["predictions.jsonl"].splitlines()]
+    right = [row["prediction"].index(max(row["prediction"])) == row["label"] for row in predicted]
+    assert len(right) == 32
+    assert sum(right) / 32 == final["test_accuracy"] > 0.8
+    assert len(examples.system.get(f"/jobs/{ended['id']}/checkpoints")["data"]) >= 2
+    assert {"eval/f1_weighted", "test/accuracy", "train/loss"} <= scalars(found, tmp_path).keys()
+
+
+def scalars(found: dict[str, bytes], folder: Path) -> dict[str, list[int]]:
+    """The steps of each curve as TensorBoard shows them, of the one run that there is."""
+    runs = {Path(path).parent for path in found if path.startswith("tensorboard/") and path.count("/") == 2}
+    assert len(runs) == 1, found.keys()
+    for path, content in found.items():
+        if Path(path).parent in runs:
+            (folder / Path(path).name).write_bytes(content)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    read.Reload()
+    return {tag: [one.step for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def test_tensorboard_has_one_run_without_a_gap_over_a_crash_and_a_pause(examples: Examples, tmp_path: Path) -> None:
+    system = examples.system
+    job = system.submit(
+        {
+            "model": "toy/mlp",
+            "data": {"train": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.004}}},
+            "callbacks": [{"use": "ema", "args": {"decay": 0.9}}],
+            "training": {"max_steps": 60, "logging_steps": 1, "save_strategy": "steps", "save_steps": 10},
+            "report_to": ["tensorboard"],
+        }
+    )
+    system.until_checkpoint(job, 10)
+    system.kill_training(job)
+    system.until_checkpoint(job, 30)
+    system.do(job, "pause")
+    system.until_state(job, "paused", "succeeded")
+    system.do(job, "resume")
+    ended = done(system, job)
+
+    assert ended["attempt"] >= 2
+    assert scalars(outputs(system, job), tmp_path)["train/loss"] == list(range(1, 61))
+
+
+def test_a_job_may_only_evaluate_or_only_predict(examples: Examples) -> None:
+    system = examples.system
+    data = {"use": "toy/regression", "args": {"n": 12}}
+    evaluates = system.submit({"model": "toy/mlp", "data": {"eval": data}, "metrics": ["mae"], "loss": "l1"})
+    predicts = system.submit({"model": "toy/mlp", "data": {"test": data}, "training": {"do_predict": True}})
+
+    final = done(system, evaluates)["result"]["final"]
+    assert final["eval_loss"] == pytest.approx(final["eval_mae"], rel=1e-5)
+    assert [row["eval_mae"] for row in system.metrics(evaluates)] == [final["eval_mae"]]
+    assert set(outputs(system, evaluates)) == {"metrics.json", "spec.json"}
+    assert "test_loss" in done(system, predicts)["result"]["final"]
+    found = outputs(system, predicts)
+    assert set(found) == {"metrics.json", "predictions.jsonl", "spec.json"}
+    assert len(found["predictions.jsonl"].splitlines()) == 12
+
+
+def test_what_cannot_be_optimized_is_told_before_it_begins(examples: Examples) -> None:
+    system, spec = examples.system, job_of("compression")
+    main, aux = spec["optimizers"]
+
+    problems = system.client.post("/jobs", json={**spec, "optimizers": [main, {**aux, "args": {"lrr": 1}}]}).json()
+    assert [(one["pointer"], one["hint"]) for one in problems["errors"]] == [
+        ("/optimizers/1/args/lrr", "did you mean 'lr'?")
+    ]
+    problems = system.client.post("/jobs", json={**spec, "optimizers": [main, {**aux, "use": "adm"}]}).json()
+    assert problems["errors"][0]["hint"] in ("did you mean 'adam'?", "did you mean 'adamw'?")
+    job = system.submit({**spec, "optimizers": [{**main, "params": ["encode", "bottleneck"]}, aux]})
+    failed = system.until_settled(job)
+    assert (failed["state"], failed["reason"], failed["attempt"]) == ("failed", "not_buildable", 1), failed
+    said = failed["error"]["message"]
+    assert "bottleneck.quantiles belongs to main and aux" in said
+    assert "decode.weight belongs to none" in said

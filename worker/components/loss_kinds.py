@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ class OfLogits:
     def __call__(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         if labels is None:
             raise ValueError("the loss compares logits with labels, and the batch has none: they are called labels")
+        if isinstance(outputs, Mapping) and "logits" not in outputs:
+            raise ValueError(f"the loss is made of a model's logits, and this one returned: {', '.join(outputs)}")
         logits = logits_of(outputs)
         if self.shifts_labels:
             logits, labels = shifted(logits, labels)

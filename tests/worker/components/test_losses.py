@@ -94,6 +94,11 @@ def test_what_a_loss_cannot_compare_is_told(name: str, args: dict[str, Any], lab
         load("losses", name)(**args)({"logits": LOGITS}, labels)
 
 
+def test_a_model_without_logits_is_told_what_it_returned() -> None:
+    with pytest.raises(ValueError, match="made of a model's logits, and this one returned: loss, bits"):
+        load("losses", "mse")()({"loss": NUMBERS, "bits": NUMBERS}, NUMBERS)
+
+
 def test_a_class_that_the_model_does_not_know_is_told_by_its_number() -> None:
     with pytest.raises(DatasetError, match="labels has 7 at sample 3"):
         load("losses", "cross_entropy")()({"logits": LOGITS}, torch.tensor([0, 1, 2, 7]))
