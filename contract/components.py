@@ -29,6 +29,11 @@ GROUPS: dict[str, str] = {
 """Each group of components, and what one of it is called."""
 
 
+PACKAGES, SECRETS = "packages", "secrets"
+"""What a catalogue tells besides, in the form of components, so that a service one version older can read it: installed
+packages, with their version for a summary, and the names of the secrets that this node holds."""
+
+
 def entry_point_group(group: str) -> str:
     """Where plugins register: `footplate.models`."""
     return f"footplate.{group}"
@@ -63,8 +68,12 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
     def of(cls, described: Iterable[Described]) -> Self:
         groups: dict[str, dict[str, Described]] = {group: {} for group in GROUPS}
         for one in described:
-            groups[one.group][one.name] = one
+            groups.setdefault(one.group, {})[one.name] = one
         return cls(groups)
+
+    def names(self, of: str) -> list[str] | None:
+        """What is told of PACKAGES or SECRETS; None: this node is of a version that tells none."""
+        return sorted(self.root[of]) if of in self.root else None
 
     def get(self, group: str, name: str) -> Described | None:
         return self.root.get(group, {}).get(name)

@@ -15,7 +15,8 @@
         ├── NoValidCheckpoint      had some, none verifies
         ├── CheckpointCorrupt      this one does not verify
         ├── DatasetError           missing, changed or unreadable data
-        └── NotBuildable           a named part cannot be made from what it was given
+        ├── NotBuildable           a named part cannot be made from what it was given
+        └── OwnCodeError           the user's own code cannot be used: where, and why
 
 A code is stable: programs may compare it. A message may be reworded.
 """
@@ -177,6 +178,16 @@ class NotBuildable(AttemptError):
     """A named part cannot be made from what it was given: no other attempt would change that."""
 
     code = "not_buildable"
+
+
+class OwnCodeError(AttemptError):
+    """The user's own code cannot be used. `trace` is what he would see if he ran it himself."""
+
+    code = "own_code_error"
+
+    def __init__(self, message: str, *, hint: str | None = None, trace: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.trace = trace
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

@@ -26,3 +26,8 @@ def checkpoint_folder(job: JobId, attempt: int, step: int) -> PurePosixPath:
 
 def outputs_folder(job: JobId, attempt: int) -> PurePosixPath:
     return attempt_folder(job, attempt) / "outputs"
+
+
+def bundle_file(sha256: str) -> PurePosixPath:
+    """A bundle of users' code, whoever brought it: equal bytes are one file."""
+    return PurePosixPath("bundles") / f"{sha256}.zip"

@@ -32,16 +32,10 @@ def _not_single(value: Any) -> bool:
     return isinstance(value, str) and value in ("ddp", "fsdp", "deepspeed", "accelerate")
 
 
-REGISTERED = "name registered components; GET /components lists them"
 ONE = "leave it out: a job is one process on one slot or GPU"
 
 NOT_YET = (
-    Rule("/code", _given, "code bundles cannot be used yet", REGISTERED),
     Rule("/loop", _given, "a loop of your own cannot run yet", "leave it out: the built-in Trainer runs the job"),
-    Rule("/trainer", _given, "a Trainer subclass cannot run yet", "leave it out: the built-in Trainer runs the job"),
-    Rule("/compute_metrics", _given, "compute_metrics cannot be named yet", "list names under metrics"),
-    Rule("/env", _given, "no environment variable can be set yet", "leave it out"),
-    Rule("/secrets", _given, "secrets cannot be used yet", "leave them out"),
     Rule("/resume_from", _given, "no job starts from another's checkpoint yet", "resume continues the job itself"),
     Rule("/resources/nodes", _more_than_one, "a job runs on one node yet", ONE),
     Rule("/resources/gpus_per_node", _more_than_one, "a job uses one GPU at most yet", ONE),

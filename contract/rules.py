@@ -24,6 +24,10 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
         yield from _paths(named.component.get("args"), (*_parts(named.pointer), "args"))
     if isinstance(document.get("trainer"), str) and not has_code:
         yield Problem("/trainer", "needs_bundle", "is code of your own, and the spec brings none", "add code.bundle")
+    computes = document.get("compute_metrics")
+    if isinstance(computes, dict) and isinstance(name := computes.get("use"), str) and ":" not in name:
+        detail = f"{name[:80]!r} is no function of your own, and this is the place for one"
+        yield Problem("/compute_metrics/use", "needs_own_code", detail, "list registered names under metrics")
     if not document.get("loop"):
         yield from _what_is_trained(document)
     if training and training.eval_strategy != "no" and not _has(document.get("data"), "eval"):

@@ -10,7 +10,8 @@ from difflib import get_close_matches
 PREFIX = "FOOTPLATE_"
 
 SETTINGS = frozenset({
-    "ALLOWED_ORIGINS", "API_KEY", "ARTIFACTS", "BEAT_SECONDS", "CLAIM_SECONDS", "DATA", "DATABASE", "DRAIN_SECONDS",
+    "ALLOWED_ORIGINS", "API_KEY", "ARTIFACTS", "BEAT_SECONDS", "CLAIM_SECONDS", "CODE", "DATA", "DATABASE",
+    "DRAIN_SECONDS", "ENV_ALLOWED",
     "GPUS", "HOME", "HOST", "JOURNAL_MAX_MB", "KILL_SECONDS", "LEASE_SECONDS", "MODELS", "NODE_HOME", "NODE_NAME",
     "POLL_SECONDS", "POOL", "PORT", "RATE_PER_KEY", "READERS", "REDIS", "RETRY_BACKOFF_SECONDS", "RING_SECONDS",
     "SLOTS", "START_SECONDS", "STOP_SECONDS", "STREAMS_PER_KEY", "URL", "URL_FILE", "WRITERS",
@@ -18,6 +19,9 @@ SETTINGS = frozenset({
 """Of every program of ours: one environment may serve them all. docs/settings.md says what each means."""
 OF_TESTS = frozenset({"CHROMIUM", "SOAK_SECONDS", "TEST_EXAMPLES", "TEST_SEED"})
 """What the tests read; the programs that they start inherit it."""
+
+OF_SECRETS = "SECRET_"
+"""FOOTPLATE_SECRET_WANDB_API_KEY holds, on a node, what a spec calls by the name WANDB_API_KEY."""
 
 _OF_KUBERNETES = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?=.*|=\w+://.*))")
 """It tells every container where each Service is: of one that is called footplate-api, in FOOTPLATE_API_PORT."""
@@ -29,7 +33,9 @@ def unknown(environ: Mapping[str, str]) -> list[str]:
     return [
         f"{PREFIX}{name} is no setting: {_instead(name)}"
         for name, value in sorted(ours.items())
-        if name not in SETTINGS | OF_TESTS and not _OF_KUBERNETES.fullmatch(f"{name}={value}")
+        if name not in SETTINGS | OF_TESTS
+        and not name.startswith(OF_SECRETS)
+        and not _OF_KUBERNETES.fullmatch(f"{name}={value}")
     ]
 
 

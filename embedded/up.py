@@ -161,6 +161,8 @@ def environment(home: Home, options: Options) -> dict[str, str]:
     """What every child gets: ours, with the paths spelled out."""
     port = options.port if options.port is not None else DEFAULT_PORT if is_free(DEFAULT_PORT) else 0
     return dict(os.environ) | {
+        # Whoever starts it is its operator and its user: his code runs with his own rights.
+        "FOOTPLATE_CODE": os.environ.get("FOOTPLATE_CODE") or "on",
         "FOOTPLATE_HOME": str(home.path),
         "FOOTPLATE_PORT": str(port),
         "FOOTPLATE_URL_FILE": str(home.url_file),

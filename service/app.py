@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from contract.errors import FootplateError, Unavailable
 from contract.ids import new_job_id, uuid7
 from service import problems
-from service.api import browsing, history, jobs, keys, listing, nodes, openapi, outputs, stream, system, verbs
+from service.api import browsing, bundles, history, jobs, keys, listing, nodes, openapi, outputs, stream, system, verbs
 from service.auth import Credentials, ForeignPage, subprotocol_of
 from service.callers import CALLER, READS, SUBMITS
 from service.deps import Services
@@ -51,7 +51,7 @@ def create_app(services: Services) -> ASGIApp:
     app.state.services = services
     problems.install(app)
     # The busiest first: routes are tried in order.
-    for part in (jobs, verbs, history, stream, listing, outputs, nodes, keys, system, openapi, browsing):
+    for part in (jobs, verbs, history, stream, listing, outputs, bundles, nodes, keys, system, openapi, browsing):
         # As they are: a router that is included is matched through a second one, at twice the cost.
         app.router.routes.extend(part.router.routes)
     app.router.default = problems.nothing_here

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 
+from contract.environment import EnvAllowed
 from contract.settings import RedisUrl, Settings
 
 
@@ -33,6 +34,11 @@ class ServiceSettings(Settings):
     """Requests a second that an API process takes of one key; a quiet one may send five times as many. 0: any."""
     streams_per_key: int = Field(default=2000, ge=0)
     """Websockets and event streams that one key may hold open at an API process. 0: any."""
+    code: Literal["on", "off"] = "off"
+    """Whether users may bring code of their own. It runs with the rights of the nodes. `make up` says on."""
+    env_allowed: EnvAllowed = ""
+    """Variables that a job's `env` may set, beside a few that do no harm: names, or beginnings with a star, and commas
+    between them."""
     lease_seconds: PositiveFloat = 30.0
     """An attempt that has not been heard of for this long is lost."""
     beat_seconds: PositiveFloat = 2.0

@@ -16,6 +16,7 @@ from contract.components import GROUPS, entry_point_group
 from contract.errors import NotBuildable, UnknownComponent
 from contract.parts import Component
 from contract.spec import JobSpec
+from worker.bundles import Own, own
 from worker.components.needs import missing
 from worker.learning import metric, named_optimizers
 from worker.roots import Roots, resolved
@@ -33,6 +34,7 @@ class Parts:
     collator: Any
     loss: Any
     metrics: list[Any]
+    compute_metrics: Any
     optimizers: list[Any]
     callbacks: list[Any]
 
@@ -55,6 +57,7 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         collator=being.collator,
         test=being.mapped(being.dataset(spec.data.test)),
         metrics=[metric(one, load, registered("metrics")) for one in spec.metrics],
+        compute_metrics=being.make("compute_metrics", spec.compute_metrics),
         loss=being.make("losses", spec.loss),
         optimizers=named_optimizers(spec.optimizers, load),
         callbacks=[being.make("callbacks", one) for one in spec.callbacks],
@@ -139,8 +142,11 @@ def _handed(target: Callable[..., Any]) -> list[str]:
     return [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.name in HANDED]
 
 
-def find(group: str, name: str) -> EntryPoint:
-    """The registered component, not yet imported; UnknownComponent with the nearest and the known ones."""
+def find(group: str, name: str) -> EntryPoint | Own:
+    """The component, not yet imported: of the job's own bundle, or a registered one. UnknownComponent with the nearest
+    and the known ones."""
+    if ":" in name:
+        return own(group, name)
     known = registered(group)
     if name not in known:
         raise UnknownComponent(GROUPS[group], name, known)

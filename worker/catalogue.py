@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
-from contract.components import GROUPS, Catalogue, Described
+from contract.components import GROUPS, PACKAGES, Catalogue, Described
 from worker.build import registered
 from worker.components.needs import missing
 from worker.learning import torchmetrics_names
@@ -25,10 +27,21 @@ from worker.learning import torchmetrics_names
 
 def write(path: Path) -> None:
     """Whole or not at all: the heartbeat looks for it while this is going on."""
-    catalogue = Catalogue.of(describe_all())
+    catalogue = Catalogue.of([*describe_all(), *packages()])
     being_written = path.with_suffix(".new")
     being_written.write_text(json.dumps({"hash": catalogue.hash, "catalogue": catalogue.as_json()}))
     being_written.rename(path)
+
+
+def packages() -> Iterator[Described]:
+    """What is installed, for `code.requires`."""
+    found = {_canonical(name): one.version for one in distributions() if (name := one.metadata["Name"])}
+    for name, version in sorted(found.items()):
+        yield Described(name=name, group=PACKAGES, summary=version, args={})
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def describe_all() -> Iterator[Described]:

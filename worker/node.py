@@ -8,8 +8,9 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.errors import SettingsError
@@ -91,6 +92,8 @@ class Node:
     boot: str
     places: Places
     slots: int
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By the names that specs use. Known to the node alone: training gets those that its job names."""
 
     @property
     def threads(self) -> int:
@@ -99,7 +102,7 @@ class Node:
         return max(1, ((os.cpu_count() or 1) - 1) // self.slots)
 
 
-def claim_node(root: Path, slots: int) -> Node:
+def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None) -> Node:
     """The identity in the node's folder, made at its first start and held until this process ends."""
     places = Places(root)
     for folder in (root, places.journals):
@@ -111,7 +114,7 @@ def claim_node(root: Path, slots: int) -> Node:
             f"another worker runs in {root}: a node's folder belongs to one. Give this one its own FOOTPLATE_NODE_HOME."
         )
     identity, boot = _start(fd)
-    node = Node(identity, boot, places, slots)
+    node = Node(identity, boot, places, slots, secrets or {})
     shutil.rmtree(places.run, ignore_errors=True)
     # What somebody was writing when he died. Nobody lives here now: the lock is ours.
     for path in places.journals.glob("*.new"):

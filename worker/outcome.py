@@ -9,7 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from contract.errors import AttemptError, FootplateError, InvalidSpec, NotAvailableYet, UnknownComponent
+from contract.errors import (
+    AttemptError,
+    FootplateError,
+    InvalidSpec,
+    NotAvailableYet,
+    OwnCodeError,
+    UnknownComponent,
+)
 from contract.events import Failure
 from contract.lifecycle import Reason
 
@@ -55,6 +62,7 @@ DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_n
 
 EXCEPTIONS = (
     _Row(lambda error: isinstance(error, UnknownComponent | InvalidSpec | NotAvailableYet), Reason.NOT_BUILDABLE, ""),
+    _Row(lambda error: isinstance(error, OwnCodeError), Reason.NOT_BUILDABLE, ""),
     _Row(_is("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError"), Reason.OOM, "gpu_out_of_memory", SMALLER),
     _Row(_says("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED"), Reason.OOM, "gpu_out_of_memory", SMALLER),
     _Row(_says("DefaultCPUAllocator: can't allocate memory"), Reason.OOM, "out_of_memory", SMALLER),
@@ -88,7 +96,8 @@ def _failure(error: BaseException, code: str, hint: str | None, rank: int) -> Fa
     message = ours.message if ours else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SystemExit):
         message = f"training called sys.exit({error.code!r})"
-    trace = "".join(traceback.format_exception(error))
+    own = error.trace if isinstance(error, OwnCodeError) else None
+    trace = own or "".join(traceback.format_exception(error))
     return Failure(
         code=code or (ours.code if ours else "error"),
         message=message[:2000],

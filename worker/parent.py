@@ -21,8 +21,10 @@ from typing import Any
 from celery import signals
 from celery.worker import state as celery_state
 
+from contract.environment import secrets_of
 from contract.errors import SettingsError
 from contract.messages import Gpu
+from worker.environment import forget_unused
 from worker.gpus import inventory
 from worker.heartbeat import Heartbeat
 from worker.linux import adopt_orphans, die_with_parent, kill_children
@@ -154,9 +156,10 @@ def _become_node(conf: Any, **_: Any) -> None:
     kill_children(_is_of_our_last_start)
     try:
         gpus: list[Gpu] = inventory(settings().gpus)
-        _node = claim_node(settings().node_path, settings().slot_count(len(gpus)))
+        _node = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
     except SettingsError as error:
         raise SystemExit(f"footplate worker: {error}") from error
+    forget_unused(_node.places.root)
     _main_pid = os.getpid()
     queue = queue_of(_node.id)
     conf.task_queues = [queue]

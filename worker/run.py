@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from contract.errors import CheckpointCorrupt, NoValidCheckpoint
+from contract.errors import CheckpointCorrupt, NoValidCheckpoint, OwnCodeError
 from contract.events import DoneData, Ending, Kind, StateData, json_safe
 from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
-from worker import outcome, predictions, tracking
+from worker import bundles, outcome, predictions, tracking
 from worker.build import Parts, build
 from worker.emit import Emit, StoppedEvaluating, Wire
 from worker.launch import OUTCOME, TICK, Order, read_order
@@ -92,8 +92,11 @@ def train(order: Order, emit: Emit) -> DoneData:
     args = replace(spec.training, output_dir=str(order.files.folder), **tracking.arguments(spec, order))
     # Before the model is made, so that its first weights follow the seed.
     set_seed(args.seed)
+    if spec.code is not None:
+        bundles.require(spec.code.requires)
+        bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()))
     parts = build(spec, Roots(order.data, order.models))
-    trainer = assemble(parts, args, emit)
+    trainer = assemble(spec, parts, args, emit)
     trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
     trainer.on_save_failed = emit.save_failed
     trainer.relied_on = emit.relied_on
@@ -130,8 +133,8 @@ def stopped(trainer: Trainer, emit: Emit) -> DoneData:
     )
 
 
-def assemble(parts: Parts, args: Any, emit: Emit) -> Trainer:
-    trainer = Trainer(
+def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit) -> Trainer:
+    trainer = trainer_class(spec)(
         model=parts.model,
         args=args,
         data_collator=parts.collator,
@@ -142,6 +145,7 @@ def assemble(parts: Parts, args: Any, emit: Emit) -> Trainer:
         optimizers=parts.optimizers or (None, None),
         callbacks=parts.callbacks,
         metrics=parts.metrics,
+        compute_metrics=parts.compute_metrics,
     )
     suit(trainer, parts.loss, parts.optimizers)
     # Its lines would say in text what the events say in numbers.
@@ -150,6 +154,19 @@ def assemble(parts: Parts, args: Any, emit: Emit) -> Trainer:
     # Last of all, so that it sees what the job's own callbacks decided, and has the last word about stopping.
     trainer.add_callback(emit)
     return trainer
+
+
+def trainer_class(spec: JobSpec) -> type[Trainer]:
+    """Ours, or the bundle's own, which has to be a subclass of it."""
+    if spec.trainer is None:
+        return Trainer
+    found = bundles.attribute(spec.trainer)
+    if not (isinstance(found, type) and issubclass(found, Trainer)):
+        raise OwnCodeError(
+            f"{spec.trainer} is no subclass of footplate's Trainer",
+            hint="from footplate import Trainer, and derive from that",
+        )
+    return found
 
 
 def checkpoint_to_continue(order: Order, emit: Emit) -> Verified | None:

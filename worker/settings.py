@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import Field, PositiveFloat
 
+from contract.environment import EnvAllowed
 from contract.settings import RedisUrl, Settings
 
 
@@ -25,6 +26,8 @@ class WorkerSettings(Settings):
     """What data:// means. Empty: `data` in the home folder."""
     models: Path | None = None
     """What models:// means. Empty: `models` in the home folder."""
+    env_allowed: EnvAllowed = ""
+    """Variables that a job's `env` may set here: as the service's, so that what it accepts is set."""
     slots: int = Field(default=0, ge=0, le=256)
     """How many ranks run here at once. 0: one a GPU; without a GPU, half the CPUs, at least one."""
     gpus: str = ""

@@ -20,13 +20,15 @@ from typing import Any
 
 import redis
 
-from contract.errors import AttemptError
+from contract.environment import Hidden
+from contract.errors import AttemptError, InvalidSpec
 from contract.events import DoneData, Ending, Kind, now_text
 from contract.lifecycle import Reason, StopMode
 from contract.messages import AttemptReply, Grant, Stop
 from contract.moments import Moment, reached
 from worker import outcome
 from worker.control import Link
+from worker.environment import asked_for
 from worker.journal import Header, Journal, JournalFull
 from worker.launch import Order
 from worker.node import Node
@@ -73,6 +75,9 @@ class Supervisor:
         resources = grant.spec.get("resources") or {}
         self._stall_seconds = float(resources.get("stall_limit") or 600.0)
         self._time_limit: float | None = resources.get("time_limit")
+        secrets = {name: self._node.secrets.get(name, "") for name in grant.spec.get("secrets") or []}
+        self._hidden = Hidden(secrets.values())
+        self._asked_for = self._environment()
         self._journal = self._new_journal()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._link = Link(client, grant, self._journal, self._wake)
@@ -99,6 +104,13 @@ class Supervisor:
             self._close()
 
     # Launch
+
+    def _environment(self) -> dict[str, str]:
+        try:
+            return asked_for(self._grant.spec, self._settings.env_allowed, self._node.secrets, self._places.root)
+        except InvalidSpec as error:
+            self._verdict = outcome.of_ours(error, Reason.NOT_BUILDABLE)
+            return {}
 
     def _new_journal(self) -> Journal:
         grant = self._grant
@@ -135,7 +147,7 @@ class Supervisor:
             data=settings.data_path,
             models=settings.models_path,
             threads=int(os.environ.get("OMP_NUM_THREADS") or self._node.threads),
-            environment={"TMPDIR": self._scratch},
+            environment={**self._asked_for, "TMPDIR": self._scratch},
         )
 
     # Watch
@@ -227,7 +239,7 @@ class Supervisor:
             # `done` is the last: what is said after it, by a child that ran away, would wait for ever.
             return
         try:
-            self._journal.append(events)
+            self._journal.append(self._hidden(events))
         except JournalFull as error:
             self._end_with(outcome.of_ours(error, Reason.JOURNAL_FULL))
             return
@@ -277,7 +289,7 @@ class Supervisor:
         running_s = round(self._running_seconds(time.monotonic()), 3)
         known = {"running_s": running_s, "had_checkpoint": self._had_checkpoint}
         done = self._how_it_ended().model_copy(update=known)
-        self._journal.append([_event(Kind.DONE, done.model_dump(mode="json"))], even_if_full=True)
+        self._journal.append([self._hidden(_event(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
         log.info("%s attempt %s: %s (%s)", self._grant.job, self._grant.attempt, done.ending, done.reason)
 
     def _how_it_ended(self) -> DoneData:

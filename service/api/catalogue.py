@@ -24,6 +24,8 @@ class Catalogues:
         self._seen = ""
         self.current: Catalogue | None = None
         """None: no node has told yet, so anything is accepted and checked at claim."""
+        self.told: list[Catalogue] = []
+        """Each of them, with the packages and secrets that its nodes have."""
 
     async def start(self) -> None:
         with suppress(FootplateError):
@@ -34,7 +36,8 @@ class Catalogues:
         found = await self._db.read(nodes.catalogues)
         seen = json.dumps(found, sort_keys=True)
         if seen != self._seen:
-            self._seen, self.current = seen, _union([Catalogue.model_validate(one) for one in found])
+            self.told = [Catalogue.model_validate(one) for one in found]
+            self._seen, self.current = seen, _union(self.told)
 
     async def close(self) -> None:
         if self._task is not None:

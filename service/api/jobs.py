@@ -24,6 +24,7 @@ from contract.ids import JobId, new_job_id
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from service.api import shapes
+from service.api.bundles import check_own_code
 from service.api.views import etag, job_json
 from service.deps import JobPath, Services, StrictRoute, job_id, read_body, read_model, services_of
 from service.jobs.amend import Amendments, amend
@@ -82,6 +83,7 @@ async def create_job(request: Request) -> Response:
     services = services_of(request)
     raw = await read_body(request)
     spec = accept(services, raw)
+    await check_own_code(services, spec, raw)
     use = _idempotency(request, raw)
     write = partial(
         submit,
@@ -93,7 +95,7 @@ async def create_job(request: Request) -> Response:
         idempotency=use,
         by=services.caller.by,
     )
-    submitted = await services.db.write(write, is_blind=use is None and not spec.tags)
+    submitted = await services.db.write(write, is_blind=use is None and not spec.tags and not spec.code)
     reached(Moment.AFTER_SUBMIT_COMMITS)
     services.poke()
     return _created(submitted, services)

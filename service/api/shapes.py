@@ -168,6 +168,25 @@ class OutputList(Shape):
     next_cursor: str | None
 
 
+class BundleFile(Shape):
+    path: str
+    bytes: int
+
+
+class Bundle(Shape):
+    sha256: str
+    """What a spec's `code.bundle` says."""
+    bytes: int
+    unpacked_bytes: int
+    files: list[BundleFile]
+    created_at: str
+
+
+class BundleList(Shape):
+    data: list[Bundle]
+    next_cursor: str | None
+
+
 class Node(Shape):
     id: str
     name: str

@@ -14,6 +14,7 @@ from contract.lifecycle import JobState
 from contract.spec import JobSpec, job_schema
 from service import readiness
 from service.api import shapes
+from service.api.bundles import check_own_code
 from service.api.jobs import SPEC_BODY, accept
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
@@ -38,7 +39,9 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
 )
 async def validate(request: Request) -> Response:
     services = services_of(request)
-    spec = accept(services, await read_body(request))
+    raw = await read_body(request)
+    spec = accept(services, raw)
+    await check_own_code(services, spec, raw)
     placement = await services.db.read(lambda conn: _placement(conn, Needs.of(spec)))
     answer = {"valid": True, "spec": spec.as_json(), "steps": _steps(spec), "parameters": None, "placement": placement}
     return json_response(answer)

@@ -15,6 +15,7 @@ from contract.ids import Fence, JobId
 from contract.lifecycle import Desired, JobState, Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
+from service.jobs import bundles
 from service.jobs.needs import Needs
 from service.store import events, jobs
 from service.store import idempotency as keys
@@ -55,6 +56,7 @@ def submit(
         response = idempotency.respond(job) if idempotency.respond else None
         if (replay := _replay(conn, idempotency, job, response)) is not None:
             return replay
+    bundles.hold(conn, project, spec)
     jobs.insert_job(conn, job)
     data = {"state": job.state, "reason": job.reason, "message": None}
     events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.asked_by(by, data), now)

@@ -267,6 +267,22 @@ class TicketRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BundleRow:
+    project: str
+    sha256: str
+    bytes: int
+    unpacked_bytes: int
+    files: str
+    """JSON list of [path, bytes]."""
+    created_at: int
+
+    @property
+    def paths(self) -> list[str]:
+        """Of its files, in order."""
+        return [path for path, _ in json.loads(self.files)]
+
+
+@dataclass(frozen=True, slots=True)
 class JobPage:
     rows: list[JobRow]
     next_cursor: str | None

@@ -199,6 +199,19 @@ catalogues = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
+# Of one project each; equal bytes of two projects are two rows and one file.
+bundles = Table(
+    "bundles",
+    metadata,
+    Column("project", String, primary_key=True),
+    Column("sha256", String, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("unpacked_bytes", BigInteger, nullable=False),
+    Column("files", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)
+Index("ix_bundles_project", bundles.c.project, bundles.c.created_at, bundles.c.sha256)
+
 idempotency = Table(
     "idempotency",
     metadata,

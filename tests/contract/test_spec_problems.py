@@ -42,6 +42,7 @@ ADAM = {"id": "a", "params": [".*"], "use": "adam"}
         ({"callbacks": ["os:system"]}, ("/callbacks/0", "needs_bundle")),
         ({"callbacks": [{"use": "os:system"}]}, ("/callbacks/0/use", "needs_bundle")),
         ({"trainer": "my:Trainer"}, ("/trainer", "needs_bundle")),
+        ({"compute_metrics": "accuracy"}, ("/compute_metrics", "needs_own_code")),
         ({"data": 5}, ("/data", "wrong_type")),
         ({"data": {}}, ("/data", "missing")),
         ({"data": {"trian": "x"}}, ("/data/trian", "unknown_field")),
@@ -160,12 +161,7 @@ def test_emoji_are_text_like_any_other():
 
 
 GIVEN = {
-    "/code": {"bundle": "0" * 64},
     "/loop": {"script": "train.py"},
-    "/trainer": "my:Trainer",
-    "/compute_metrics": "f1",
-    "/env": {"A": "b"},
-    "/secrets": ["WANDB_API_KEY"],
     "/resume_from": {"job": JOB},
     "/resources/nodes": 2,
     "/resources/gpus_per_node": 2,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import runpy
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,16 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import JSON, System
 
 EXAMPLES = REPOSITORY / "examples"
+
+
+def zipped(folder: Path) -> bytes:
+    """What `zip -r` makes of an example's code."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.suffix not in (".md", ".json", ".pyc"):
+                archive.writestr(zipfile.ZipInfo(str(path.relative_to(folder))), path.read_bytes())
+    return packed.getvalue()
 
 
 class Examples:
@@ -34,6 +46,21 @@ class Examples:
         self.prepare(name.partition("/")[0])
         found: dict[str, Any] = json.loads((EXAMPLES / name).read_text())
         return found
+
+    def upload(self, packed: bytes) -> str:
+        """The sha256 of a bundle that is kept."""
+        headers = {"Content-Type": "application/zip"}
+        answer = self.system.client.post("/bundles", content=packed, headers=headers)
+        assert answer.status_code in (200, 201), answer.text
+        return str(answer.json()["sha256"])
+
+    def with_code(self, name: str, **changes: Any) -> JSON:
+        """A job of an example that brings its own code, with that uploaded; `training` is changed field by field."""
+        folder = EXAMPLES / name.partition("/")[0]
+        spec: JSON = json.loads((EXAMPLES / name).read_text())
+        training = {**spec.get("training", {}), **changes.pop("training", {})}
+        code = {**spec["code"], "bundle": self.upload(zipped(folder))}
+        return {**spec, "training": training, "code": code, **changes}
 
     def run(self, name: str, **changes: Any) -> JSON:
         """The job as it ended."""
@@ -60,5 +87,11 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
         stack.callback(redis.close)
         processes = Processes(folder)
         stack.callback(processes.stop_all)
-        system = System(processes, redis, f"sqlite:///{folder}/footplate.db")
+        # A node's settings and its secrets stand beside the service's: one environment serves both.
+        settings = {
+            "FOOTPLATE_CODE": "on",
+            "FOOTPLATE_ENV_ALLOWED": "EXAMPLE_*",
+            "FOOTPLATE_SECRET_EXAMPLE_TOKEN": "hunter2-hunter2",
+        }
+        system = System(processes, redis, f"sqlite:///{folder}/footplate.db", **settings)
         yield Examples(system.start(slots=2))

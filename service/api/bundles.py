@@ -1,0 +1,241 @@
+"""Bundles: users' own code, kept by its sha256. An upload streams to a file beside its place, never into memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi import Path as PathParameter
+from starlette.responses import Response
+
+from contract import layout
+from contract.body import read_json
+from contract.bundles import MAX_BYTES, look_into, too_large
+from contract.errors import Forbidden, InvalidSpec, NotFound, Problem
+from contract.short_forms import long_form
+from contract.spec import JobSpec
+from service.api import shapes
+from service.api.outputs import Download
+from service.api.views import moment
+from service.callers import Needed, Scope, needs
+from service.deps import Services, StrictRoute, json_response, services_of
+from service.jobs.bundles import CODE_IS_OFF, HOW_TO_TURN_ON, check, drop, keep, not_allowed
+from service.jobs.requires import nowhere
+from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType
+from service.store import bundles
+from service.store.rows import BundleRow
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, tags=["bundles"])
+
+ZIP = "application/zip"
+PIECE = 1024 * 1024
+LEFT_SECONDS = 86_400
+"""An upload that is as old was left behind by a process that died."""
+UPLOADING = ".upload-"
+BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {ZIP: {"schema": {"type": "string", "format": "binary"}}}}
+}
+Sha256 = Annotated[str, PathParameter(description="A bundle's sha256, 64 hex digits.", examples=["0" * 64])]
+
+
+class CodeIsOff(Forbidden):
+    code = "code_is_off"
+
+
+def require_code(services: Services) -> None:
+    """Whether this caller may bring code of his own."""
+    if services.settings.code == "off":
+        raise CodeIsOff(CODE_IS_OFF, hint=HOW_TO_TURN_ON)
+    services.caller.require(Needed(Scope.CODE))
+
+
+async def check_own_code(services: Services, spec: JobSpec, raw: bytes) -> None:
+    """InvalidSpec, with pointers into the user's own body, for code and variables that no job of his may have."""
+    problems = not_allowed(services.settings, spec)
+    if spec.code is not None:
+        if not problems:
+            require_code(services)
+        problems += await services.db.read(partial(check, project=spec.project, spec=spec))
+    problems += nowhere(spec, services.catalogues.told)
+    if problems:
+        body = read_json(raw)
+        assert isinstance(body, dict)
+        long = long_form(body)
+        raise InvalidSpec([Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems])
+
+
+@router.post(
+    "/bundles",
+    status_code=201,
+    operation_id="create_bundle",
+    summary="Keep a zip of your own code",
+    **shapes.answers(shapes.Bundle, 201),
+    openapi_extra=BODY,
+)
+@needs(Scope.CODE)
+async def create_bundle(request: Request) -> Response:
+    """By its sha256: the same zip again is the same bundle, and is answered 200."""
+    services = services_of(request)
+    require_code(services)
+    folder = services.settings.artifacts_path / layout.bundle_file("").parent
+    async with _uploaded(request, folder) as (file, sha256, size):
+        entries = await asyncio.to_thread(look_into, file, size)
+        files = json.dumps([[one.path, one.bytes] for one in entries])
+        unpacked = sum(one.bytes for one in entries)
+        row = BundleRow(services.project, sha256, size, unpacked, files, now_ms())
+        put = partial(_put, Path(file.name), services.settings.artifacts_path / layout.bundle_file(sha256))
+        kept, is_new = await services.db.write(partial(keep, row=row, put=put))
+        # Another project may have let go of the last one between the two.
+        await asyncio.to_thread(put)
+    return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/bundles/{sha256}"})
+
+
+@asynccontextmanager
+async def _uploaded(request: Request, folder: Path) -> AsyncIterator[tuple[IO[bytes], str, int]]:
+    """The body in a file that is on the disk, its sha256 and its size."""
+    _refuse_what_is_no_zip(request)
+    await asyncio.to_thread(_sweep, folder)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=UPLOADING, suffix=".zip") as file:
+        digest, size, waiting = hashlib.sha256(), 0, bytearray()
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > MAX_BYTES:
+                raise _too_large()
+            digest.update(chunk)
+            waiting += chunk
+            if len(waiting) >= PIECE:
+                await asyncio.to_thread(file.write, bytes(waiting))
+                waiting.clear()
+        await asyncio.to_thread(_finish, file, bytes(waiting))
+        yield file, digest.hexdigest(), size
+
+
+def _refuse_what_is_no_zip(request: Request) -> None:
+    given = request.headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() != ZIP:
+        how = f"as {given!r}" if given else "without a Content-Type"
+        hint = f"curl --data-binary @code.zip -H 'Content-Type: {ZIP}'"
+        raise UnsupportedMediaType(f"the body came {how}, and a bundle is a zip", hint=hint)
+    if request.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+        raise UnsupportedMediaType("Content-Encoding is not taken", hint="send the zip as it is")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > MAX_BYTES:
+        raise _too_large()
+
+
+def _too_large() -> BodyTooLarge:
+    problem = too_large()
+    return BodyTooLarge(problem.detail, hint=problem.hint)
+
+
+def _finish(file: Any, rest: bytes) -> None:
+    file.write(rest)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _put(uploaded: Path, place: Path) -> None:
+    with suppress(FileExistsError):
+        os.link(uploaded, place)
+        os.chmod(place, 0o644)
+    folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _sweep(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{UPLOADING}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > LEFT_SECONDS:
+                left.unlink()
+
+
+@router.get(
+    "/bundles", operation_id="list_bundles", summary="Bundles, newest first", **shapes.answers(shapes.BundleList)
+)
+async def list_bundles(
+    request: Request,
+    cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Response:
+    services = services_of(request)
+    after = _place(cursor) if cursor is not None else None
+    read = partial(bundles.page, project=services.project, limit=limit + 1, after=after)
+    rows = await services.db.read(read)
+    following = f"{rows[limit - 1].created_at}-{rows[limit - 1].sha256}" if len(rows) > limit else None
+    return json_response({"data": [_json(row) for row in rows[:limit]], "next_cursor": following})
+
+
+def _place(cursor: str) -> tuple[int, str]:
+    created, _, sha256 = cursor.partition("-")
+    if not (created.isascii() and created.isdigit() and len(created) < 16 and _is_sha256(sha256)):
+        problem = Problem("/query/cursor", "bad_cursor", "is no cursor of this list", "send next_cursor as it came")
+        raise InvalidQuery([problem])
+    return int(created), sha256
+
+
+@router.get("/bundles/{sha256}", operation_id="get_bundle", summary="One bundle", **shapes.answers(shapes.Bundle))
+async def get_bundle(request: Request, sha256: Sha256) -> Response:
+    return json_response(_json(await _row(services_of(request), sha256)))
+
+
+@router.get(
+    "/bundles/{sha256}/archive",
+    operation_id="download_bundle",
+    summary="Its zip, byte for byte",
+    responses={200: {"content": {ZIP: {}}}, 206: {"description": "The range."}},
+)
+async def download_bundle(request: Request, sha256: Sha256) -> Response:
+    services = services_of(request)
+    row = await _row(services, sha256)
+    path = services.settings.artifacts_path / layout.bundle_file(row.sha256)
+    if not await asyncio.to_thread(path.is_file):
+        raise NotFound(f"the file of bundle {sha256} is gone from the artifact store", hint="POST the same zip again")
+    return Download(path, media_type=ZIP, filename=f"{row.sha256[:12]}.zip")
+
+
+@router.delete("/bundles/{sha256}", status_code=204, operation_id="delete_bundle", summary="Let go of a bundle")
+@needs(Scope.CODE)
+async def delete_bundle(request: Request, sha256: Sha256) -> Response:
+    """409 while a job that is not over needs it."""
+    services = services_of(request)
+    require_code(services)
+    row = await _row(services, sha256)
+    path = services.settings.artifacts_path / layout.bundle_file(row.sha256)
+    remove = partial(path.unlink, missing_ok=True)
+    await services.db.write(partial(drop, project=services.project, sha256=row.sha256, remove=remove))
+    return Response(status_code=204)
+
+
+async def _row(services: Services, sha256: str) -> BundleRow:
+    if not _is_sha256(sha256):
+        raise NotFound(f"there is no bundle {sha256!r}", hint="GET /bundles lists them by sha256")
+    return await services.db.read(partial(bundles.get, project=services.project, sha256=sha256))
+
+
+def _is_sha256(text: str) -> bool:
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")
+
+
+def _json(row: BundleRow) -> dict[str, Any]:
+    return {
+        "sha256": row.sha256,
+        "bytes": row.bytes,
+        "unpacked_bytes": row.unpacked_bytes,
+        "files": [{"path": path, "bytes": size} for path, size in json.loads(row.files)],
+        "created_at": moment(row.created_at),
+    }

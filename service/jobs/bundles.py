@@ -1,0 +1,69 @@
+"""Keep a bundle, let go of one, and hold a spec against the bundle that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from contract.bundles import missing_in
+from contract.environment import refused_env
+from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
+from contract.spec import JobSpec
+from service.settings import ServiceSettings
+from service.store import bundles
+from service.store.rows import BundleRow
+
+
+class BundleInUse(FootplateError):
+    code = "bundle_in_use"
+    status = 409
+    title = "The bundle is needed"
+
+
+def keep(conn: Connection, row: BundleRow, put: Callable[[], None]) -> tuple[BundleRow, bool]:
+    """The bundle as it is kept, and whether it is new. `put` makes sure of its file, and may be called again."""
+    is_new = bundles.keep(conn, row)
+    put()
+    return bundles.get(conn, row.project, row.sha256), is_new
+
+
+def drop(conn: Connection, project: str, sha256: str, remove: Callable[[], None]) -> None:
+    """Not while a job that is not over needs it. `remove` takes its file, once it is no project's any more."""
+    if (job := bundles.used_by(conn, project, sha256)) is not None:
+        raise BundleInUse(f"job {job} needs this bundle and is not over", hint="cancel it, or wait for its end")
+    if bundles.remove(conn, project, sha256):
+        remove()
+
+
+def check(conn: Connection, project: str, spec: JobSpec) -> list[Problem]:
+    """What a spec names and its bundle does not hold."""
+    if spec.code is None:
+        return []
+    try:
+        row = bundles.get(conn, project, spec.code.bundle)
+    except NotFound as error:
+        return [Problem("/code/bundle", "unknown_bundle", error.message, error.hint)]
+    return missing_in(spec.as_json(), row.paths)
+
+
+def hold(conn: Connection, project: str, spec: JobSpec) -> None:
+    """In the transaction that writes the job: nobody takes its bundle away meanwhile."""
+    if spec.code is None:
+        return
+    try:
+        bundles.get(conn, project, spec.code.bundle, hold=True)
+    except NotFound as error:
+        raise InvalidSpec([Problem("/code/bundle", "unknown_bundle", error.message, error.hint)]) from error
+
+
+def not_allowed(settings: ServiceSettings, spec: JobSpec) -> list[Problem]:
+    """What this operator lets nobody do."""
+    found = refused_env(spec.env, settings.env_allowed)
+    if spec.code is not None and settings.code == "off":
+        found.append(Problem("/code", "code_is_off", CODE_IS_OFF, HOW_TO_TURN_ON))
+    return found
+
+
+CODE_IS_OFF = "this service takes no code of users'"
+HOW_TO_TURN_ON = "the operator allows it with FOOTPLATE_CODE=on; registered components need none"

@@ -1,0 +1,152 @@
+"""What a bundle may be: judged as it lies there, before a byte of it is unpacked."""
+
+from __future__ import annotations
+
+import io
+import stat
+import zipfile
+from collections.abc import Callable
+
+import pytest
+
+from contract import bundles
+from contract.bundles import InvalidBundle, look_into, missing_in, modules
+
+Made = bytes | Callable[[], bytes]
+
+
+def packed(*files: tuple[str | zipfile.ZipInfo, str | bytes]) -> bytes:
+    into = io.BytesIO()
+    with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files:
+            archive.writestr(name, text)
+    return into.getvalue()
+
+
+def link(path: str, to: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(path)
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return info
+
+
+def encrypted() -> bytes:
+    whole = bytearray(packed(("a.py", "x = 1")))
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        whole[whole.find(mark) + offset] |= 1
+    return bytes(whole)
+
+
+def damaged() -> bytes:
+    whole = bytearray(packed(("a.py", "x = 1\n" * 50)))
+    whole[45] ^= 0xFF
+    return bytes(whole)
+
+
+def lying_about_its_size() -> bytes:
+    """The list says a hundred bytes; ten million come."""
+    whole = bytearray(packed(("a.py", b"\0" * 10_000_000)))
+    for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        at = whole.rfind(mark) + offset
+        whole[at : at + 4] = (100).to_bytes(4, "little")
+    return bytes(whole)
+
+
+def overlapping() -> bytes:
+    """Two names for the same bytes."""
+    one = packed(("a.py", bytes(range(256)) * 40))
+    start = one.find(b"PK\x01\x02")
+    size = one.find(b"PK\x05\x06") - start
+    entry = one[start : start + size]
+    end = bytearray(one[start + size :])
+    end[8:12] = (3).to_bytes(2, "little") * 2
+    end[12:16] = (3 * size).to_bytes(4, "little")
+    others = [entry.replace(b"a.py", name) for name in (b"b.py", b"c.py")]
+    return one[:start] + entry + b"".join(others) + bytes(end)
+
+
+def look(zipped: bytes) -> list[str]:
+    return [one.path for one in look_into(io.BytesIO(zipped), len(zipped))]
+
+
+def test_plain_code_is_listed_in_order() -> None:
+    assert look(packed(("pack/net.py", "x = 1"), ("a.py", ""), ("notes.txt", "hello"))) == [
+        "a.py", "notes.txt", "pack/net.py",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "pointer", "code"),
+    [
+        (b"", "", "empty_bundle"),
+        (packed(), "", "empty_bundle"),
+        (packed(("only/", "")), "", "empty_bundle"),
+        (b"print('hello')", "", "not_a_zip"),
+        (packed(("a.py", "x"))[:-10], "", "not_a_zip"),
+        (packed(("z.bin", b"\0" * 20_000_000)), "", "unpacks_too_large"),
+        (lying_about_its_size, "/a.py", "damaged"),
+        (overlapping, "", "not_a_zip"),
+        (packed(*((f"f{number}.py", "") for number in range(bundles.MAX_ENTRIES + 1))), "", "too_many_files"),
+        (packed((link("a.py", "/etc/passwd"), "/etc/passwd")), "/a.py", "link_in_bundle"),
+        (packed(("../a.py", "")), "/..~1a.py", "path_outside_bundle"),
+        (packed(("/etc/a.py", "")), "/~1etc~1a.py", "path_outside_bundle"),
+        (packed(("a/./b.py", "")), "/a~1.~1b.py", "path_outside_bundle"),
+        (packed(("C:/a.py", "")), "/C:~1a.py", "path_outside_bundle"),
+        (packed(("a\\b.py", "")), "/a\\b.py", "path_outside_bundle"),
+        (packed(("a\nb.py", "")), "/a\nb.py", "bad_path"),
+        (packed(("d/" * 17 + "a.py", "")), "/" + "d~1" * 17 + "a.py", "bad_path"),
+        (packed(("a.py", "1"), ("A.py", "2")), "/A.py", "duplicate_name"),
+        (packed(("a", "1"), ("a/b.py", "2")), "/a~1b.py", "duplicate_name"),
+        (encrypted, "/a.py", "encrypted"),
+        (damaged, "/a.py", "damaged"),
+        (packed(("json.py", "")), "/json.py", "name_taken"),
+        (packed(("torch/__init__.py", "")), "/torch", "name_taken"),
+        (packed(("worker/evil.py", "")), "/worker", "name_taken"),
+        (packed(("sitecustomize.py", "")), "/sitecustomize.py", "name_taken"),
+        (packed(("random.cpython-311-x86_64-linux-gnu.so", "")), "/random.cpython-311-x86_64-linux-gnu.so",
+         "name_taken"),
+    ],
+)  # fmt: skip
+def test_what_is_no_good_is_said_at_its_entry(made: Made, pointer: str, code: str) -> None:
+    with pytest.raises(InvalidBundle) as refused:
+        look(made() if callable(made) else made)
+
+    assert (pointer, code) in [(one.pointer, one.code) for one in refused.value.problems]
+
+
+def test_a_zip_within_a_zip_is_a_file_like_any_other_and_its_entries_count() -> None:
+    inner = packed(*((f"f{number}.py", "") for number in range(900)))
+    assert look(packed(("a.py", ""), ("data.zip", inner))) == ["a.py", "data.zip"]
+
+    stored = zipfile.ZipInfo("data.zip")
+    with pytest.raises(InvalidBundle, match="entries"):
+        look(packed(*((zipfile.ZipInfo(f"{number}.zip"), inner) for number in range(3)), (stored, "")))
+
+
+def test_a_small_file_may_pack_well() -> None:
+    assert look(packed(("a.py", "x = 1\n" * 100_000))) == ["a.py"]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(InvalidBundle) as refused:
+        look(packed(("../a.py", ""), ("json.py", ""), ("b.py", "")))
+
+    assert [one.code for one in refused.value.problems] == ["path_outside_bundle", "name_taken"]
+
+
+def test_modules_are_what_python_could_import() -> None:
+    paths = ["a.py", "pack/__init__.py", "pack/net.py", "free/deep/x.py", "no-name/y.py", "c.cpython-311.so", "t.txt"]
+
+    assert modules(paths) == ["a", "c", "free", "free.deep", "free.deep.x", "pack", "pack.net"]
+
+
+def test_a_module_that_is_not_there_is_answered_with_the_nearest() -> None:
+    spec = {"model": {"use": "my_cod:Net", "args": {}}, "trainer": "net:T", "loop": {"script": "trian.py", "argv": []}}
+
+    found = missing_in(spec, ["my_code.py", "src/net.py", "train.py"])
+
+    assert [(one.pointer, one.code) for one in found] == [
+        ("/model/use", "not_in_bundle"), ("/trainer", "not_in_bundle"), ("/loop/script", "not_in_bundle"),
+    ]  # fmt: skip
+    assert found[0].hint == "did you mean 'my_code'?"
+    assert "src.net" in str(found[1].hint)
+    assert found[2].hint == "did you mean 'train.py'?"

@@ -1,0 +1,60 @@
+"""Which variables a job may set, and how secrets stay secret."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.environment import Hidden, refused_env, secrets_of, unknown_secrets
+from contract.errors import SettingsError
+from service.settings import ServiceSettings
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "HF_HOME", "MY_FLAG"])
+def test_what_is_harmless_or_listed_may_be_set(name: str) -> None:
+    assert refused_env({name: "1"}, "HF_*, MY_FLAG") == []
+
+
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "PYTHONPATH", "FOOTPLATE_REDIS", "CUDA_VISIBLE_DEVICES", "RANK", "TMPDIR"]
+)
+def test_what_is_the_nodes_own_cannot_be_listed(name: str) -> None:
+    assert [one.code for one in refused_env({name: "1"}, f"{name},L*,P*,F*,C*")] == ["env_not_allowed"]
+
+
+def test_what_is_not_listed_is_told_with_the_setting() -> None:
+    (problem,) = refused_env({"AWS_PROFILE": "x"}, "")
+
+    assert problem.pointer == "/env/AWS_PROFILE"
+    assert "FOOTPLATE_ENV_ALLOWED" in str(problem.hint)
+    assert [one.code for one in refused_env({"A-B": "x"}, "*")] == ["bad_name"]
+
+
+@pytest.mark.parametrize("text", ["*", "HF-*", "A B", "HF_*X"])
+def test_a_list_that_means_nothing_is_refused_at_the_start(text: str) -> None:
+    with pytest.raises(SettingsError, match="FOOTPLATE_ENV_ALLOWED"):
+        ServiceSettings.from_environment({"FOOTPLATE_ENV_ALLOWED": text})
+
+
+def test_secrets_are_read_by_their_prefix_and_must_be_long_enough_to_hide() -> None:
+    assert secrets_of({"FOOTPLATE_SECRET_TOKEN": "hunter22", "TOKEN": "x"}) == {"TOKEN": "hunter22"}
+    with pytest.raises(SettingsError, match="6 characters") as refused:
+        secrets_of({"FOOTPLATE_SECRET_TOKEN": "abc"})
+    assert "abc" not in refused.value.message
+    with pytest.raises(SettingsError):
+        secrets_of({"FOOTPLATE_SECRET_LD_PRELOAD": "/tmp/evil.so"})
+
+
+def test_a_secret_that_no_node_has_is_told_with_how_to_give_it() -> None:
+    (problem,) = unknown_secrets(["TOKEN", "KEY"], ["KEY"])
+
+    assert (problem.pointer, problem.code) == ("/secrets/0", "unknown_secret")
+    assert "FOOTPLATE_SECRET_TOKEN" in str(problem.hint)
+
+
+def test_secrets_are_taken_out_wherever_they_stand() -> None:
+    hidden = Hidden(["hunter22", "hunter22-and-more", "line one\nline two"])
+
+    said = {"text": "key=hunter22-and-more;", "list": ["hunter22", 5, None], "hunter22": "at line two of it"}
+
+    assert hidden(said) == {"text": "key=***;", "list": ["***", 5, None], "***": "at *** of it"}
+    assert Hidden([])(said) is said

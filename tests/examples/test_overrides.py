@@ -1,0 +1,101 @@
+"""A Trainer subclass from a bundle; and what a bundle's code is told, and tells, on a node."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+from tests.examples.conftest import Examples
+from tests.support.system import JSON
+
+SAYS = """
+import os
+import torch
+from footplate import TrainerCallback
+
+TOKEN = os.environ.get("EXAMPLE_TOKEN", "")
+
+class Say(TrainerCallback):
+    def on_train_begin(self, args, state, control, **kwargs):
+        print("flag", os.environ.get("EXAMPLE_FLAG"), "token", TOKEN, len(TOKEN), flush=True)
+        print("leaks", [name for name in os.environ if "SECRET" in name or name.startswith("FOOTPLATE")], flush=True)
+
+class Fail(TrainerCallback):
+    def on_train_begin(self, args, state, control, **kwargs):
+        raise ValueError(f"the token {TOKEN} is no good")
+
+class NoTrainer:
+    pass
+"""
+TOY: JSON = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 2, "save_strategy": "no"}}
+
+
+def bundle(examples: Examples, text: str) -> JSON:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("my_code.py"), text)
+    return {"bundle": examples.upload(packed.getvalue())}
+
+
+def test_a_trainer_of_ones_own_trains(examples: Examples) -> None:
+    job = examples.system.submit(examples.with_code("overrides/job.json"))
+    done = examples.ended(job)
+
+    assert done["state"] == "succeeded", done
+    losses = examples.system.losses(job)
+    # Two losses a step: what was moved to where it hurts weighs as much as what was not.
+    assert losses[5] > losses[30]
+    assert done["metrics"]["eval_loss"] < 0.6 * losses[5]
+
+
+def test_variables_and_secrets_come_to_the_job_that_names_them_and_are_told_to_nobody(examples: Examples) -> None:
+    code = bundle(examples, SAYS)
+    wanted = {**TOY, "code": code, "env": {"EXAMPLE_FLAG": "up"}, "secrets": ["EXAMPLE_TOKEN"]}
+    said, failed, without = (
+        examples.system.submit(wanted, callbacks=["my_code:Say"]),
+        examples.system.submit(wanted, callbacks=["my_code:Fail"]),
+        examples.system.submit({**TOY, "code": code}, callbacks=["my_code:Say"]),
+    )
+    assert examples.ended(said)["state"] == "succeeded"
+
+    lines = "\n".join(str(one["data"]) for one in examples.system.events(said) if one["kind"] == "line")
+    assert "flag up token *** 15" in lines
+    assert "leaks []" in lines
+    error = examples.ended(failed)["error"]
+    assert error["message"] == "ValueError: the token *** is no good"
+    assert "hunter2" not in str([error, examples.system.events(failed)])
+    assert examples.ended(without)["state"] == "succeeded"
+    others = "\n".join(str(one["data"]) for one in examples.system.events(without) if one["kind"] == "line")
+    assert "flag None token  0" in others
+
+
+def test_what_cannot_be_used_fails_at_once_with_the_users_own_lines(examples: Examples) -> None:
+    broken = examples.system.submit({**TOY, "code": bundle(examples, "x = 1\ndef f(:\n"), "model": "my_code:Net"})
+    other = examples.system.submit({**TOY, "code": bundle(examples, SAYS), "trainer": "my_code:NoTrainer"})
+
+    done = examples.ended(broken)
+    assert (done["state"], done["attempt"], done["reason"]) == ("failed", 1, "not_buildable"), done
+    assert "my_code.py, line 2: SyntaxError" in done["error"]["message"]
+    assert "worker" not in done["error"]["traceback"]
+    assert "no subclass of footplate's Trainer" in examples.ended(other)["error"]["message"]
+
+
+def test_what_no_node_has_and_no_operator_allows_is_refused_at_post(examples: Examples) -> None:
+    code = {**bundle(examples, SAYS), "requires": ["torch>=2", "no-such-thing>=1", "torch>=99", "a b"]}
+    misread = examples.system.client.post("/jobs", json={**TOY, "code": code})
+    code["requires"].pop()
+    refused = examples.system.client.post(
+        "/jobs", json={**TOY, "code": code, "env": {"LD_PRELOAD": "x"}, "secrets": ["EXAMPLE_TOKN"]}
+    )
+
+    assert [(one["pointer"], one["code"]) for one in misread.json()["errors"]] == [
+        ("/code/requires/3", "not_a_requirement")
+    ]
+    found = {one["pointer"]: one for one in refused.json()["errors"]}
+    assert {pointer: one["code"] for pointer, one in found.items()} == {
+        "/env/LD_PRELOAD": "env_not_allowed",
+        "/code/requires/1": "package_missing",
+        "/code/requires/2": "package_missing",
+        "/secrets/0": "unknown_secret",
+    }
+    assert found["/secrets/0"]["hint"] == "did you mean 'EXAMPLE_TOKEN'?"

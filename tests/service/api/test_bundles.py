@@ -1,0 +1,161 @@
+"""Users' code comes in as a zip: kept by its sha256, refused where it is no good, and held against the specs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.bundles import MAX_BYTES
+from contract.lifecycle import JobState
+from service.api.shapes import Bundle
+from tests.service.api.conftest import SPEC, Api, Serve
+
+ZIP = {"Content-Type": "application/zip"}
+
+
+def zipped(**files: str) -> bytes:
+    into = io.BytesIO()
+    with zipfile.ZipFile(into, "w") as archive:
+        for name, text in files.items():
+            # By hand, so that the same files are the same bytes.
+            archive.writestr(zipfile.ZipInfo(f"{name}.py"), text)
+    return into.getvalue()
+
+
+CODE = zipped(my_code="class Net: ...", train="print(1)")
+SHA = sha256(CODE).hexdigest()
+
+
+@pytest.fixture
+async def open_api(serve: Serve, database_url: str) -> Api:
+    return await serve(database_url, code="on")
+
+
+async def post(api: Api, body: Any = CODE, headers: dict[str, str] = ZIP) -> Any:
+    return await api.client.post("/bundles", content=body, headers=headers)
+
+
+def problems(answer: Any) -> list[tuple[str, str]]:
+    return [(one["pointer"], one["code"]) for one in answer.json()["errors"]]
+
+
+async def test_a_zip_is_kept_by_its_sha256_and_found_again(open_api: Api, tmp_path: Path) -> None:
+    first, again = await post(open_api), await post(open_api)
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert Bundle.model_validate(first.json()).sha256 == SHA
+    assert [one["path"] for one in first.json()["files"]] == ["my_code.py", "train.py"]
+    assert first.headers["location"] == f"/bundles/{SHA}"
+    assert (await open_api.client.get(f"/bundles/{SHA}")).json() == first.json()
+    assert (await open_api.client.get(f"/bundles/{SHA}/archive")).content == CODE
+    kept = tmp_path / "artifacts" / "bundles"
+    assert [path.name for path in kept.iterdir()] == [f"{SHA}.zip"]
+
+
+async def test_they_are_listed_newest_first_page_by_page(open_api: Api) -> None:
+    made = [(await post(open_api, zipped(a=f"x = {number}"))).json()["sha256"] for number in range(3)]
+
+    seen, cursor = [], None
+    while True:
+        page = (
+            await open_api.client.get("/bundles", params={"limit": 2, **({"cursor": cursor} if cursor else {})})
+        ).json()
+        seen += [one["sha256"] for one in page["data"]]
+        if (cursor := page["next_cursor"]) is None:
+            break
+
+    assert sorted(seen) == sorted(made)
+    assert (await open_api.client.get("/bundles?cursor=nonsense")).status_code == 422
+
+
+async def test_many_at_once_are_one(open_api: Api) -> None:
+    answers = await asyncio.gather(*(post(open_api) for _ in range(8)))
+
+    assert sorted(one.status_code for one in answers) == [200] * 7 + [201]
+    assert len((await open_api.client.get("/bundles")).json()["data"]) == 1
+
+
+async def test_what_is_no_bundle_is_refused_and_leaves_nothing(open_api: Api, tmp_path: Path) -> None:
+    wrong = await post(open_api, zipped(json="x = 1"))
+
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_bundle")
+    assert problems(wrong) == [("/json.py", "name_taken")]
+    assert (await post(open_api, b"")).json()["errors"][0]["code"] == "empty_bundle"
+    assert (await post(open_api, headers={"Content-Type": "application/json"})).status_code == 415
+    assert list((tmp_path / "artifacts" / "bundles").iterdir()) == []
+    assert (await open_api.client.get("/bundles")).json()["data"] == []
+
+
+@pytest.mark.parametrize("says", ["its length", "nothing"])
+async def test_one_that_is_too_large_is_refused_before_it_has_come(open_api: Api, tmp_path: Path, says: str) -> None:
+    sent = 0
+
+    async def body() -> Any:
+        nonlocal sent
+        while sent < 4 * MAX_BYTES:
+            sent += 1 << 20
+            yield bytes(1 << 20)
+
+    headers = {**ZIP, "Content-Length": str(4 * MAX_BYTES)} if says == "its length" else ZIP
+    try:
+        answer = await post(open_api, body(), headers)
+    except Exception:
+        assert sent < 4 * MAX_BYTES
+    else:
+        assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    assert list((tmp_path / "artifacts" / "bundles").glob("*")) == []
+
+
+async def test_a_bundle_goes_once_no_job_that_is_not_over_needs_it(open_api: Api, tmp_path: Path) -> None:
+    await post(open_api)
+    job = await open_api.submit(code={"bundle": SHA}, model="my_code:Net")
+
+    refused = await open_api.client.delete(f"/bundles/{SHA}")
+    await open_api.end(job, JobState.FAILED)
+    gone = await open_api.client.delete(f"/bundles/{SHA}")
+
+    assert (refused.status_code, refused.json()["code"]) == (409, "bundle_in_use")
+    assert job in refused.json()["detail"]
+    assert gone.status_code == 204
+    assert (await open_api.client.get(f"/bundles/{SHA}")).status_code == 404
+    assert list((tmp_path / "artifacts" / "bundles").iterdir()) == []
+    assert (await post(open_api)).status_code == 201
+
+
+@pytest.mark.parametrize("address", ["", "/archive"])
+async def test_one_that_is_not_there_is_a_404_whatever_it_looks_like(open_api: Api, address: str) -> None:
+    for name in ("0" * 64, "latest", "..%2f..%2fetc"):
+        assert (await open_api.client.get(f"/bundles/{name}{address}")).status_code == 404
+
+
+async def test_a_spec_is_held_against_its_bundle(open_api: Api) -> None:
+    await post(open_api)
+    wrong = {"code": {"bundle": SHA}, "model": "my_cod:Net", "data": {"train": "my_code:Data"}, "trainer": "other:T"}
+
+    answer = await open_api.client.post("/jobs", json={**SPEC, **wrong})
+    unknown = await open_api.client.post("/jobs", json={**SPEC, "code": {"bundle": "0" * 64}})
+
+    assert problems(answer) == [("/model", "not_in_bundle"), ("/trainer", "not_in_bundle")]
+    assert answer.json()["errors"][0]["hint"] == "did you mean 'my_code'?"
+    assert problems(unknown) == [("/code/bundle", "unknown_bundle")]
+    validated = await open_api.client.post("/jobs/validate", json={**SPEC, **wrong})
+    assert problems(validated) == problems(answer)
+
+
+async def test_where_code_is_off_everything_about_it_is_refused_with_the_setting(api: Api) -> None:
+    refused = await post(api)
+    spec = await api.client.post("/jobs", content=json.dumps({**SPEC, "code": {"bundle": SHA}}),
+                                 headers={"Content-Type": "application/json"})  # fmt: skip
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "code_is_off")
+    assert "FOOTPLATE_CODE" in refused.json()["hint"]
+    assert ("/code", "code_is_off") in problems(spec)
+    assert "FOOTPLATE_CODE" in spec.json()["errors"][0]["hint"]

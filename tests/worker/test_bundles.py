@@ -1,0 +1,157 @@
+"""A user's own code on a node: found, imported, called; and what is wrong with it said in his own lines."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import layout
+from contract.errors import OwnCodeError
+from contract.lifecycle import Reason
+from worker import bundles, outcome
+
+NET = """
+class Net:
+    def __init__(self, hidden: int, dropout: float = 0.1) -> None:
+        self.hidden = hidden
+
+def stack(samples, *, pad=0):
+    return samples, pad
+
+def data(n=3):
+    return list(range(n))
+
+SIZE = 3
+"""
+
+Open = Callable[..., bundles.Bundle]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """`opened(my_code="…")`: as a training process has it."""
+
+    def make(**files: str) -> bundles.Bundle:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as archive:
+            for name, text in files.items():
+                archive.writestr(f"{name.replace('__', '/')}.py", text)
+        sha = sha256(packed.getvalue()).hexdigest()
+        file = tmp_path / layout.bundle_file(sha)
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(packed.getvalue())
+        return bundles.opened(sha, tmp_path, tmp_path / "scratch")
+
+    yield make
+    bundles.close()
+
+
+def fails(do: Callable[[], Any]) -> OwnCodeError:
+    with pytest.raises(OwnCodeError) as failed:
+        do()
+    return failed.value
+
+
+def test_a_class_is_made_and_a_function_is_called_or_taken_as_the_group_has_it(opened: Open) -> None:
+    opened(my_code=NET)
+
+    assert bundles.own("models", "my_code:Net").load()(hidden=8).hidden == 8
+    assert bundles.own("data", "my_code:data").load()(n=2) == [0, 1]
+    assert bundles.own("collators", "my_code:stack").load()()([1]) == ([1], 0)
+    assert bundles.own("collators", "my_code:stack").load()(pad=9)([1]) == ([1], 9)
+
+
+def test_what_is_unpacked_is_read_only_and_out_of_the_way(opened: Open) -> None:
+    bundle = opened(my_code=NET, pack__inner="x = 1")
+
+    assert bundles.attribute("pack.inner:x") == 1
+    modes = {path.stat().st_mode & 0o777 for path in [bundle.folder, *bundle.folder.rglob("*")]}
+    assert modes == {0o555, 0o444}
+    assert not list(bundle.folder.rglob("__pycache__"))
+
+
+def test_a_changed_or_missing_file_in_the_store_is_not_unpacked(opened: Open, tmp_path: Path) -> None:
+    bundle = opened(my_code=NET)
+    file = tmp_path / layout.bundle_file(bundle.sha256)
+    file.write_bytes(file.read_bytes() + b"\0")
+
+    assert "has changed" in fails(lambda: bundles.unpack(bundle.sha256, file, tmp_path / "again")).message
+    file.unlink()
+    gone = fails(lambda: bundles.unpack(bundle.sha256, file, tmp_path / "again"))
+    assert "not in the artifact store" in gone.message
+    assert "POST the same zip again" in str(gone.hint)
+    assert not (tmp_path / "again").exists()
+
+
+def test_broken_python_is_told_by_file_and_line(opened: Open) -> None:
+    opened(my_code="import helper", helper="x = 1\ndef f(:\n    pass\n")
+
+    failed = fails(lambda: bundles.attribute("my_code:Net"))
+
+    assert failed.message.startswith("importing my_code failed: helper.py, line 2: SyntaxError")
+    assert failed.trace is not None
+    assert 'File "my_code.py", line 1' in failed.trace
+    assert "worker" not in failed.trace
+    verdict = outcome.of_exception(failed)
+    assert (verdict.reason, verdict.error.code) == (Reason.NOT_BUILDABLE, "own_code_error")
+    assert verdict.error.traceback == failed.trace
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 / 0", "my_code.py, line 1: ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit(3)", "my_code.py, line 2: SystemExit: 3"),
+        ("import no_such_package", "No module named 'no_such_package'"),
+        ("class Nett: ...\nclass Other: ...", "my_code has no 'Net'; it defines: Nett, Other"),
+        ("Net = 3", "my_code:Net is a int, and a class or a function is needed"),
+    ],
+)
+def test_what_goes_wrong_with_an_import_is_said(opened: Open, text: str, said: str) -> None:
+    opened(my_code=text)
+
+    assert said in fails(lambda: bundles.own("models", "my_code:Net").load()).message
+
+
+def test_a_module_that_is_not_there_and_one_that_is_somebody_elses(opened: Open) -> None:
+    import filelock  # noqa: F401
+
+    opened(my_code=NET, filelock="x = 1")
+    missing = fails(lambda: bundles.attribute("my_cod:Net"))
+    taken = fails(lambda: bundles.attribute("filelock:x"))
+
+    assert missing.hint == "did you mean 'my_code'?"
+    assert "installed on this node" in taken.message
+
+
+@pytest.mark.parametrize(
+    ("args", "said", "hint"),
+    [
+        ({"hiden": 8}, "takes no argument 'hiden'; it takes: hidden, dropout", "did you mean 'hidden'?"),
+        ({}, "missing a required argument: 'hidden'", None),
+    ],
+)
+def test_other_arguments_are_told_by_the_signature(opened: Open, args: Any, said: str, hint: str | None) -> None:
+    opened(my_code=NET)
+
+    failed = fails(lambda: bundles.own("models", "my_code:Net").load()(**args))
+
+    assert said in failed.message
+    assert failed.hint == hint
+
+
+def test_required_packages_are_looked_for_here(opened: Open) -> None:
+    bundles.require(["pytest>=7", "Pytest"])
+
+    assert "this node has no einops-of-nobody" in fails(lambda: bundles.require(["einops-of-nobody"])).message
+    assert "this node has" in fails(lambda: bundles.require(["pytest>=10000"])).message
+
+
+def test_without_a_bundle_a_name_leads_nowhere() -> None:
+    assert "the job has no bundle" in fails(lambda: bundles.own("models", "os:system").load()).message
