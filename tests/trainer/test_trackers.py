@@ -36,6 +36,36 @@ def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
     )
 
 
+# TensorBoard
+
+
+def test_a_run_that_goes_on_in_its_folder_is_one_curve(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    told: dict[str, Any] = {"report_to": "tensorboard", "run_name": "mine", "logging_dir": str(tmp_path / "logs")}
+    values = {**told, "logging_steps": 1, "save_steps": 2, "eval_strategy": "no"}
+    a_trainer(tmp_path, **values).train()
+    again = a_trainer(tmp_path, **values)
+    again.train(resume_from_checkpoint=tmp_path / "out" / "checkpoint-2")
+    again.predict(toy.regression(n=8))
+    again.end()
+
+    read = EventAccumulator(str(tmp_path / "logs" / "mine"))
+    read.Reload()
+    assert [each.step for each in read.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert [each.step for each in read.Scalars("test/loss")] == [4]
+    assert len(list((tmp_path / "logs" / "mine").glob("*/hparams.yml"))) == 1
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "/elsewhere", "..", "a/b"])
+def test_a_runs_name_leads_nowhere_else(tmp_path: Path, name: str) -> None:
+    logs = tmp_path / "deep" / "down" / "logs"
+    a_trainer(tmp_path, report_to="tensorboard", run_name=name, logging_dir=str(logs), max_steps=1).train()
+
+    assert len(list(logs.glob("*/events*"))) == 1
+    assert not list(tmp_path.rglob("elsewhere"))
+
+
 # W&B, offline
 
 

@@ -19,7 +19,7 @@ from contract.ids import new_job_id
 from contract.lifecycle import StopMode
 from tests.support.processes import at_ease
 from worker.artifacts import AttemptFiles
-from worker.emit import Emit, Wire
+from worker.emit import Emit, StoppedEvaluating, Wire
 from worker.launch import STOP_BYTES
 from worker.trainer.state import TrainerControl, TrainerState
 
@@ -106,6 +106,32 @@ def test_the_stop_byte_reaches_the_loop(reader: socket.socket, tmp_path: Path, m
 
     assert (control.should_training_stop, control.should_save) == (True, saves)
     assert emit.obeyed is mode
+
+
+def test_an_evaluation_outside_of_training_ends_where_it_is_asked_to(reader: socket.socket, tmp_path: Path) -> None:
+    emit, stop = emit_with_stop_byte(tmp_path)
+    args, state, control = SimpleNamespace(metric_for_best_model=None), TrainerState(max_steps=10), TrainerControl()
+    emit.on_train_begin(args, state, control)
+    stop[0] = STOP_BYTES[StopMode.GRACEFUL]
+
+    emit.on_prediction_step(args, state, control)  # in training the step after it stops
+    assert emit.obeyed is None
+    emit.on_train_end(args, state, control)
+    with pytest.raises(StoppedEvaluating):
+        emit.on_prediction_step(args, state, control)
+    assert emit.obeyed is StopMode.GRACEFUL
+
+
+def test_a_run_that_stops_early_shows_where(reader: socket.socket, tmp_path: Path) -> None:
+    emit, _ = emit_with_stop_byte(tmp_path)
+    args, state, control = SimpleNamespace(metric_for_best_model=None), TrainerState(max_steps=100), TrainerControl()
+    emit.on_train_begin(args, state, control)
+    for state.global_step in (1, 2, 3):
+        emit.on_step_end(args, state, control)
+    emit.on_train_end(args, state, control)
+    emit.wire.send("outcome", {})
+
+    assert [each["step"] for each in lines(reader, "outcome") if each["kind"] == "progress"] == [1, 3]
 
 
 def test_a_failure_shows_the_step_that_it_came_to(reader: socket.socket, tmp_path: Path) -> None:
