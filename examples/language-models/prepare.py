@@ -1,0 +1,73 @@
+"""Writes what the jobs here name: texts, tagged words and questions under data/stories, a tokenizer under models/.
+
+    python examples/language-models/prepare.py .footplate
+
+The models are new and tiny: each job's `config` says how they look, and their vocabulary follows the tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+SENTINELS = [f"<extra_id_{number}>" for number in range(16)]
+SPECIAL = ["<pad>", "</s>", "<unk>", "<mask>", *SENTINELS]
+
+NAMES = ["anna", "ben", "clara", "david", "emma", "felix"]
+PLACES = ["paris", "cairo", "lima", "oslo"]
+DEEDS = ["sees", "leaves", "reaches", "remembers"]
+TAGS = {**dict.fromkeys(NAMES, "person"), **dict.fromkeys(PLACES, "place")}
+
+
+def sentence(dice: random.Random) -> list[str]:
+    words = [dice.choice(NAMES), dice.choice(DEEDS), dice.choice(PLACES)]
+    if dice.random() < 0.5:
+        words += ["and", dice.choice(DEEDS), dice.choice(NAMES)]
+    return [*words, "."]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_tokenizer(folder: Path, texts: list[str]) -> None:
+    """Words, with T5's sentinels and BERT's mask, in the files that save_pretrained writes."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=SPECIAL))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    told = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64, "pad_token": "<pad>",
+        "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>",
+    }  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(told, indent=2) + "\n")
+
+
+def prepare(home: Path) -> None:
+    dice = random.Random(0)
+    for name, number in {"train": 256, "dev": 48}.items():
+        said = [sentence(dice) for _ in range(number)]
+        texts = [" ".join(words) for words in said]
+        folder = home / "data/stories"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.txt").write_text("\n".join(texts) + "\n")
+        write_rows(
+            folder / f"tagged-{name}.jsonl", [{"words": w, "tags": [TAGS.get(e, "other") for e in w]} for w in said]
+        )
+        # To say who and where, in this order.
+        answers = [" ".join(each for each in words if each in TAGS) for words in said]
+        write_rows(folder / f"pairs-{name}.jsonl", [{"text": t, "who": a} for t, a in zip(texts, answers, strict=True)])
+        if name == "train":
+            write_tokenizer(home / "models/stories", texts)
+
+
+if __name__ == "__main__":
+    prepare(Path(sys.argv[1] if len(sys.argv) > 1 else ".footplate"))

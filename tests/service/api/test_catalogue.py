@@ -1,0 +1,26 @@
+"""The catalogue that a spec is checked against: what any node has, with what it takes to have the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.components import Catalogue, Described
+from service.api.catalogue import _union
+
+WITH = Described(name="hf/causal-lm", group="models")
+WITHOUT = Described(name="hf/causal-lm", group="models", needs="transformers (pip install 'footplate[hf]')")
+
+
+@pytest.mark.parametrize("nodes", [(WITH, WITHOUT), (WITHOUT, WITH)])
+def test_a_component_can_be_used_where_one_node_has_its_library(nodes: tuple[Described, ...]) -> None:
+    union = _union([Catalogue.of([one]) for one in nodes])
+
+    assert union
+    assert union.get("models", "hf/causal-lm") == WITH
+
+
+def test_a_component_whose_library_no_node_has_says_what_is_missing() -> None:
+    union = _union([Catalogue.of([WITHOUT]), Catalogue.of([WITHOUT])])
+
+    assert union
+    assert union.get("models", "hf/causal-lm") == WITHOUT
