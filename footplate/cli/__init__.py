@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from pydantic import ValidationError
 
@@ -31,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return up(words[1:])
     parser = make_parser()
     given = parser.parse_args(words)
+    if given.version:
+        print(f"footplate {version('footplate')}")
+        return 0
     if not hasattr(given, "run"):
         parser.print_help()
         return USAGE
@@ -62,6 +66,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="footplate", description="A job server for training.")
+    parser.add_argument("--version", action="store_true", help="say which version this is")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
     verbs.add_parser("up", help="start everything on this machine (footplate up --help)", add_help=False)
     for part in PARTS:

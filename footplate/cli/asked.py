@@ -90,8 +90,10 @@ def sentence(error: FootplateError) -> str:
     lines = [f"{one.pointer or '/'}: {one.detail}" + (f" ({one.hint})" if one.hint else "") for one in problems]
     if len(lines) > 1:
         return clean("\n  ".join([f"{len(lines)} problems", *lines]))
-    request = f"request id {getattr(error, 'request_id', '')}" if getattr(error, "status", 0) >= 500 else None
-    return clean(". ".join(part.rstrip(".") for part in (*(lines or (error.message, error.hint)), request) if part))
+    parts = lines or [error.message, error.hint or ""]
+    if error.status >= 500 and (request := getattr(error, "request_id", "")):
+        parts.append(f"request id {request}")
+    return clean("; ".join(part.rstrip(".") for part in parts if part))
 
 
 def exit_code(error: FootplateError) -> int:

@@ -66,8 +66,8 @@ def _ended(job: Job, *, as_json: bool) -> int:
     if job.state == "succeeded":
         return 0
     said = job.error.message if job.error else (job.info.message or job.reason)
-    hint = f". {job.error.hint}" if job.error and job.error.hint else ""
-    tell(f"{job.id} {job.state}: {said}{hint}. `footplate show {short(job.id)}` has more")
+    hint = f"; {job.error.hint}" if job.error and job.error.hint else ""
+    tell(f"{job.id} {job.state}: {said}{hint}; `footplate show {short(job.id)}` has more")
     return FAILED
 
 

@@ -176,18 +176,12 @@ class AsyncJob(JobView):
         """With its files. Only a job that has ended."""
         await ask(self._wire, Ask("DELETE", self._path))
 
-    async def events(
+    def events(
         self, *, after: int = 0, kinds: str | Collection[str] | None = None, follow: bool = True
     ) -> AsyncGenerator[Event, None]:
         """Its history from `after` on, then what happens, until it has ended: each event once and in order, whatever
         happens to the connection. With follow=False only what there is now."""
-        if not follow:
-            async for told in self._pages("events", after, kinds_text(kinds)):
-                if known := read_event(told):
-                    yield known
-            return
-        async for event in self._follow(self._place(after, kinds)):
-            yield event
+        return self._follow(self._place(after, kinds)) if follow else self._history(after, kinds_text(kinds))
 
     async def wait(self, timeout: float | None = None) -> Self:
         """When it has succeeded, failed or been cancelled; a paused job is waited for. WaitTimeout after so many
@@ -215,6 +209,11 @@ class AsyncJob(JobView):
 
     def _follow(self, place: Place) -> AsyncGenerator[Event, None]:
         return follow(self._wire, f"{self._path}/stream", place)
+
+    async def _history(self, after: int, kinds: str | None) -> AsyncGenerator[Event, None]:
+        async for told in self._pages("events", after, kinds):
+            if known := read_event(told):
+                yield known
 
     def _place(self, after: int, kinds: str | Collection[str] | None) -> Place:
         text = kinds_text(kinds)

@@ -33,7 +33,9 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         processes = Processes(folder)
         stack.callback(processes.stop_all)
         url = f"sqlite:///{folder}/footplate.db"
-        yield System(processes, redis, url, FOOTPLATE_PORT=str(free_port())).start(slots=2)
+        system = System(processes, redis, url, FOOTPLATE_PORT=str(free_port())).start(slots=2)
+        processes.until(lambda: system.get("/components")["models"], what="the service knows what its node can build")
+        yield system
 
 
 @pytest.fixture

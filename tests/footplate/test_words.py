@@ -1,0 +1,100 @@
+"""What the command makes of words, and what it makes words of: no service is asked here."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from contract.errors import InvalidSpec
+from footplate.cli import main
+from footplate.cli.asked import UsageError
+from footplate.cli.submitting import read
+from footplate.cli.text import duration, number, size, sparkline, table
+
+SPEC = '{"model": "toy/mlp", "data": "toy/regression"}'
+
+
+def test_a_spec_is_a_file_of_json_or_yaml_stdin_or_json_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job.json").write_text(SPEC)
+    (tmp_path / "job.yaml").write_text("model: toy/mlp\ndata: toy/regression\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SPEC.encode())))
+
+    said = [read(word, []) for word in (str(tmp_path / "job.json"), str(tmp_path / "job.yaml"), "-", SPEC)]
+
+    assert said == [{"model": "toy/mlp", "data": "toy/regression"}] * 4
+
+
+def test_set_replaces_one_value_by_json_or_text_and_makes_what_lies_on_the_way() -> None:
+    changes = ["training.max_steps=50", "training.bf16=true", "model.use=toy/gpt", "name=5e", 'tags=["a"]']
+
+    spec = read('{"model": {"use": "toy/mlp"}}', changes)
+
+    assert spec == {
+        "model": {"use": "toy/gpt"},
+        "training": {"max_steps": 50, "bf16": True},
+        "name": "5e",
+        "tags": ["a"],
+    }
+
+
+def test_what_json_would_swallow_in_a_spec_is_refused_with_its_place() -> None:
+    with pytest.raises(InvalidSpec, match="/model"):
+        read('{"model": "a", "model": "b"}', [])
+
+
+def test_a_file_that_holds_no_object_is_refused_with_an_example(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("[1]")
+
+    with pytest.raises(UsageError, match="a spec is an object"):
+        read(str(tmp_path / "job.json"), [])
+
+
+def test_without_a_yaml_reader_yaml_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.yml").write_text("model: toy/mlp\n")
+    monkeypatch.setattr("footplate.cli.submitting.find_spec", lambda name: None)
+
+    with pytest.raises(UsageError) as refused:
+        read(str(tmp_path / "job.yml"), [])
+
+    assert "pyyaml" in (refused.value.hint or "")
+
+
+def test_a_curve_is_the_mean_of_each_stretch_between_the_least_and_the_most() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([5.0, 5.0]) == "▁▁"
+    assert sparkline([1.0, math.nan, 2.0, math.inf]) == "▁█"
+    assert sparkline([]) == ""
+    assert len(sparkline(list(range(1000)), width=32)) == 32
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0s"), (59.6, "1m 00s"), (200, "3m 20s"), (7500, "2h 05m"), (100 * 3600, "4d 4h")]
+)
+def test_durations_have_two_parts_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_command_says_which_version_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"footplate {version('footplate')}\n"
+
+
+def test_numbers_are_short() -> None:
+    assert [number(value) for value in (0.123456, 3, None, "NaN", math.nan)] == ["0.1235", "3", "", "NaN", "nan"]
+    assert [size(count) for count in (12, 20472, 3.2e9, 5e12)] == ["12 B", "20.5 kB", "3.2 GB", "5.0 TB"]
+
+
+def test_a_table_has_numbers_to_the_right_and_says_when_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("NAME", "STEPS"), [("a", "7"), ("longer", "120")], empty="nothing")
+    table(("NAME",), [], empty="nothing is there")
+
+    out, err = capsys.readouterr()
+    assert out == "NAME    STEPS\na           7\nlonger    120\n"
+    assert err == "footplate: nothing is there\n"
