@@ -1,0 +1,109 @@
+"""Who holds a connection and does nothing with it: neither reads what he asked for nor says what he wants."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from contract.ids import JobId
+from service.store import events, jobs
+from service.store.database import Database
+from service.store.rows import EventRow
+from tests.faults.visitor import WAITING
+from tests.support.processes import Processes, at_ease
+from tests.support.redis_server import RedisServer
+from tests.support.system import System
+
+EVENTS = 12_000
+"""A kilobyte each: more than the kernel keeps for anybody."""
+SECONDS = 16.0
+"""Ten seconds of patience, and three for a close that nobody reads."""
+UNANSWERED = 30.0
+"""Soon after it whoever answers no ping is cut, by another protection than the one that is looked at."""
+HALF = b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
+    """An API process alone: what lies behind it does not matter here."""
+    found = System(processes, redis, sqlite_url, without=protection_off)
+    found.start_service("api")
+    return found
+
+
+@pytest.mark.fault(17, without="a slow reader is sent away", red="the readers are sent away")
+@pytest.mark.fault(17, without="a request comes in time", red="half a request is given up")
+def test_who_neither_reads_nor_writes_is_let_go_and_costs_no_memory(system: System, sqlite_url: str) -> None:
+    job = system.submit(WAITING)
+    fill(sqlite_url, JobId(job))
+    service, start = system.services["api"], time.monotonic()
+    before, files = resident_megabytes(service.pid), open_files(service.pid)
+    with ExitStack() as open_:
+        writer = open_.enter_context(connected(system, HALF))
+        for _ in range(5):
+            open_.enter_context(connected(system, handshake(job)))
+
+        def left() -> float:
+            return min(at_ease(SECONDS), UNANSWERED) - (time.monotonic() - start)
+
+        service.until(lambda: open_files(service.pid) == files + 6, what="all are connected")
+        service.until(lambda: is_let_go(writer), within=left(), what="half a request is given up")
+        grown = resident_megabytes(service.pid) - before
+        # Seen from inside: their own side hears of nothing behind what it has not read.
+        service.until(lambda: open_files(service.pid) <= files, within=left(), what="the readers are sent away")
+
+    assert grown < 20, f"five slow readers cost {grown:.0f} MB"
+    assert system.job(job)["state"] == "queued", "it serves on"
+
+
+def fill(url: str, job: JobId) -> None:
+    """A long history, as ingest would have stored it."""
+    db = Database(url)
+    text = '{"text":"' + "x" * 1000 + '"}'
+    rows = [EventRow(job, no, 0, -1, no, 0, "line", "2026-01-01T00:00:00.000Z", None, None, text) for no in numbers()]
+    db.write_now(lambda conn: events.insert_many(conn, rows))
+    db.write_now(lambda conn: jobs.record(conn, job, last_no=rows[-1].no))
+    db.close()
+
+
+def numbers() -> Iterator[int]:
+    """Behind the first, which says that it was submitted."""
+    return iter(range(2, EVENTS + 2))
+
+
+def connected(system: System, said: bytes) -> socket.socket:
+    """It has said this and will say no more, nor read."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    found.connect(("127.0.0.1", int(system.url.rpartition(":")[2])))
+    found.sendall(said)
+    return found
+
+
+def handshake(job: str) -> bytes:
+    return (
+        f"GET /jobs/{job}/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    ).encode()
+
+
+def is_let_go(one: socket.socket) -> bool:
+    """Seen without reading a byte."""
+    poll = select.poll()
+    poll.register(one, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident_megabytes(pid: int) -> float:
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
