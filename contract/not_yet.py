@@ -35,7 +35,6 @@ def _not_single(value: Any) -> bool:
 ONE = "leave it out: a job is one process on one slot or GPU"
 
 NOT_YET = (
-    Rule("/loop", _given, "a loop of your own cannot run yet", "leave it out: the built-in Trainer runs the job"),
     Rule("/resume_from", _given, "no job starts from another's checkpoint yet", "resume continues the job itself"),
     Rule("/resources/nodes", _more_than_one, "a job runs on one node yet", ONE),
     Rule("/resources/gpus_per_node", _more_than_one, "a job uses one GPU at most yet", ONE),

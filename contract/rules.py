@@ -28,13 +28,42 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
     if isinstance(computes, dict) and isinstance(name := computes.get("use"), str) and ":" not in name:
         detail = f"{name[:80]!r} is no function of your own, and this is the place for one"
         yield Problem("/compute_metrics/use", "needs_own_code", detail, "list registered names under metrics")
-    if not document.get("loop"):
+    if document.get("loop"):
+        yield from _of_a_loop(document, has_code=has_code)
+    else:
         yield from _what_is_trained(document)
     if training and training.eval_strategy != "no" and not _has(document.get("data"), "eval"):
         detail = f"eval_strategy is {training.eval_strategy}, and there is nothing to evaluate on"
         yield Problem("/training/eval_strategy", "disagreement", detail, "add data.eval, or leave eval_strategy out")
     yield from _ids_once(document.get("optimizers"))
     yield from broken_learning_rules(document, training)
+
+
+def _of_a_loop(document: Json, *, has_code: bool) -> Iterator[Problem]:
+    """Nothing that it would not look at is taken."""
+    loop = document["loop"]
+    is_script = isinstance(loop, dict) and "script" in loop
+    name = loop.get("use") if isinstance(loop, dict) else None
+    if is_script and not has_code:
+        yield Problem(
+            "/loop/script", "needs_bundle", "is a file of your own, and the spec brings none", "add code.bundle"
+        )
+    if isinstance(name, str) and ":" not in name:
+        detail = f"{name[:80]!r} is no function of your own, and a loop is one"
+        yield Problem("/loop/use", "needs_own_code", detail, "module:function of the bundle")
+    for field in (*_BESIDE_A_SCRIPT, *_BESIDE_A_LOOP) if is_script else _BESIDE_A_LOOP:
+        given = document.get(field)
+        # The effective spec spells data out, also where there is none.
+        if any(given.values()) if field == "data" and isinstance(given, dict) else given:
+            text = "a script reads nothing of it" if is_script else "an own loop does without"
+            yield Problem(f"/{field}", "disagreement", f"there is a loop, and {text}", f"leave out {field} or the loop")
+
+
+_BESIDE_A_LOOP = ("trainer", "report_to")
+_BESIDE_A_SCRIPT = (
+    "model", "processor", "data", "collator", "loss", "metrics", "compute_metrics", "training", "optimizers",
+    "callbacks",
+)  # fmt: skip
 
 
 def _needs_bundle(named: Named) -> Problem:

@@ -60,13 +60,18 @@ _opened: Bundle | None = None
 
 def opened(sha256: str, artifacts: Path, scratch: Path) -> Bundle:
     """Unpacks this process's bundle and lets Python find it."""
+    return use(unpack(sha256, artifacts / layout.bundle_file(sha256), scratch / FOLDER))
+
+
+def use(bundle: Bundle) -> Bundle:
+    """From here on Python finds it."""
     global _opened
-    _opened = unpack(sha256, artifacts / layout.bundle_file(sha256), scratch / FOLDER)
+    _opened = bundle
     # The folder is read-only, and what Python would write there is of no use to anybody.
     sys.dont_write_bytecode = True
-    sys.path.insert(0, str(_opened.folder))
+    sys.path.insert(0, str(bundle.folder))
     importlib.invalidate_caches()
-    return _opened
+    return bundle
 
 
 def require(requirements: Iterable[str]) -> None:

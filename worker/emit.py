@@ -162,12 +162,16 @@ class Emit(TrainerCallback):
     ) -> TrainerControl | None:
         if self._stop[0]:
             self._obey(control)
+        self.progress(state)
+        return control
+
+    def progress(self, state: TrainerState) -> None:
+        """Where it is: now and then, and at its last step."""
         self._state = state
         now = time.monotonic()
         if now >= self._progress_due or state.global_step == state.max_steps:
             self._progress_due, self._tick_due = now + PROGRESS_SECONDS, now + TICK_SECONDS
             self._progress(state, now)
-        return control
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._stop[0] and not self._trains:
@@ -217,6 +221,17 @@ class Emit(TrainerCallback):
         self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
         reached(Moment.AFTER_CHECKPOINT_TOLD)
 
+    def asked_to_stop(self) -> bool:
+        """For a loop that is not the Trainer's. Who has heard it is taken to obey."""
+        if self._stop[0]:
+            self._obey(TrainerControl())
+        return self.obeyed is not None
+
+    @property
+    def told_step(self) -> int:
+        """The last one of which progress was told."""
+        return self._told_step
+
     def last_progress(self) -> None:
         """Where it stood when it ended, if that was not told yet: a failure shows the step that it came to."""
         if self._state is not None and self._state.global_step != self._told_step:
@@ -248,7 +263,7 @@ class Emit(TrainerCallback):
         step, epoch = state.global_step, state.epoch or 0.0
         self._told_step = step
         done, left = step - self._first_step, state.max_steps - step
-        eta = (now - self._began) / done * left if done > 1 else None
+        eta = (now - self._began) / done * left if done > 1 and left >= 0 else None
         data = ProgressData(step=step, max_steps=state.max_steps, epoch=epoch, eta_s=eta and round(eta, 2))
         self.wire.send(Kind.PROGRESS, data.model_dump(), step, epoch)
 

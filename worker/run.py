@@ -29,7 +29,7 @@ from contract.events import DoneData, Ending, Kind, StateData, json_safe
 from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
-from worker import bundles, outcome, predictions, tracking
+from worker import bundles, loop, outcome, predictions, tracking
 from worker.build import Parts, build
 from worker.emit import Emit, StoppedEvaluating, Wire
 from worker.launch import OUTCOME, TICK, Order, read_order
@@ -95,6 +95,9 @@ def train(order: Order, emit: Emit) -> DoneData:
     if spec.code is not None:
         bundles.require(spec.code.requires)
         bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()))
+    if spec.loop is not None:
+        emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+        return loop.run(spec, order, emit, lambda: checkpoint_to_continue(order, emit))
     parts = build(spec, Roots(order.data, order.models))
     trainer = assemble(spec, parts, args, emit)
     trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}

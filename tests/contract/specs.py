@@ -126,7 +126,7 @@ SPECS = st.fixed_dictionaries(
         "callbacks": st.lists(COMPONENTS, max_size=3),
         "report_to": st.lists(st.sampled_from(["tensorboard", "wandb", "all"]), max_size=2),
         "code": st.fixed_dictionaries({"bundle": st.just("a" * 64)}, optional={"requires": st.lists(TEXT, max_size=2)}),
-        "loop": st.fixed_dictionaries({"script": TEXT}, optional={"argv": st.lists(TEXT, max_size=2)}),
+        "loop": st.none(),
         "env": st.dictionaries(st.sampled_from(["A", "HF_HOME"]), TEXT, max_size=2),
         "secrets": st.lists(SLUGS, max_size=2),
         "resources": SHAPES,

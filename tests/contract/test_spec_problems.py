@@ -8,6 +8,7 @@ from contract.spec import JobSpec, read_spec
 from tests.contract.specs import TOY, everything_available, places, problems_of
 
 JOB = "job_" + "0" * 32
+CODE = {"bundle": "0" * 64}
 ADAM = {"id": "a", "params": [".*"], "use": "adam"}
 
 
@@ -80,7 +81,9 @@ ADAM = {"id": "a", "params": [".*"], "use": "adam"}
         ({"optimizers": [ADAM, ADAM]}, ("/optimizers/1/id", "duplicate_id")),
         ({"optimizers": [{**ADAM, "schedule": {"use": "y", "x": 1}}]}, ("/optimizers/0/schedule/x", "unknown_field")),
         ({"optimizers": [{**ADAM, "evry": 1}]}, ("/optimizers/0/evry", "unknown_field")),
-        ({"loop": {"script": "train.py", "argc": 1}}, ("/loop/argc", "unknown_field")),
+        ({"loop": {"use": "my:main", "argc": 1}, "code": CODE}, ("/loop/argc", "unknown_field")),
+        ({"loop": "main", "code": CODE}, ("/loop", "needs_own_code")),
+        ({"loop": "my:main", "code": CODE, "trainer": "my:T"}, ("/trainer", "disagreement")),
         ({"code": {"bundle": "latest"}}, ("/code/bundle", "not_well_formed")),
         ({"env": {"A": 1}}, ("/env/A", "wrong_type")),
         ({"secrets": ["a b"]}, ("/secrets/0", "not_well_formed")),
@@ -104,6 +107,16 @@ def test_a_loop_of_ones_own_needs_neither_model_nor_data():
     with everything_available():
         spec = JobSpec.parse({"loop": "my_code:main", "code": {"bundle": "0" * 64}})
     assert spec.model is None
+
+
+def test_a_script_needs_a_bundle_and_is_given_nothing_that_it_would_not_read():
+    script = {"loop": {"script": "train.py"}}
+    assert places(script) == [("/loop/script", "needs_bundle")]
+    spec = JobSpec.parse({**script, "code": CODE})
+    assert JobSpec.parse(spec.as_json()) == spec
+    assert places({**script, "code": CODE, **TOY, "training": {"max_steps": 5}}) == [
+        ("/model", "disagreement"), ("/data", "disagreement"), ("/training", "disagreement"),
+    ]  # fmt: skip
 
 
 def test_all_mistakes_are_told_at_once():
@@ -161,7 +174,6 @@ def test_emoji_are_text_like_any_other():
 
 
 GIVEN = {
-    "/loop": {"script": "train.py"},
     "/resume_from": {"job": JOB},
     "/resources/nodes": 2,
     "/resources/gpus_per_node": 2,

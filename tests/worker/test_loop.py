@@ -1,0 +1,133 @@
+"""A user's own loop, as its process has it: no node is needed to see what it says."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contract.errors import OwnCodeError
+from contract.ids import ClaimId, Fence, new_job_id
+from contract.spec import JobSpec
+from worker import bundles, loop
+from worker.emit import Emit, Wire
+from worker.launch import Order
+from worker.trainer.checkpoint import verify
+
+
+class Attempt:
+    """One attempt of a job with an own loop, without its supervisor."""
+
+    def __init__(self, folder: Path, number: int = 1) -> None:
+        self.heard, theirs = socket.socketpair()
+        self.heard.settimeout(5)
+        self.stop_fd = os.memfd_create("stop")
+        os.ftruncate(self.stop_fd, mmap.PAGESIZE)
+        nothing = {"gpus": [], "checkpoints": [], "artifacts": folder, "data": folder, "models": folder, "threads": 1}
+        claim, fence = ClaimId("claim"), Fence(1)
+        self.order = Order(job=new_job_id(), attempt=number, fence=fence, claim=claim, spec={}, **nothing)
+        self.order.files.folder.mkdir(parents=True)
+        self.wire = Wire(theirs.detach())
+        self.emit = Emit(self.wire, self.stop_fd, self.order.files)
+
+    def job(self, latest: str | None = None, **training: Any) -> loop.Job:
+        spec = JobSpec.parse({"loop": "my:main", "code": {"bundle": "0" * 64}, "training": training})
+        return loop.Job(spec, self.order, self.emit, lambda: latest)
+
+    def told(self) -> list[dict[str, Any]]:
+        self.wire.flush(within=5)
+        return [json.loads(line) for line in self.heard.recv(1 << 20).splitlines()]
+
+    def close(self) -> None:
+        os.close(self.stop_fd)
+        self.heard.close()
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Iterator[Attempt]:
+    made = Attempt(tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_it_logs_and_evaluates_becomes_events(attempt: Attempt) -> None:
+    job = attempt.job()
+
+    job.log({"loss": torch.tensor(0.5)}, step=3, epoch=0.5)
+    job.eval({"accuracy": 0.75, "eval_loss": 1.0}, step=3)
+
+    told = {one["kind"]: one for one in attempt.told()}
+    assert (told["log"]["data"], told["log"]["step"], told["log"]["epoch"]) == ({"loss": 0.5}, 3, 0.5)
+    assert told["eval"]["data"] == {"eval_accuracy": 0.75, "eval_loss": 1.0}
+    assert told["progress"]["data"]["step"] == job.step == 3
+    assert told["progress"]["data"]["eta_s"] is None
+
+
+def test_a_checkpoint_is_sealed_and_the_oldest_goes(attempt: Attempt) -> None:
+    job = attempt.job(save_total_limit=1)
+    for step in (1, 2, 3):
+        saved = job.checkpoint(step=step, write=lambda folder: (folder / "mine.txt").write_text("x") and None)
+
+    assert verify(saved.path)["step"] == 3
+    assert job.latest() == saved
+    committed = [one["data"] for one in attempt.told() if one["kind"] == "checkpoint"]
+    assert [one["status"] for one in committed] == ["committed"] * 3
+    # The first stays until the service has stored a newer one: the next attempt may have to begin there.
+    there = sorted(path.name for path in job.folder.glob("checkpoint-*"))
+    assert there == ["checkpoint-1", "checkpoint-3"]
+
+
+def test_it_continues_from_the_newest_of_the_attempts_before(attempt: Attempt) -> None:
+    job = attempt.job(latest="/store/checkpoint-7")
+
+    latest = job.latest()
+
+    assert latest is not None
+    assert (latest.step, str(latest.path), job.step) == (7, "/store/checkpoint-7", 7)
+    assert attempt.job(latest=None).latest() is None
+
+
+def test_a_stop_is_seen_where_it_is_looked_for(attempt: Attempt) -> None:
+    job = attempt.job()
+    assert not job.should_stop
+    with mmap.mmap(attempt.stop_fd, mmap.PAGESIZE) as page:
+        page[0] = 1
+
+    job.log({"loss": 1.0}, step=1)
+    assert attempt.emit.obeyed is None
+    assert job.should_stop
+    assert attempt.emit.obeyed is not None
+
+
+def test_what_it_saves_lies_among_the_outputs(attempt: Attempt, tmp_path: Path) -> None:
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "a.png").write_text("png")
+    job = attempt.job()
+
+    job.save(tmp_path / "plots")
+    job.save(tmp_path / "plots" / "a.png")
+
+    outputs = attempt.order.files.outputs
+    assert (outputs / "plots" / "a.png").read_text() == (outputs / "a.png").read_text() == "png"
+
+
+def test_a_loop_that_is_not_there_or_takes_no_job_is_told(attempt: Attempt, tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "my.py").write_text("def main(): ...\n")
+    bundles.use(bundles.Bundle("0" * 64, folder, ("my.py",)))
+    try:
+        for name, said in (("my:man", "did you mean 'main'?"), ("my:main", "too many positional arguments")):
+            spec = JobSpec.parse({"loop": name, "code": {"bundle": "0" * 64}})
+            with pytest.raises(OwnCodeError) as failed:
+                loop.run(spec, attempt.order, attempt.emit, lambda: None)
+            assert said in f"{failed.value.message} {failed.value.hint}"
+    finally:
+        bundles.close()

@@ -1,0 +1,217 @@
+"""A user's own loop: a function of his bundle that gets a Job, or a script that runs as it is.
+
+main(job, **args)      job.accelerator, job.parts, job.latest(); while it trains: job.log, job.eval, job.checkpoint;
+                       and where job.should_stop says so: save, return
+{"script": "train.py"} run as `__main__` with its argv. It is watched and killed like any other; it continues where
+                       its own code does, in a copy of the folder that the attempt before it left
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from contract.arguments import TrainingArguments
+from contract.errors import OwnCodeError
+from contract.events import DoneData, Ending, json_safe
+from contract.layout import attempt_folder
+from contract.lifecycle import Reason
+from contract.moments import Moment, reached
+from contract.parts import Component, Script
+from contract.spec import JobSpec
+from worker import bundles
+from worker.build import Parts, build
+from worker.emit import Emit
+from worker.launch import Order
+from worker.roots import Roots, resolved
+from worker.trainer import checkpoint as files
+from worker.trainer.checkpoint import CannotSave
+from worker.trainer.precision import precision_of
+from worker.trainer.state import TrainerControl, TrainerState
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Where to continue from: verified, every byte of it."""
+
+    path: Path
+    step: int
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+class Job:
+    """What an own loop gets: its accelerator and parts, its folder, and a way to say where it is."""
+
+    def __init__(self, spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> None:
+        self.args: TrainingArguments = spec.training
+        """The spec's `training`, with every default."""
+        self.folder = order.files.folder
+        """This attempt's own: the loop stands in it, and writes nowhere else."""
+        self._spec, self._order, self._emit, self._find = spec, order, emit, find
+        self._state, self._control = TrainerState(max_steps=max(0, spec.training.max_steps)), TrainerControl()
+        self._latest: Latest | None = None
+        self._has_looked = False
+        emit.on_train_begin(self.args, self._state, self._control)
+
+    @cached_property
+    def accelerator(self) -> Accelerator:
+        """As the spec says: precision and accumulation of `training`, on what the job was granted."""
+        return Accelerator(
+            cpu=not self._order.gpus,
+            mixed_precision=precision_of(self.args),
+            gradient_accumulation_steps=self.args.gradient_accumulation_steps,
+        )
+
+    @cached_property
+    def parts(self) -> Parts:
+        """What else the spec names, built: model, train, eval, collator, …; None where it names none."""
+        return build(self._spec, Roots(self._order.data, self._order.models))
+
+    @property
+    def step(self) -> int:
+        """The last one that was told."""
+        return self._state.global_step
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether somebody pauses, cancels or drains: save what is worth it, and return. Costs nothing to ask."""
+        return self._emit.asked_to_stop()
+
+    def latest(self) -> Latest | None:
+        """The job's newest checkpoint that verifies, of this attempt or one before; None: start at step 0."""
+        if not self._has_looked:
+            self._has_looked = True
+            if (found := self._find()) is not None:
+                self._latest = Latest(Path(found), int(Path(found).name.rpartition("-")[2]))
+                self._state.global_step = self._latest.step
+                self._emit.on_train_begin(self.args, self._state, self._control)
+        return self._latest
+
+    def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
+        """Figures of training, and how far it is."""
+        self._is_at(step, epoch)
+        self._emit.on_log(self.args, self._state, self._control, logs=_plain(values))
+        self._emit.progress(self._state)
+
+    def eval(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
+        """Figures of an evaluation; each is called eval_…, as everywhere."""
+        self._is_at(step, epoch)
+        named = {name if name.startswith("eval_") else f"eval_{name}": value for name, value in _plain(values).items()}
+        self._state.log_history.append({**named, "step": step})
+        self._emit.on_evaluate(self.args, self._state, self._control, metrics=named)
+
+    def checkpoint(self, *, step: int, write: Callable[[Path], None] | None = None) -> Latest:
+        """Commits `checkpoint-<step>`: all of it, or nothing. `write(folder)` fills it; without one the accelerator
+        saves all that it has prepared, for `accelerator.load_state(job.latest())`."""
+        self._is_at(step, None)
+        order = self._order
+        stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
+        saved = files.commit(self.folder, step, write or self._save_prepared, stamp)
+        self._emit.on_save(self.args, self._state, self._control, checkpoint=saved)
+        files.rotate(self.folder, self.args.save_total_limit, {saved.path, *self._emit.relied_on()})
+        self._latest, self._has_looked = Latest(saved.path, step), True
+        return self._latest
+
+    def _save_prepared(self, folder: Path) -> None:
+        self.accelerator.save_state(str(folder), safe_serialization=True)
+
+    def save(self, path: str | Path) -> None:
+        """Keeps a file or a folder among the job's outputs, by its name."""
+        source, target = Path(path), self._order.files.outputs / Path(path).name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
+
+    def note(self, message: str) -> None:
+        """A sentence for whoever watches."""
+        self._emit.note(str(message))
+
+    def _is_at(self, step: int, epoch: float | None) -> None:
+        self._state.global_step = int(step)
+        if epoch is not None:
+            self._state.epoch = float(epoch)
+
+
+def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> DoneData:
+    """To its end, or to where it was asked to stop."""
+    returned: Any = None
+    if isinstance(spec.loop, Script):
+        _run_script(spec.loop, order)
+    else:
+        assert spec.loop is not None
+        returned = _run_function(spec.loop, Job(spec, order, emit, find))
+    emit.last_progress()
+    told = {"steps": emit.told_step, "final": json_safe(emit.latest), "best": None}
+    if isinstance(returned, Mapping):
+        told["returned"] = json_safe(dict(returned))
+    if emit.obeyed is not None:
+        return DoneData(ending=Ending.STOPPED, reason=Reason.CANCEL, result=told, had_checkpoint=emit.had_checkpoint)
+    return _finished(spec, order, emit, told)
+
+
+def _run_function(loop: Component, job: Job) -> Any:
+    args = resolved(loop.args, Roots(job._order.data, job._order.models))
+    return bundles.own("loops", loop.use).load()(job, **args)
+
+
+def _run_script(loop: Script, order: Order) -> None:
+    _continue_in_a_copy(order)
+    path = bundles.the_bundle(loop.script).folder / loop.script
+    if not path.is_file():
+        raise OwnCodeError(f"the bundle has no file {loop.script!r}")
+    sys.argv = [str(path), *loop.argv]
+    # Where Python itself would look first for what a script imports.
+    sys.path.insert(0, str(path.parent))
+    if not order.gpus:
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
+
+
+def _continue_in_a_copy(order: Order) -> None:
+    """Of what the attempt before it left in its folder: an attempt writes below its own only."""
+    for attempt in range(order.attempt - 1, 0, -1):
+        theirs = order.artifacts / attempt_folder(order.job, attempt)
+        if theirs.is_dir():
+            shutil.copytree(theirs, order.files.folder, dirs_exist_ok=True, symlinks=True)
+            return
+
+
+def _finished(spec: JobSpec, order: Order, emit: Emit, told: dict[str, Any]) -> DoneData:
+    folder = order.files.outputs
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
+        (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CannotSave(f"the loop is done, and its outputs could not be written to {folder}: {error}") from error
+    reached(Moment.AFTER_OUTPUTS_WRITTEN)
+    return DoneData(
+        ending=Ending.FINISHED,
+        reason=Reason.COMPLETED,
+        result=told,
+        had_checkpoint=emit.had_checkpoint,
+        outputs=order.files.relative(folder),
+    )
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors of one number as that number."""
+    return {str(name): value.item() if hasattr(value, "item") else value for name, value in values.items()}
