@@ -49,5 +49,7 @@ def test_what_others_put_there_and_what_is_empty_are_no_mistakes(environ: dict[s
 
 
 def test_the_known_variables_are_those_that_somebody_reads() -> None:
-    fields = {name.upper() for settings in (ServiceSettings, WorkerSettings, ClientSettings) for name in settings.model_fields}
+    fields = {
+        name.upper() for settings in (ServiceSettings, WorkerSettings, ClientSettings) for name in settings.model_fields
+    }
     assert fields == SETTINGS, "contract/variables.py lists every field of the settings"
