@@ -50,8 +50,12 @@ def _same(client: Client) -> Client:
     return client
 
 
-async def load(port: int, method: str, path: str, body: bytes, connections: int, seconds: float) -> dict[str, float]:
+async def load(
+    port: int, method: str, path: str, body: bytes, connections: int, seconds: float, key: str = ""
+) -> dict[str, float]:
     lines = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+    if key:
+        lines += f"Authorization: Bearer {key}\r\n"
     if body:
         lines += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     request = lines.encode() + b"\r\n" + body
@@ -66,13 +70,15 @@ async def load(port: int, method: str, path: str, body: bytes, connections: int,
 
 
 async def load_with_httpx2(
-    port: int, method: str, path: str, body: bytes, connections: int, seconds: float
+    port: int, method: str, path: str, body: bytes, connections: int, seconds: float, key: str = ""
 ) -> dict[str, float]:
     """The same by a client that people use: it takes longer than either server does, so it hides the most of both."""
     import httpx2
 
     latencies, errors, started = list[float](), 0, time.perf_counter()
     headers = {"Content-Type": "application/json"} if body else {}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
 
         async def one() -> None:
@@ -98,6 +104,7 @@ def _figures(latencies: list[float], seconds: float, errors: int) -> dict[str, f
 
 
 if __name__ == "__main__":
-    client, port, method, path, body, connections, seconds = sys.argv[1:]
+    client, port, method, path, body, connections, seconds, *key = sys.argv[1:]
     chosen = {"raw": load, "httpx2": load_with_httpx2}[client]
-    print(json.dumps(uvloop.run(chosen(int(port), method, path, body.encode(), int(connections), float(seconds)))))
+    loading = chosen(int(port), method, path, body.encode(), int(connections), float(seconds), *key)
+    print(json.dumps(uvloop.run(loading)))

@@ -6,10 +6,13 @@ Twice: with a raw client that saturates either server, and with httpx2, which is
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import httpx2
 
 from bench import report
 from tests.support.postgres import PostgresServer, programs
@@ -47,10 +50,41 @@ def _compare(folder: Path, database: str, url: str, rounds: int, seconds: float)
             pairs = [[_measured(processes, *side, seconds, client) for side in sides] for _ in range(rounds)]
             assert not any(mine["errors"] for mine, _ in pairs), pairs
             rows += _rows(f"POST /jobs, {database}, {client} client", BARS[database], pairs)
+        rows += _with_keys(processes, folder, database, url, (ours, ours_port), redis.url, rounds, seconds)
     finally:
         processes.stop_all()
         redis.close()
     return rows
+
+
+def _with_keys(
+    processes: Processes, folder: Path, database: str, url: str, open_: tuple[Process, int], redis: str, rounds: int,
+    seconds: float,
+) -> list[report.Row]:  # fmt: skip
+    """The same server beside itself: one asks for a key and counts it against its rate, the other asks nobody."""
+    settings: dict[str, str | float] = {"FOOTPLATE_API_KEY": secrets.token_hex(16), "FOOTPLATE_RATE_PER_KEY": 1e6}
+    guarded = serve(processes, folder / "guarded", url, FOOTPLATE_REDIS=redis, **settings)
+    made = httpx2.post(
+        f"http://127.0.0.1:{guarded[1]}/keys",
+        json={"name": "bench", "project": "default"},
+        headers={"Authorization": f"Bearer {settings['FOOTPLATE_API_KEY']}"},
+    )
+    sides = ((*guarded, str(made.json()["key"])), (*open_, ""))
+    for _, port, key in sides:
+        load(processes, port, 1.0, "raw", key)
+    pairs = [
+        [_measured(processes, server, port, seconds, "raw", key) for server, port, key in sides] for _ in range(rounds)
+    ]
+    assert not any(mine["errors"] for mine, _ in pairs), pairs
+    name = f"POST /jobs, {database}, with a key"
+    return [
+        report.Row(
+            f"{name}: ratio to without", [mine["per_second"] / other["per_second"] for mine, other in pairs], "×"
+        ),
+        report.Row(
+            f"{name}: ratio by the server's CPU time", [other["cpu_us"] / mine["cpu_us"] for mine, other in pairs], "×"
+        ),
+    ]
 
 
 def _rows(name: str, bar: float, pairs: list[list[dict[str, float]]]) -> list[report.Row]:
@@ -70,14 +104,16 @@ def _rows(name: str, bar: float, pairs: list[list[dict[str, float]]]) -> list[re
     ]
 
 
-def _measured(processes: Processes, server: Process, port: int, seconds: float, client: str) -> dict[str, float]:
+def _measured(
+    processes: Processes, server: Process, port: int, seconds: float, client: str, key: str = ""
+) -> dict[str, float]:
     before = cpu_seconds(server.pid)
-    found = load(processes, port, seconds, client)
+    found = load(processes, port, seconds, client, key)
     return {**found, "cpu_us": 1e6 * (cpu_seconds(server.pid) - before) / found["count"]}
 
 
-def load(processes: Processes, port: int, seconds: float, client: str = "raw") -> dict[str, float]:
-    arguments = [client, str(port), "POST", "/jobs", SPEC, str(CONNECTIONS), str(seconds)]
+def load(processes: Processes, port: int, seconds: float, client: str = "raw", key: str = "") -> dict[str, float]:
+    arguments = [client, str(port), "POST", "/jobs", SPEC, str(CONNECTIONS), str(seconds), *([key] if key else [])]
     one = processes.start("-m", "bench.load", *arguments, name="load")
     assert one.wait(seconds + 30) == 0, one.output
     return dict(json.loads(one.output))
