@@ -56,6 +56,27 @@ def tokenize_words(
     return Mapped(rows, TokenizeWords(processor, column, labels, max_length, label_every_piece))
 
 
+def answers(
+    rows: Any,
+    processor: Any,
+    /,
+    *,
+    question: Annotated[str, "Column with the question"] = "question",
+    context: Annotated[str, "Column with the text that the answer stands in"] = "context",
+    column: Annotated[
+        str, 'Column with {"text": [answer], "answer_start": [character]}; empty lists: none'
+    ] = "answers",
+    max_length: Longest = None,
+) -> Any:
+    """Questions and texts become tokens, and an answer the tokens where it begins and ends, as in SQuAD."""
+    from worker.components.answering import Answers
+
+    require_tokenizer(processor, "answers")
+    if not getattr(processor, "is_fast", False):
+        raise NotBuildable("answers needs a tokenizer with tokenizer.json: this one does not know where tokens stand")
+    return Mapped(rows, Answers(processor, question, context, column, max_length))
+
+
 def chunk(
     rows: Any,
     processor: Any,

@@ -91,6 +91,38 @@ def test_words_keep_their_labels_and_their_further_pieces_do_not_count(tokenizer
         maps.tokenize_words(Rows([{"tokens": "a b"}]), tokenizer)
 
 
+def answered(text: str, start: int) -> Rows:
+    context = "the cast is warm and the story is moving"
+    return Rows([{"question": "is the film dull", "context": context, "answers": _answer(text, start), "id": 7}])
+
+
+def _answer(text: str, start: int) -> dict[str, Any]:
+    return {"text": [text], "answer_start": [start]} if text else {"text": [], "answer_start": []}
+
+
+def test_an_answer_becomes_the_tokens_where_it_begins_and_ends(tokenizer: Any) -> None:
+    row = maps.answers(answered("the story", 21), tokenizer)[0]
+
+    said = row["input_ids"][row["start_positions"] : row["end_positions"] + 1]
+    assert tokenizer.decode(said) == "the story"
+    assert row["id"] == 7
+    assert "context" not in row
+
+
+def test_an_answer_that_is_none_or_cut_off_points_at_the_first_token(tokenizer: Any) -> None:
+    none = maps.answers(answered("", 0), tokenizer)[0]
+    cut = maps.answers(answered("moving", 34), tokenizer, max_length=10)[0]
+
+    assert (none["start_positions"], none["end_positions"]) == (cut["start_positions"], cut["end_positions"]) == (0, 0)
+
+
+def test_an_answer_that_does_not_stand_where_it_should_is_told(tokenizer: Any) -> None:
+    with pytest.raises(DatasetError, match="row 0: the answer 'the story' does not stand at character 4 of 'context'"):
+        maps.answers(answered("the story", 4), tokenizer)
+    with pytest.raises(DatasetError, match="row 0: column 'answers' holds a str, and no answer"):
+        maps.answers(Rows([{"question": "a", "context": "b", "answers": "b"}]), tokenizer)
+
+
 def test_blocks_are_all_tokens_one_after_the_other(tokenizer: Any) -> None:
     texts = Rows({"text": "the film is dull " * n} for n in range(1, 8))
     tokens = maps.tokenize(texts, tokenizer, column="text")
