@@ -284,7 +284,8 @@ def test_a_loss_that_the_model_does_not_have_is_told_with_what_it_has() -> None:
     model = a_codec()
     optimizer = NamedOptimizers(model, [MAIN, NamedOptimizer("aux", ["quantiles"], loss="ax_loss")])
     with pytest.raises(
-        ValueError, match=r"'ax_loss', which is neither a method of Codec nor .*: loss, rate_gap, logits"
+        ValueError,
+        match=r"'ax_loss', which is neither a method of Codec nor .*: loss, rate_gap, logits; did you mean 'aux_loss'",
     ):
         optimizer.backward(model(torch.ones(2, 6))["loss"])
 

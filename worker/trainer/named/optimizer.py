@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from contract.errors import did_you_mean
 from worker.trainer.named.schedules import NamedSchedules
 from worker.trainer.named.spec import NamedOptimizer, make_schedule, maker, parted
 
@@ -215,10 +216,12 @@ def _of_output(outputs: Any, one: _One) -> Tensor:
     found: Any = outputs.get(key) if isinstance(outputs, Mapping) else getattr(outputs, key, None)
     if isinstance(found, Tensor):
         return found
-    keys = ", ".join(map(str, outputs)) if isinstance(outputs, Mapping) else type(outputs).__name__
+    keys = list(map(str, outputs)) if isinstance(outputs, Mapping) else []
+    own = [name for name in vars(type(one.model)) if not name.startswith("_") and name != "forward"]
+    near = did_you_mean(key, [*keys, *own])
     raise ValueError(
         f"the loss of optimizer {one.spec.id!r} is {key!r}, which is neither a method of {type(one.model).__name__} "
-        f"nor in what it returned: {keys}"
+        f"nor in what it returned: {', '.join(keys) or type(outputs).__name__}{f'; {near}' if near else ''}"
     )
 
 
