@@ -19,7 +19,9 @@ from service.store.tables import keys
 from tests.service.api.conftest import KEY, SPEC, Api, Serve
 from tests.service.api.test_keys import EVERYTHING, a_key, bearer
 
-PLACES = {"job": "job_" + "0" * 32, "node": "node_" + "0" * 32, "key": "key_" + "0" * 32, "path": "x", "name": "x"}
+PLACES = {
+    "job": "job_" + "0" * 32, "node": "node_" + "0" * 32, "key": "key_" + "0" * 32, "sha256": "0" * 64, "path": "x",
+}  # fmt: skip
 """What stands for the parts of an address."""
 BODIES = {("PATCH", "/jobs/{job}"): {"priority": 1}}
 """Where an empty object is refused before anybody looks for the job."""
@@ -28,6 +30,8 @@ OTHER_SCOPES = {
     ("POST", "/keys"): Needed(Scope.ADMIN),
     ("GET", "/keys"): Needed(Scope.ADMIN),
     ("DELETE", "/keys/{key}"): Needed(Scope.ADMIN),
+    ("POST", "/bundles"): Needed(Scope.CODE),
+    ("DELETE", "/bundles/{sha256}"): Needed(Scope.CODE),
     ("POST", "/nodes/{node}/drain"): Needed(Scope.ADMIN, everywhere=True),
     ("GET", "/metrics"): Needed(Scope.READ, everywhere=True),
 }

@@ -31,10 +31,11 @@ CATALOGUE = {
 }
 
 OPERATIONS = {
-    "amend_job", "cancel_job", "create_job", "create_key", "create_ticket", "delete_job", "delete_key",
-    "download_output", "drain_node", "get_job", "get_spec", "job_schema", "list_attempts", "list_checkpoints",
-    "list_components", "list_events", "list_jobs", "list_keys", "list_metrics", "list_nodes", "list_outputs",
-    "livez", "openapi", "pause_job", "prometheus", "readyz", "resume_job", "stream_events", "validate_job",
+    "amend_job", "cancel_job", "create_bundle", "create_job", "create_key", "create_ticket", "delete_bundle",
+    "delete_job", "delete_key", "download_bundle", "download_output", "drain_node", "get_bundle", "get_job",
+    "get_spec", "job_schema", "list_attempts", "list_bundles", "list_checkpoints", "list_components", "list_events",
+    "list_jobs", "list_keys", "list_metrics", "list_nodes", "list_outputs", "livez", "openapi", "pause_job",
+    "prometheus", "readyz", "resume_job", "stream_events", "validate_job",
 }  # fmt: skip
 """Clients are generated from these names. A new route adds its own here; a name that is here never changes."""
 
