@@ -294,7 +294,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, folder: Path) -> None:
     """Loads the weights in place. Of a model with adapters a checkpoint holds the adapters only."""
-    if _holds_adapters_only(model, folder):
+    if holds_adapters_only(model, folder):
         return adapters.load(model, folder)
     model.load_state_dict(read_weights(model, folder), strict=False)
     return None
@@ -302,7 +302,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 
 def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     """By name. Names that are tied to a stored one need not be there; others must."""
-    if _holds_adapters_only(model, folder):
+    if holds_adapters_only(model, folder):
         return adapters.read(model, folder)
     stored, own = weights.read(folder), model.state_dict()
     there = {_address(own[name]) for name in stored if name in own}
@@ -317,7 +317,8 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     return stored
 
 
-def _holds_adapters_only(model: nn.Module, folder: Path) -> bool:
+def holds_adapters_only(model: nn.Module, folder: Path) -> bool:
+    """Of a model that has some: what is below them is not in the folder."""
     return adapters.are_in(model) and weights.file_in(folder) is None
 
 

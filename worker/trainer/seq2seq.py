@@ -95,6 +95,11 @@ class Seq2SeqTrainer(Trainer):
             self.model.generation_config = self.load_generation_config(config, kind)
 
     def _require_generation(self) -> None:
+        if not self.strategy.generates:
+            raise ValueError(
+                "predict_with_generate calls parts of the model by themselves, which fsdp has cut into pieces: leave "
+                "it out and generate in one process from what is saved, or use DDP or deepspeed"
+            )
         if not callable(getattr(self.model, "generate", None)):
             raise ValueError(
                 f"predict_with_generate calls model.generate, and {type(self.model).__name__} has none: give it one, "
@@ -188,7 +193,7 @@ class Seq2SeqTrainer(Trainer):
         if shifted is not None and "labels" in inputs and inputs["labels"].shape == shifted.shape:
             # Made of the labels: generation would go on from the answer.
             given = {k: v for k, v in inputs.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
-        options = {"synced_gpus": getattr(self.strategy, "generates_in_step", False), **gen_kwargs}
+        options = {"synced_gpus": self.strategy.generates_in_step, **gen_kwargs}
         with torch.no_grad():
             tokens: Tensor = self.model.generate(**given, **options)  # type: ignore[operator]
         return tokens

@@ -75,6 +75,10 @@ def conformance(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, An
                 "run": "trained", "name": f"{strategy}-for-one", "text": True, "stop_at": 3, **values},
             f"{strategy}: from one": {"run": "trained", "name": "from-one", "text": True, "resume": True, **values},
             f"{strategy}: evaluated": {"run": "evaluated", "name": f"{strategy}-eval", **values},
+            f"{strategy}: best": {"run": "best", "name": f"{strategy}-best", "text": True, **values},
+            f"{strategy}: best adapters": {
+                "run": "best", "name": f"{strategy}-best-lora", "text": True, "lora": True, **values},
+            f"{strategy}: generated": {"run": "generated", "name": f"{strategy}-says", **values},
             f"{strategy}: written": {"run": "written", "name": f"{strategy}-files", **values},
         }  # fmt: skip
     return asked

@@ -24,6 +24,7 @@ from worker.trainer.arguments import TrainingArguments
 from worker.trainer.callbacks import TrainerCallback
 from worker.trainer.collators import default_data_collator
 from worker.trainer.named import NamedOptimizer
+from worker.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from worker.trainer.testing import Events, StopAt
 from worker.trainer.trainer import Trainer, set_seed
 
@@ -213,6 +214,48 @@ def resumed(folder: Path, *, name: str, at: int, **values: Any) -> dict[str, Any
     first = trained(folder, name=name, stop_at=at, **values)
     rest = trained(folder, name=name, resume=True, **values)
     return {"whole": whole, "first": first, "rest": rest}
+
+
+def best(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
+    """A run that ends with an earlier checkpoint than its last: which it was, and what the model then says."""
+    often = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    worst = {"metric_for_best_model": "loss", "greater_is_better": True}  # which is the first, and not the last
+    values = {**often, **worst, "load_best_model_at_end": True, "save_total_limit": 1, **values}
+    trainer, events = _trainer(folder, name=name, **values)
+    came = _came(trainer, events, trainer.train())
+    return {
+        **came,
+        "best": trainer.state.best_global_step,
+        "evaluations": [each["eval_loss"] for each in trainer.state.log_history if "eval_loss" in each],
+        "again": trainer.evaluate()["eval_loss"],
+        "kept": sorted(path.name for path in (folder / name).glob("checkpoint-*")),
+    }
+
+
+def generated(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
+    """Texts that a model says, of every sample in its order."""
+    import transformers
+
+    set_seed(7)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+    sizes |= {"initializer_factor": 20.0}
+    config = transformers.T5Config(vocab_size=32, decoder_start_token_id=0, eos_token_id=1, pad_token_id=0, **sizes)
+    rows = [{"input_ids": torch.arange(2, 8) + at, "labels": torch.arange(3, 7) + at} for at in range(9)]
+    common = {
+        "use_cpu": True,
+        "ddp_timeout": 60,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "max_steps": 4,
+        "learning_rate": 0.1,
+    }
+    each = 4 // TrainingArguments(str(folder)).world_size
+    sizes = {"per_device_train_batch_size": each, "per_device_eval_batch_size": each}
+    args = Seq2SeqTrainingArguments(str(folder / name), predict_with_generate=True, **common, **sizes, **values)
+    trainer = Seq2SeqTrainer(transformers.T5ForConditionalGeneration(config), args, train_dataset=rows)
+    trainer.train()
+    found = trainer.predict(rows)
+    return {"texts": found.predictions.tolist()}
 
 
 def merged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:

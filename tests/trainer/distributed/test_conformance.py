@@ -87,6 +87,29 @@ def test_evaluating_and_predicting_see_every_sample_once(
 
 
 @strategies
+def test_the_best_model_is_loaded_at_the_end(came: Results, strategy: str) -> None:
+    for which in ("best", "best adapters"):
+        for each in came(f"{strategy}: {which}"):
+            assert "error" not in each, each.get("trace")
+            assert each["best"] == 2
+            assert each["evaluations"][0] > each["evaluations"][1] + 1e-4
+            assert each["again"] == pytest.approx(each["evaluations"][0], abs=1e-6)
+            assert each["kept"] == ["checkpoint-2", "checkpoint-4"]
+
+
+@strategies
+def test_every_sample_is_answered_by_generation_or_that_is_refused_by_name(came: Results, strategy: str) -> None:
+    first, second = came(f"{strategy}: generated")
+    if KINDS[strategy] == "Fsdp":
+        assert "predict_with_generate calls parts of the model" in first["error"]
+        assert first["error"] == second["error"]
+        return
+    assert "error" not in first, first.get("trace")
+    assert first["texts"] == second["texts"]
+    assert len(first["texts"]) == 9
+
+
+@strategies
 def test_files_have_the_reference_s_names_and_are_whole_at_the_end(came: Results, strategy: str) -> None:
     main, other = came(f"{strategy}: written")
 

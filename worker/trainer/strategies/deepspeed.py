@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contract.arguments import TrainingArguments
-from worker.trainer import weights
+from worker.trainer import adapters, weights
+from worker.trainer import checkpoint as files
 from worker.trainer.named import NamedOptimizers
 from worker.trainer.strategies import deepspeed_settings
 from worker.trainer.strategies.place import Place
@@ -166,7 +167,7 @@ class DeepSpeed(Sharded):
     def load_weights(self, model: nn.Module, folder: Path) -> None:
         if model not in self._wrapped:
             return super().load_weights(model, folder)
-        stored = weights.read(folder)
+        stored = adapters.read(model, folder) if files.holds_adapters_only(model, folder) else weights.read(folder)
         for name, each in [*model.named_parameters(), *model.named_buffers()]:
             if name not in stored:
                 continue

@@ -15,6 +15,9 @@ from worker.trainer.strategies.sharded import Sharded
 
 
 class Fsdp(Sharded):
+    generates = False
+    """Its pieces come together in the whole model's forward, and `generate` calls an encoder by itself."""
+
     def __init__(self, args: TrainingArguments, place: Place, settings: FsdpSettings) -> None:
         self.settings = settings
         self.writes_shards = settings.state_dict_type == SHARDED
