@@ -39,7 +39,15 @@ def sweep(node: NodeId) -> None:
     for folder in _root().glob(f"{_prefix(node)}*"):
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > YOUNG_SECONDS and not _is_held(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Unpacked code is read-only, and out of a folder like that nobody but root removes anything."""
+    for parent, _, _ in os.walk(folder):
+        with suppress(OSError):
+            os.chmod(parent, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_held(folder: Path) -> bool:

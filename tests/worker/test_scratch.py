@@ -38,6 +38,11 @@ def test_a_sweep_takes_what_nobody_holds_and_was_this_nodes(root: Path) -> None:
                             ((node, "left"), (other, "left"), (node, "young")))  # fmt: skip
     for folder in (left, foreign, young):
         folder.mkdir()
+    # What a bundle was unpacked to is read-only.
+    (left / "code" / "pack").mkdir(parents=True)
+    (left / "code" / "pack" / "net.py").touch()
+    for folder in (left / "code" / "pack", left / "code"):
+        folder.chmod(0o555)
     age(left), age(foreign)
 
     with scratch(node) as held:
