@@ -49,7 +49,7 @@ def speed(folder: Path, quick: bool) -> list[report.Row]:
 def calls(folder: Path, quick: bool) -> list[report.Row]:
     """Of Python functions, in a step of the tiny MLP, its data and all of torch included."""
     shown = race("calling", turns=0)
-    return [report.Row(f"tiny MLP: Python calls in a step, {loop}", shown[loop], "") for loop in LOOPS]
+    return [report.Row(f"tiny MLP: Python calls in a step, {loop}", [shown[loop]], "") for loop in LOOPS]
 
 
 def starting(folder: Path, quick: bool) -> list[report.Row]:
