@@ -94,4 +94,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
             "FOOTPLATE_SECRET_EXAMPLE_TOKEN": "hunter2-hunter2",
         }
         system = System(processes, redis, f"sqlite:///{folder}/footplate.db", **settings)
-        yield Examples(system.start(slots=2))
+        system.start(slots=2)
+        # Until then a POST takes what it cannot check.
+        processes.until(lambda: system.get("/components")["models"], within=60, what="the node's components are known")
+        yield Examples(system)
