@@ -6,15 +6,10 @@ gradients: a vote does not wait for a GPU.
 
 from __future__ import annotations
 
-import atexit
-import logging
-import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -26,7 +21,6 @@ T = TypeVar("T")
 
 _ALL_FAILED_SECONDS = 5.0
 """How long one whose training raised waits to see whether it did so everywhere."""
-_CUT_SECONDS = 3.0
 
 
 class Alone:
@@ -131,26 +125,9 @@ class Peers(Alone):
             if _are_there(store, [f"{key}/{rank}" for rank in range(self.world)]):
                 Peers.failures += 1
             else:
-                _cut_lines()
+                dist.destroy_process_group()
         except Exception as another:  # the store goes with the process that holds it
             error.add_note(f"and the other processes could not be told: {another!r}")
-
-
-def _cut_lines() -> None:
-    """Who waits for this process is told by that. A message that is under way would have to arrive first, and may never
-    do so: then the lines are cut as the process ends, which must not wait for them either."""
-    atexit.register(_end_without_waiting)
-    cutting = Thread(target=dist.destroy_process_group, daemon=True)
-    cutting.start()
-    cutting.join(_CUT_SECONDS)
-
-
-def _end_without_waiting() -> None:
-    """The interpreter would take torch's lines apart, and wait in that for as long as ddp_timeout says."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
 
 
 def _are_there(store: Any, names: list[str]) -> bool:
