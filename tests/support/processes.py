@@ -80,8 +80,10 @@ async def until_async(
 
 
 def at_ease(seconds: float) -> float:
-    """So long on a machine that does nothing else; on a busy one longer, as everything there takes longer."""
-    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """So long on a machine that does nothing else; on a busy one longer, as everything there takes longer. Busy is what
+    wants to run at this moment, too: the load of the last minute is late."""
+    load, _, _, wanting, *_ = Path("/proc/loadavg").read_text().replace("/", " ").split()
+    return seconds * max(1.0, max(float(load), int(wanting)) / (os.cpu_count() or 1))
 
 
 def _late(what: str, within: float, logs: Iterable[Path], last: Exception | None) -> str:

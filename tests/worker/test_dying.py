@@ -64,7 +64,7 @@ class Running:
         return [pid for pid in self.everyone if holds(pid)]
 
     def all_gone(self, pids: list[int]) -> None:
-        until(lambda: not any(map(is_alive, pids)), within=at_ease(1), what="everyone is gone")
+        until(lambda: not any(map(is_alive, pids)), within=at_ease(3), what="everyone is gone")
 
 
 @pytest.fixture
