@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import runpy
@@ -13,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import REPOSITORY, Processes, nothing_is_left_behind
-from tests.support.redis_server import RedisServer
-from tests.support.system import JSON, System
+from tests.support.processes import REPOSITORY
+from tests.support.system import JSON, System, standing_system
 
 EXAMPLES = REPOSITORY / "examples"
 
@@ -80,21 +78,11 @@ class Examples:
 
 @pytest.fixture(scope="session")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
-    folder = tmp_path_factory.mktemp("examples")
-    with contextlib.ExitStack() as stack:
-        stack.callback(nothing_is_left_behind, folder)
-        redis = RedisServer().start()
-        stack.callback(redis.close)
-        processes = Processes(folder)
-        stack.callback(processes.stop_all)
-        # A node's settings and its secrets stand beside the service's: one environment serves both.
-        settings = {
-            "FOOTPLATE_CODE": "on",
-            "FOOTPLATE_ENV_ALLOWED": "EXAMPLE_*",
-            "FOOTPLATE_SECRET_EXAMPLE_TOKEN": "hunter2-hunter2",
-        }
-        system = System(processes, redis, f"sqlite:///{folder}/footplate.db", **settings)
-        system.start(slots=2)
-        # Until then a POST takes what it cannot check.
-        processes.until(lambda: system.get("/components")["models"], within=60, what="the node's components are known")
+    # A node's settings and its secrets stand beside the service's: one environment serves both.
+    settings = {
+        "FOOTPLATE_CODE": "on",
+        "FOOTPLATE_ENV_ALLOWED": "EXAMPLE_*",
+        "FOOTPLATE_SECRET_EXAMPLE_TOKEN": "hunter2-hunter2",
+    }
+    with standing_system(tmp_path_factory.mktemp("examples"), **settings) as system:
         yield Examples(system)

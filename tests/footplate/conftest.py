@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -13,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from footplate import Client
-from tests.support.processes import Process, Processes, clean_environment, free_port, nothing_is_left_behind
-from tests.support.redis_server import RedisServer
-from tests.support.system import System
+from tests.support.processes import Process, Processes, clean_environment, free_port
+from tests.support.system import System, standing_system
 
 PROGRAM = Path(sys.executable).parent / "footplate"
 FAILING = {"model": {"use": "toy/mlp", "args": {"in_features": 3}}, "data": "toy/regression"}
@@ -25,16 +23,7 @@ FAILING = {"model": {"use": "toy/mlp", "args": {"in_features": 3}}, "data": "toy
 @pytest.fixture(scope="session")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """Service and one node with two slots. Who kills the service starts it again."""
-    folder = tmp_path_factory.mktemp("client")
-    with contextlib.ExitStack() as stack:
-        stack.callback(nothing_is_left_behind, folder)
-        redis = RedisServer().start()
-        stack.callback(redis.close)
-        processes = Processes(folder)
-        stack.callback(processes.stop_all)
-        url = f"sqlite:///{folder}/footplate.db"
-        system = System(processes, redis, url, FOOTPLATE_PORT=str(free_port())).start(slots=2)
-        processes.until(lambda: system.get("/components")["models"], what="the service knows what its node can build")
+    with standing_system(tmp_path_factory.mktemp("client"), FOOTPLATE_PORT=str(free_port())) as system:
         yield system
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.postgres import PostgresServer
-from tests.support.processes import Processes, nothing_is_left_behind
+from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer
-from tests.support.system import System
+from tests.support.system import System, standing_system
 
 
 @pytest.fixture
@@ -22,13 +22,8 @@ def standing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """Service and one node with two slots, for every test that leaves them standing."""
     folder = tmp_path_factory.mktemp(request.param)
     with contextlib.ExitStack() as stack:
-        url = f"sqlite:///{folder}/footplate.db"
+        url = None
         if request.param == "postgres":
             server: PostgresServer = request.getfixturevalue("postgres_server")
             url = stack.enter_context(server.database())
-        stack.callback(nothing_is_left_behind, folder)
-        redis = RedisServer().start()
-        stack.callback(redis.close)
-        processes = Processes(folder)
-        stack.callback(processes.stop_all)
-        yield System(processes, redis, url).start(slots=2)
+        yield stack.enter_context(standing_system(folder, url))

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from httpx2.websockets import WebSocketDisconnect
 
 from service.store import schema
 from tests.support import preload
-from tests.support.processes import Process, Processes, at_ease
+from tests.support.processes import Process, Processes, at_ease, nothing_is_left_behind
 from tests.support.redis_server import RedisServer
 
 JSON = dict[str, Any]
@@ -237,6 +237,22 @@ class System:
     def losses(self, job: str) -> dict[int, float]:
         """Loss by step; where a step ran twice, the run that counted last."""
         return {row["step"]: row["loss"] for row in self.metrics(job) if "loss" in row}
+
+
+@contextmanager
+def standing_system(folder: Path, database_url: str | None = None, **environment: str) -> Iterator[System]:
+    """Service and one node with two slots, for many tests that leave them standing; behind it nothing is left."""
+    with ExitStack() as stack:
+        stack.callback(nothing_is_left_behind, folder)
+        redis = RedisServer().start()
+        stack.callback(redis.close)
+        processes = Processes(folder)
+        stack.callback(processes.stop_all)
+        system = System(processes, redis, database_url or f"sqlite:///{folder}/footplate.db", **environment)
+        system.start(slots=2)
+        # Until then a POST takes what it cannot check.
+        processes.until(lambda: system.get("/components")["models"], within=60, what="the node's components are known")
+        yield system
 
 
 def assert_whole(events: list[JSON]) -> None:
