@@ -19,12 +19,23 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from contract.events import SERVICE_SOURCE, CheckpointData, DoneData, Ending, Kind, ProgressData, SystemData, json_safe
+from contract.events import (
+    METRIC_KINDS,
+    SERVICE_SOURCE,
+    CheckpointData,
+    DoneData,
+    Ending,
+    Kind,
+    ProgressData,
+    SystemData,
+    json_safe,
+)
 from contract.ids import ClaimId, JobId, new_checkpoint_id
 from contract.layout import attempt_folder, job_folder
 from contract.lifecycle import JobState, Reason
 from contract.messages import AttemptReply
 from contract.moments import Moment, reached
+from service.events import curves
 from service.events.entries import Batch, Incoming, Read
 from service.jobs.beat import holds
 from service.jobs.conclude import End, conclude
@@ -81,6 +92,7 @@ def ingest(conn: Connection, read: Read, now: int, *, retry_backoff_seconds: flo
         else:
             ledgers[batch.job].take(batch, part, done)
     events.insert_many(conn, [row for ledger in ledgers.values() for row in ledger.rows])
+    curves.keep(conn, {job: ledger.points for job, ledger in ledgers.items()})
     for ledger in ledgers.values():
         ledger.flush(conn, done, retry_backoff_seconds)
     for reason, raw in read.dead:
@@ -114,6 +126,7 @@ class _Ledger:
         self.job, self.now = job, now
         self.no = job.last_no
         self.rows: list[EventRow] = []
+        self.points = curves.Gathered()
         self.pages: dict[tuple[int, int], _Page] = {}
         self.progress: str | None = None
         self.running_ms = 0
@@ -177,6 +190,8 @@ class _Ledger:
                     event.step, event.epoch, text,
                 )
             )  # fmt: skip
+            if kind in METRIC_KINDS and event.data:
+                self.points.take(part.attempt, self.no, event.at, event.step, event.epoch, event.data)
         if event.data is not None:
             try:
                 self._understand(event, event.data, page)

@@ -69,17 +69,9 @@ def insert_own(
 
 
 def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:
-    """The hot path: past SQLAlchemy, straight to what each driver does best."""
-    if not rows:
-        return
-    driver: Any = conn.connection.driver_connection
-    values = map(_values, rows)
-    if conn.dialect.name == "sqlite":
-        driver.executemany(f"INSERT INTO events ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})", values)
-        return
-    with driver.cursor() as cursor, cursor.copy(f"COPY events ({', '.join(_NAMES)}) FROM STDIN") as copy:
-        for one in values:
-            copy.write_row(one)
+    """The hot path."""
+    if rows:
+        _insert.many(conn, map(_values, rows))
 
 
 def bury(conn: Connection, reason: str, raw: str, now: int) -> None:

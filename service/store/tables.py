@@ -129,6 +129,34 @@ events = Table(
     sqlite_with_rowid=False,
 )
 
+# A curve is one metric of one attempt, kept as a pyramid of buckets, so that drawing ten million points reads some
+# hundreds of rows (service/events/curves.py). Here is what grows at its end; the points themselves are the events.
+curves = Table(
+    "curves",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("name", String, primary_key=True),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+curve_buckets = Table(
+    "curve_buckets",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("name", String, primary_key=True),
+    Column("level", Integer, primary_key=True, autoincrement=False),
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    # The highest step in it: by it the place is found from where on a later attempt repeats.
+    Column("reaches", BigInteger),
+    Column("body", Text, nullable=False),
+    # Of the lowest level: which events its points are.
+    Column("nos", Text),
+    sqlite_with_rowid=False,
+)
+
 dead_events = Table(
     "dead_events",
     metadata,

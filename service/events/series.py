@@ -1,0 +1,276 @@
+"""Curves as they are drawn: as many points as asked for, of which none is made up and no spike is missing.
+
+Where there are more, they are taken in groups of equally many, and of each its least, its most and the first that is no
+number are shown, each where it stood. The groups are made of the buckets that ingest keeps (service/events/curves.py),
+of the highest level that is still fine enough: how long that takes does not depend on how many points there are.
+
+A job that continues from an older checkpoint tells some steps twice. Its curve shows them as the newer attempt saw
+them: of an earlier attempt it has what came before the first step that a later one told of. `everything` shows all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from pydantic_core import from_json
+from sqlalchemy import Connection
+
+from contract.ids import JobId
+from service.events.curves import FAN, Bucket, Curve, Point, as_number
+from service.store import curves
+from service.store.curves import Stretch
+
+Axis = Literal["step", "time", "epoch"]
+_PLACES: dict[Axis, int] = {"time": 2, "step": 3, "epoch": 4}
+"""Where a point has it."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a metric came to, over all attempts."""
+
+    name: str
+    count: int
+    not_finite: int
+    last: Seen
+    least: Seen | None
+    most: Seen | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    point: Point
+    attempt: int
+    repeated: bool
+    """A later attempt told of this step again: its curve goes another way."""
+
+
+@dataclass(slots=True)
+class Series:
+    job: JobId
+    name: str
+    count: int = 0
+    """Points that there are."""
+    left_out: int = 0
+    """Those of them that a later attempt repeats."""
+    is_exact: bool = True
+    """Every other one is shown."""
+    points: list[Point] = field(default_factory=list)
+    attempts: list[tuple[int, int]] = field(default_factory=list)
+    """Each with the index of its first point."""
+
+
+def summaries(conn: Connection, job: JobId) -> list[Summary]:
+    """By name."""
+    ends = _ends(conn, job)
+    begins = _next_begins(ends)
+    found: dict[str, Summary] = {}
+    for (attempt, name), curve in ends.items():
+        seen = [_seen(point, attempt, begins) for point in (curve.last, curve.whole.least, curve.whole.most)]
+        so_far = found.get(name)
+        if so_far is None:
+            assert seen[0] is not None
+            found[name] = Summary(name, curve.whole.count, curve.odd, seen[0], seen[1], seen[2])
+        else:
+            _add(so_far, curve, seen)
+    return [found[name] for name in sorted(found)]
+
+
+def _seen(point: Point | None, attempt: int, begins: dict[int, int | None]) -> Seen | None:
+    if point is None:
+        return None
+    begin = begins[attempt]
+    return Seen(point, attempt, begin is not None and point[3] is not None and point[3] >= begin)
+
+
+def _add(summary: Summary, curve: Curve, seen: Sequence[Seen | None]) -> None:
+    """A later attempt."""
+    last, least, most = seen
+    summary.count += curve.whole.count
+    summary.not_finite += curve.odd
+    summary.last = last or summary.last
+    if least and (summary.least is None or least.point[0] < summary.least.point[0]):
+        summary.least = least
+    if most and (summary.most is None or most.point[0] > summary.most.point[0]):
+        summary.most = most
+
+
+def series(conn: Connection, job: JobId, names: Sequence[str], points: int, *, everything: bool) -> list[Series]:
+    """In the order of the names; one that the job has not told of is empty."""
+    ends = _ends(conn, job)
+    begins = _next_begins(ends)
+    events = _Events(conn, job)
+    drawn = []
+    for name in names:
+        attempts = {attempt: curve for (attempt, one), curve in ends.items() if one == name}
+        pieces = [
+            _Piece(conn, events, attempt, name, curve, None if everything else begins[attempt])
+            for attempt, curve in attempts.items()
+        ]
+        drawn.append(_draw(job, name, pieces, points))
+    return drawn
+
+
+def names_of(conn: Connection, job: JobId) -> list[str]:
+    return sorted({row.name for row in curves.of_job(conn, job)})
+
+
+def _ends(conn: Connection, job: JobId) -> dict[tuple[int, str], Curve]:
+    return {(row.attempt, row.name): Curve.read(row.body) for row in curves.of_job(conn, job)}
+
+
+def _next_begins(ends: dict[tuple[int, str], Curve]) -> dict[int, int | None]:
+    """For each attempt the lowest step from which a later one told of anything: None: nothing is repeated."""
+    first: dict[int, int | None] = {}
+    for (attempt, _), curve in ends.items():
+        first[attempt] = _lower(first.get(attempt), curve.begins)
+    lowest: int | None = None
+    found: dict[int, int | None] = {}
+    for attempt in sorted(first, reverse=True):
+        found[attempt], lowest = lowest, _lower(lowest, first[attempt])
+    return found
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _draw(job: JobId, name: str, pieces: Sequence[_Piece], points: int) -> Series:
+    drawn = Series(job, name)
+    drawn.count = sum(piece.curve.whole.count for piece in pieces)
+    kept = sum(piece.count for piece in pieces)
+    drawn.left_out = drawn.count - kept
+    drawn.is_exact = kept <= points
+    # Two for each group, three where some are no numbers, and the two ends.
+    groups = (points - 2) // (3 if any(piece.curve.odd for piece in pieces) else 2)
+    for piece in pieces:
+        if piece.count:
+            drawn.attempts.append((piece.attempt, len(drawn.points)))
+            if drawn.is_exact:
+                drawn.points += piece.exactly()
+            else:
+                drawn.points += piece.in_groups(max(1, groups * piece.count // kept - 1))
+    return drawn
+
+
+class _Piece:
+    """What is shown of one attempt's curve: its first `count` points."""
+
+    def __init__(
+        self, conn: Connection, events: _Events, attempt: int, name: str, curve: Curve, before: int | None
+    ) -> None:
+        self._conn, self._events = conn, events
+        self.attempt, self._name, self.curve = attempt, name, curve
+        self.count = curve.whole.count if before is None else self._place_of(before)
+
+    def exactly(self) -> list[Point]:
+        return self._points(0, self.count)
+
+    def in_groups(self, groups: int) -> list[Point]:
+        """At most so many groups, and the two ends."""
+        level = 0
+        while self.count / FAN ** (level + 1) >= groups / 2:
+            level += 1
+        found = {point[1]: point for bucket in self._grouped(level, groups) for point in _shown(bucket)}
+        for point in (*self._points(0, 1), *self._points(self.count - 1, self.count)):
+            found[point[1]] = point
+        return [found[no] for no in sorted(found)]
+
+    def _grouped(self, level: int, groups: int) -> Iterator[Bucket]:
+        """Each of at least as many points as its share, so that there are not more groups than asked for."""
+        share, group = self.count / groups, None
+        for bucket in self._buckets(level):
+            if group is None:
+                group = bucket
+            else:
+                group.add(bucket)
+            if group.count >= share:
+                yield group
+                group = None
+        if group is not None:
+            yield group
+
+    def _buckets(self, level: int) -> Iterator[Bucket]:
+        """All points, by the buckets of this level, and at their end by ever finer ones."""
+        first = 0
+        for each in range(level, 0, -1):
+            size = FAN**each
+            behind = self.count // size
+            where = self._stretch(each, first // size, behind)
+            yield from (Bucket.read(from_json(body)) for body in curves.bodies(self._conn, where))
+            first = behind * size
+        for point in self._points(first, self.count):
+            is_odd = type(point[0]) is str
+            number = None if is_odd else point
+            yield Bucket(1, point[3], number, number, point if is_odd else None)
+
+    def _points(self, first: int, behind: int) -> list[Point]:
+        """The points themselves, from the events that they are."""
+        start, end = first // FAN, -(-behind // FAN)
+        nos = [no for told in curves.nos(self._conn, self._stretch(1, start, end)) for no in from_json(told)]
+        nos += self.curve.open[0].nos
+        return self._events.points(self._name, nos[first - start * FAN : behind - start * FAN])
+
+    def _place_of(self, step: int) -> int:
+        """How many points come before the first that is at this step or behind it."""
+        whole = self.curve.whole
+        if whole.reaches is None or whole.reaches < step:
+            return whole.count
+        first, behind = 0, whole.count
+        for level in range(len(self.curve.open), 0, -1):
+            size = FAN**level
+            where = self._stretch(level, first // size, behind // size)
+            place = curves.first_that_reaches(self._conn, where, step)
+            if place is None:
+                first = where.behind * size
+            else:
+                first, behind = place * size, (place + 1) * size
+        found = self._points(first, behind)
+        ahead = (place for place, point in enumerate(found) if point[3] is not None and point[3] >= step)
+        return first + next(ahead, len(found))
+
+    def _stretch(self, level: int, first: int, behind: int) -> Stretch:
+        return Stretch(self._events.job, self.attempt, self._name, level, first, behind)
+
+
+def _shown(bucket: Bucket) -> Iterator[Point]:
+    for point in (bucket.least, bucket.most, bucket.odd):
+        if point is not None:
+            yield point
+
+
+class _Events:
+    """The points' own events, each read once however many metrics it has."""
+
+    def __init__(self, conn: Connection, job: JobId) -> None:
+        self._conn, self.job = conn, job
+        self._known: dict[int, tuple[str, int | None, float | None, dict[str, Any]]] = {}
+
+    def points(self, name: str, nos: Sequence[int]) -> list[Point]:
+        if missing := [no for no in nos if no not in self._known]:
+            for no, (at, step, epoch, data) in curves.points(self._conn, self.job, missing).items():
+                self._known[no] = at, step, epoch, from_json(data)
+        return [self._point(name, no) for no in nos]
+
+    def _point(self, name: str, no: int) -> Point:
+        at, step, epoch, data = self._known[no]
+        return as_number(data[name]), no, at, step, epoch
+
+
+def on_axis(series: Series, axis: Axis) -> tuple[list[Any], list[Any], list[tuple[int, int]]]:
+    """x, y, and each attempt with the index of its first point. Points that have no such x are left out."""
+    place = _PLACES[axis]
+    xs: list[Any] = []
+    ys: list[Any] = []
+    attempts = []
+    ends = [first for _, first in series.attempts] + [len(series.points)]
+    for (attempt, _), (first, behind) in zip(series.attempts, pairwise(ends), strict=True):
+        attempts.append((attempt, len(xs)))
+        for point in series.points[first:behind]:
+            if point[place] is not None:
+                xs.append(point[place])
+                ys.append(point[0])
+    return xs, ys, attempts

@@ -1,0 +1,126 @@
+"""Statements about curves: what each metric came to, in buckets, beside the events that its points are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, select, text, tuple_
+
+from contract.ids import JobId
+from service.store.direct import DirectInsert, DirectUpsert
+from service.store.tables import curve_buckets, curves
+
+_KEY = ("job_id", "attempt", "name")
+_save = DirectUpsert(curves.name, _KEY, ("body",))
+_BUCKET = (*_KEY, "level", "place", "reaches", "body", "nos")
+_add = DirectInsert(curve_buckets.name, _BUCKET)
+_bucket_values = attrgetter(*_BUCKET)
+_OF_JOB = (
+    select(curves.c.attempt, curves.c.name, curves.c.body)
+    .where(curves.c.job_id == bindparam("job_id"))
+    .order_by(curves.c.attempt, curves.c.name)
+)
+_ONE = (
+    curve_buckets.c.job_id == bindparam("job_id"),
+    curve_buckets.c.attempt == bindparam("attempt"),
+    curve_buckets.c.name == bindparam("name"),
+    curve_buckets.c.level == bindparam("level"),
+    curve_buckets.c.place >= bindparam("first"),
+    curve_buckets.c.place < bindparam("behind"),
+)
+_BODIES = select(curve_buckets.c.body).where(*_ONE).order_by(curve_buckets.c.place)
+_NOS = select(curve_buckets.c.nos).where(*_ONE).order_by(curve_buckets.c.place)
+_REACHING = select(func.min(curve_buckets.c.place)).where(*_ONE, curve_buckets.c.reaches >= bindparam("step"))
+MOST_AT_ONCE = 1000
+"""Numbers in one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRow:
+    job_id: JobId
+    attempt: int
+    name: str
+    level: int
+    place: int
+    """How many of its level come before it."""
+    reaches: int | None
+    body: str
+    nos: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRow:
+    job_id: JobId
+    attempt: int
+    name: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some buckets of one level: from the place `first` to the one before `behind`."""
+
+    job_id: JobId
+    attempt: int
+    name: str
+    level: int
+    first: int
+    behind: int
+
+    def asked(self, **more: Any) -> dict[str, Any]:
+        names = ("job_id", "attempt", "name", "level", "first", "behind")
+        return {name: getattr(self, name) for name in names} | more
+
+
+def of_attempts(conn: Connection, wanted: Collection[tuple[JobId, int]]) -> list[CurveRow]:
+    """As they end now, to go on from."""
+    columns = (curves.c.job_id, curves.c.attempt, curves.c.name, curves.c.body)
+    found = select(*columns).where(tuple_(curves.c.job_id, curves.c.attempt).in_(sorted(wanted)))
+    return [CurveRow(*row) for row in conn.execute(found)]
+
+
+def of_job(conn: Connection, job_id: JobId, names: Collection[str] | None = None) -> list[CurveRow]:
+    """By attempt, then by name."""
+    wanted = _OF_JOB if names is None else _OF_JOB.where(curves.c.name.in_(sorted(names)))
+    return [CurveRow(job_id, *row) for row in conn.execute(wanted, {"job_id": job_id})]
+
+
+def save(conn: Connection, rows: Iterable[CurveRow]) -> None:
+    _save.many(conn, [(row.job_id, row.attempt, row.name, row.body) for row in rows])
+
+
+def add(conn: Connection, rows: Sequence[BucketRow]) -> None:
+    if rows:
+        _add.many(conn, map(_bucket_values, rows))
+
+
+def bodies(conn: Connection, where: Stretch) -> Sequence[str]:
+    return conn.execute(_BODIES, where.asked()).scalars().all() if where.first < where.behind else []
+
+
+def nos(conn: Connection, where: Stretch) -> Sequence[str]:
+    """Of the lowest level: the numbers of the events that the points are."""
+    return conn.execute(_NOS, where.asked()).scalars().all() if where.first < where.behind else []
+
+
+def first_that_reaches(conn: Connection, where: Stretch, step: int) -> int | None:
+    """The first place whose bucket has a point at this step or behind it."""
+    place: int | None = conn.execute(_REACHING, where.asked(step=step)).scalar_one()
+    return place
+
+
+def points(
+    conn: Connection, job_id: JobId, numbers: Sequence[int]
+) -> dict[int, tuple[str, int | None, float | None, str]]:
+    """`at`, step, epoch and data of events, by their numbers."""
+    found: dict[int, tuple[str, int | None, float | None, str]] = {}
+    for first in range(0, len(numbers), MOST_AT_ONCE):
+        # Written out: they are whole numbers of ours, and a statement with a thousand parameters takes as long to
+        # prepare as to run.
+        some = ",".join(map(str, numbers[first : first + MOST_AT_ONCE]))
+        asked = text(f"SELECT no, at, step, epoch, data FROM events WHERE job_id = :job AND no IN ({some})")
+        found |= {row[0]: (row[1], row[2], row[3], row[4]) for row in conn.execute(asked, {"job": job_id})}
+    return found

@@ -1,0 +1,228 @@
+"""Curves: kept in buckets as points come in, drawn from them, and equal to what a reader of every event would draw."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from contract.events import Kind, WorkerEvent, json_safe
+from contract.ids import JobId
+from service.events.curves import FAN, MAX_NAMES
+from service.events.series import Series, on_axis, series, summaries
+from service.jobs.delete import delete
+from service.store.tables import curve_buckets, curves
+from service.store.times import text_of
+from tests.conformance.acting import Stage, Worker
+
+
+def told(worker: Worker, rows: list[dict[str, Any]], first_step: int = 1) -> None:
+    """One log per row, in batches of very different sizes."""
+    sizes = random.Random(len(rows))
+    while rows:
+        some, rows = rows[: (size := sizes.choice((1, 2, 31, 32, 33, 400)))], rows[size:]
+        begin = len(worker.journal) + 1
+        events = [
+            WorkerEvent(
+                seq=begin + n, kind=Kind.LOG, at=text_of(worker.stage.now + n), step=first_step + n,
+                epoch=(first_step + n) / 100, data=json_safe(data),
+            )
+            for n, data in enumerate(some)
+        ]  # fmt: skip
+        worker.journal += events
+        worker.send(*events)
+        first_step += len(some)
+
+
+def drawn(stage: Stage, job: JobId, *names: str, points: int = 1000, everything: bool = False) -> list[Series]:
+    return stage.read(lambda conn: series(conn, job, names, points, everything=everything))
+
+
+def xy(one: Series) -> tuple[list[Any], list[Any]]:
+    xs, ys, _ = on_axis(one, "step")
+    return xs, ys
+
+
+def again(stage: Stage, job: JobId, worker: Worker, fails: str = "crashed") -> Worker:
+    """The next attempt, on the same node."""
+    worker.fails(fails)
+    assert stage.place() == [job]
+    later = stage.claim(job)
+    later.says_running()
+    return later
+
+
+def test_few_points_are_drawn_as_they_were_told(stage: Stage) -> None:
+    job, worker = stage.running()
+    told(worker, [{"loss": 1 / n, "lr": 5, "note": "words", "on": True} for n in range(1, 101)])
+
+    loss, lr, nothing = drawn(stage, job, "loss", "lr", "no_such")
+
+    assert xy(loss) == (list(range(1, 101)), [1 / n for n in range(1, 101)])
+    assert (loss.count, loss.is_exact, loss.attempts) == (100, True, [(1, 0)])
+    assert xy(lr)[1] == [5] * 100
+    assert (nothing.count, nothing.points) == (0, [])
+    assert [one.name for one in stage.read(lambda conn: summaries(conn, job))] == ["loss", "lr"]
+
+
+def test_a_spike_survives_wherever_it_is_and_however_few_points_are_asked_for(stage: Stage) -> None:
+    job, worker = stage.running()
+    values = [math.sin(n / 300) for n in range(5000)]
+    high, low, nan = 17, 3071, 4999 - 2
+    values[high], values[low] = 1e6, -1e6
+    told(worker, [{"loss": value if n != nan else math.nan} for n, value in enumerate(values)])
+
+    for points in (10, 57, 500, 1000, 4999):
+        (one,) = drawn(stage, job, "loss", points=points)
+        xs, ys = xy(one)
+
+        assert points / 6 <= len(xs) <= points
+        assert not one.is_exact
+        assert xs == sorted(xs)
+        assert (xs[0], xs[-1]) == (1, 5000)
+        assert (ys[xs.index(high + 1)], ys[xs.index(low + 1)], ys[xs.index(nan + 1)]) == (1e6, -1e6, "NaN")
+        assert all(y == values[x - 1] for x, y in zip(xs, ys, strict=True) if y != "NaN"), "a point is made up"
+    (summary,) = stage.read(lambda conn: summaries(conn, job))
+    assert summary.least
+    assert summary.most
+    assert (summary.least.point[0], summary.least.point[3]) == (-1e6, low + 1)
+    assert (summary.most.point[0], summary.most.point[3]) == (1e6, high + 1)
+    assert (summary.count, summary.not_finite, summary.last.point[3]) == (5000, 1, 5000)
+
+
+def test_every_group_shows_its_least_and_its_most(stage: Stage) -> None:
+    job, worker = stage.running()
+    chance = random.Random(0)
+    values = [chance.gauss(0, 1) for _ in range(FAN**2 * 2 + FAN * 3 + 5)]
+    told(worker, [{"loss": value} for value in values])
+
+    xs, ys = xy(drawn(stage, job, "loss", points=200)[0])
+
+    # Between two that are shown nothing reaches beyond what is shown nearby: no dip or peak is lost.
+    share = len(values) / 99 + FAN
+    for first in range(0, len(values) - int(3 * share), int(share)):
+        near = [y for x, y in zip(xs, ys, strict=True) if first - share <= x <= first + 3 * share]
+        assert max(near) >= max(values[first : first + int(share)])
+        assert min(near) <= min(values[first : first + int(share)])
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, "NaN", "-Infinity"])
+def test_what_is_no_number_is_a_point_and_neither_least_nor_most(stage: Stage, odd: Any) -> None:
+    job, worker = stage.running()
+    told(worker, [{"loss": odd}, {"loss": 2}, {"loss": 10**400}, {"loss": 1e308}])
+
+    (one,) = drawn(stage, job, "loss")
+    (summary,) = stage.read(lambda conn: summaries(conn, job))
+
+    assert len(one.points) == 4
+    assert type(one.points[0][0]) is str
+    assert summary.not_finite == 2
+    assert summary.least
+    assert summary.most
+    assert (summary.least.point[0], summary.most.point[0]) == (2, 1e308)
+
+
+def test_steps_that_a_later_attempt_repeats_are_shown_as_it_saw_them(stage: Stage) -> None:
+    job, worker = stage.running(retry={"max_attempts": 5})
+    told(worker, [{"loss": 1.0, **({"eval": 1.0} if n % 50 == 0 else {})} for n in range(1, 3001)])
+    later = again(stage, job, worker)
+    told(later, [{"loss": 2.0} for _ in range(10)], first_step=2501)
+    (before,) = drawn(stage, job, "eval", points=5000)
+    told(later, [{"loss": 2.0, "eval": 2.0} for _ in range(790)], first_step=2511)
+
+    loss, evals = drawn(stage, job, "loss", "eval", points=5000)
+
+    assert [x for x, _ in zip(*xy(before), strict=True)] == list(range(50, 2501, 50))
+    assert xy(loss) == (list(range(1, 3301)), [1.0] * 2500 + [2.0] * 800)
+    assert (loss.count, loss.left_out, loss.attempts) == (3800, 500, [(1, 0), (2, 2500)])
+    assert xy(evals)[0] == [*range(50, 2501, 50), *range(2511, 3301)]
+    for points in (10, 100, 1000):
+        xs, ys = xy(drawn(stage, job, "loss", points=points)[0])
+        assert len(xs) <= points
+        assert all(y == (1.0 if x <= 2500 else 2.0) for x, y in zip(xs, ys, strict=True))
+    (everything,) = drawn(stage, job, "loss", points=5000, everything=True)
+    assert (len(everything.points), everything.left_out, everything.attempts) == (3800, 0, [(1, 0), (2, 3000)])
+
+
+def test_the_summary_says_that_a_later_attempt_went_another_way(stage: Stage) -> None:
+    job, worker = stage.running(retry={"max_attempts": 5})
+    told(worker, [{"loss": 10.0 - n} for n in range(8)])
+    later = again(stage, job, worker)
+    told(later, [{"loss": 20.0}], first_step=5)
+
+    (summary,) = stage.read(lambda conn: summaries(conn, job))
+
+    assert summary.least
+    assert summary.most
+    assert (summary.least.point[0], summary.least.attempt, summary.least.repeated) == (3.0, 1, True)
+    assert (summary.most.point[0], summary.most.attempt, summary.most.repeated) == (20.0, 2, False)
+    assert (summary.last.point[3], summary.last.attempt, summary.count) == (5, 2, 9)
+
+
+def test_an_attempt_that_begins_anew_repeats_all(stage: Stage) -> None:
+    job, worker = stage.running(retry={"max_attempts": 5})
+    told(worker, [{"loss": 1.0} for _ in range(100)])
+    later = again(stage, job, worker)
+    told(later, [{"loss": 2.0} for _ in range(3)])
+
+    (one,) = drawn(stage, job, "loss")
+
+    assert xy(one) == ([1, 2, 3], [2.0] * 3)
+    assert one.attempts == [(2, 0)]
+
+
+def test_an_event_that_comes_again_is_no_second_point(stage: Stage) -> None:
+    job, worker = stage.running()
+    told(worker, [{"loss": 1.0} for _ in range(40)])
+
+    worker.send()
+
+    assert drawn(stage, job, "loss")[0].count == 40
+
+
+def test_only_so_many_names_have_curves_and_only_names_that_one_can_say(stage: Stage) -> None:
+    job, worker = stage.running()
+    told(worker, [{f"n{n}": 1.0 for n in range(MAX_NAMES + 9)} | {"": 1, "a\0b": 1, "x" * 300: 1, "größe/ß": 1}])
+    told(worker, [{"größe/ß": 1, "n1": 2.0}])
+
+    found = {one.name: one.count for one in stage.read(lambda conn: summaries(conn, job))}
+
+    assert len(found) == MAX_NAMES
+    assert found["n1"] == 2
+    assert set(found) == {f"n{n}" for n in range(MAX_NAMES)}
+
+
+def test_points_of_times_and_of_no_step_stand_where_they_can(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.send(worker.write(Kind.EVAL, {"score": 1.0}), worker.write(Kind.EVAL, {"score": 2.0}, 7))
+
+    (one,) = drawn(stage, job, "score")
+
+    assert on_axis(one, "step")[:2] == ([7], [2.0])
+    assert on_axis(one, "time")[:2] == ([text_of(stage.now)] * 2, [1.0, 2.0])
+    assert on_axis(one, "epoch")[:2] == ([], [])
+
+
+def test_a_deleted_job_leaves_no_curve(stage: Stage) -> None:
+    job, worker = stage.running()
+    told(worker, [{"loss": 1.0} for _ in range(100)])
+    worker.finishes()
+    assert len(stage.read(lambda conn: conn.execute(curve_buckets.select()).all())) == 3
+
+    stage.write(lambda conn: delete(conn, "default", job, stage.now))
+
+    for table in (curves, curve_buckets):
+        assert stage.read(lambda conn: conn.execute(table.select()).all()) == []  # noqa: B023
+
+
+def test_several_levels_of_buckets_are_written_once_each(stage: Stage) -> None:
+    _, worker = stage.running()
+    told(worker, [{"loss": float(n)} for n in range(FAN**2 + FAN)])
+
+    rows = stage.read(lambda conn: conn.execute(curve_buckets.select().order_by("level", "place")).all())
+
+    assert [(row.level, row.place) for row in rows] == [(1, place) for place in range(FAN + 1)] + [(2, 0)]
+    assert all(a.reaches < b.reaches for a, b in pairwise(rows[: FAN + 1]))
