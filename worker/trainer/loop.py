@@ -6,7 +6,8 @@ import dataclasses
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from contract.errors import DatasetError
@@ -56,6 +57,17 @@ class Plan:
     def values(self) -> tuple[int, int, int, float, int, int, int]:
         return dataclasses.astuple(self)
 
+    def until(self, max_steps: int) -> Plan:
+        """Over the same data, for so many steps in all."""
+        samples = max_steps * self.step_samples
+        if self.epochs == sys.maxsize:
+            batches = self.batches_per_epoch // self.steps_per_epoch * max_steps
+            return replace(
+                self, steps_per_epoch=max_steps, examples=samples, samples=samples, batches_per_epoch=batches,
+                max_steps=max_steps,
+            )  # fmt: skip
+        return replace(self, epochs=math.ceil(max_steps / self.steps_per_epoch), samples=samples, max_steps=max_steps)
+
     def micro_batches(self, step: int, accumulate: int) -> int:
         """In optimizer step number `step` of an epoch."""
         if step < self.steps_per_epoch - 1:
@@ -63,13 +75,13 @@ class Plan:
         return self.batches_per_epoch - (self.steps_per_epoch - 1) * accumulate
 
 
-def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, rng: StoredRng | None) -> None:
-    """From where the state stands to the plan's end, or to where a callback stops it.
+def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: StoredRng | None) -> None:
+    """From where the state stands to the plan's end, which may move meanwhile, or to where a callback stops it.
 
     `rng` sets the generators back to where the checkpoint was made. It comes last, since everything before it may
     draw: in mid-epoch after the data has been opened, at an epoch's start before.
     """
-    loader = trainer.strategy.plain_loader(loader)
+    loader, plan = trainer.strategy.plain_loader(loader), trainer._plan
     first, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
     skip = done * trainer.args.gradient_accumulation_steps
     if plan.epochs == sys.maxsize:
@@ -78,8 +90,8 @@ def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, rng: Store
         done = 0
     if trainer.args.ignore_data_skip:
         skip = done = 0
-    for epoch in range(first, plan.epochs):
-        if trainer.state.global_step >= plan.max_steps:
+    for epoch in count(first):
+        if epoch >= trainer._plan.epochs or trainer.state.global_step >= trainer._plan.max_steps:
             break
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
         trainer._epoch = Epoch(
@@ -90,7 +102,7 @@ def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, rng: Store
             places=rng.places if rng else None,
             restore=rng.restore if rng else None,
         )
-        _run_epoch(trainer, plan, step, epoch, done, skip, trainer.strategy.epoch(trainer._epoch, loader))
+        _run_epoch(trainer, step, epoch, done, skip, trainer.strategy.epoch(trainer._epoch, loader))
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         log_evaluate_save(trainer)
         trainer._epoch, done, skip, rng = None, 0, 0, None
@@ -98,12 +110,13 @@ def run_epochs(trainer: Trainer, plan: Plan, step: Step, loader: Any, rng: Store
             break
 
 
-def _run_epoch(
-    trainer: Trainer, plan: Plan, step: Step, epoch: int, done: int, batch: int, batches: Iterator[Any]
-) -> None:
+def _run_epoch(trainer: Trainer, step: Step, epoch: int, done: int, batch: int, batches: Iterator[Any]) -> None:
     args, state, events = trainer.args, trainer.state, trainer.callback_handler
     accumulate, device = args.gradient_accumulation_steps, trainer.strategy.device
-    for number in range(done, plan.steps_per_epoch):
+    for number in count(done):
+        plan = trainer._plan
+        if number >= plan.steps_per_epoch:
+            break
         window, items = trainer.get_batch_samples(batches, plan.micro_batches(number, accumulate), device)
         if not window:
             trainer.control.should_training_stop |= batch == 0

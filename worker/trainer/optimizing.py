@@ -65,6 +65,12 @@ class Optimizing(Parts):
         wanted = dict(self.model.named_parameters())[param] if isinstance(param, str) else param
         return next((group for group in groups if any(each is wanted for each in group["params"])), None)
 
+    @property
+    def optimizer_by_name(self) -> dict[str, Optimizer]:
+        """Of several optimizers, each; empty where there is one."""
+        plain = self.strategy.plain_optimizer(self.optimizer)
+        return plain.by_name if isinstance(plain, NamedOptimizers) else {}
+
     def _get_learning_rate(self) -> float:
         return float(self._the_optimizer().param_groups[0]["lr"])
 

@@ -17,8 +17,10 @@ from worker.trainer.state import TrainerControl, TrainerState
 if TYPE_CHECKING:
     from worker.trainer.data import Epoch
     from worker.trainer.hub import Push
+    from worker.trainer.loop import Plan
     from worker.trainer.losses import LabelSmoother
     from worker.trainer.metrics import Metric
+    from worker.trainer.named import NamedOptimizer
     from worker.trainer.saving import SaveFailed
     from worker.trainer.step import Step
     from worker.trainer.strategies.single import Single
@@ -58,6 +60,8 @@ class Parts:
 
     optimizer: Any
     lr_scheduler: Any
+    named_optimizers: list[NamedOptimizer]
+    """What each of several was asked to be; empty where there is one."""
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
     made_schedule: bool
     """The schedule is ours: another `train()` makes another."""
@@ -85,6 +89,7 @@ class Parts:
     _ignore_keys_for_eval: list[str] | None
     _eval_loaders: dict[str | None, tuple[Any, Any]]
     """Of our own evaluation sets, with the set that each was made for, where their processes persist."""
+    _plan: Plan
     _step: Step
     _epoch: Epoch | None
     _last_batches: tuple[int, int, int]

@@ -102,8 +102,9 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
         self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, optimizer_cls_and_kwargs
         named = all_named(optimizers)
+        self.named_optimizers = list(named or ())
         if named is not None:
-            self.optimizer_cls_and_kwargs = NamedOptimizers.factory(named, self.args.max_grad_norm), {}
+            self.optimizer_cls_and_kwargs = NamedOptimizers.factory(self.named_optimizers, self.args.max_grad_norm), {}
         else:
             self.optimizer, self.lr_scheduler = optimizers
         self.made_schedule = False
@@ -197,7 +198,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         self._memory.start()
         folder = saving.find(self, resume_from)
         loader = self.get_train_dataloader()
-        plan = Plan(*self.set_initial_training_values(args, loader))
+        plan = self._plan = Plan(*self.set_initial_training_values(args, loader))
         self.state = self._new_state(plan, folder)
         self.strategy.peers.first(lambda: rehearse_saving(self, resumes=folder is not None))
         self._prepare(plan.max_steps, loader, folder)
@@ -214,8 +215,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
                 self._evaluate(None, self._ignore_keys_for_eval, skip_scheduler=True)
             # A part may have been loaded for inference, as pretrained ones are, in a whole that was not.
             self._step.to_training()
-            run_epochs(self, plan, self._step, loader, rng)
-            output = self._finish(plan)
+            run_epochs(self, self._step, loader, rng)
+            output = self._finish(self._plan)
         except BaseException as error:
             self._let_save_finish()
             self._end_after(error)

@@ -98,6 +98,10 @@ class NamedOptimizers(Optimizer):
         return lambda: lambda model: cls(model, specs, max_grad_norm)
 
     @property
+    def by_name(self) -> dict[str, Optimizer]:
+        return {each.spec.id: each.optimizer for each in self._all}
+
+    @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         return [group for each in self._all for group in each.optimizer.param_groups]
 

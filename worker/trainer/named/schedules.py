@@ -20,6 +20,10 @@ class NamedSchedules:
         self._all = dict(made)
         self._epochs = 0
 
+    def of(self, name: str) -> Any:
+        """The schedule of one optimizer; None where it has none."""
+        return self._all[name][1] if name in self._all else None
+
     def step(self) -> None:
         """After an optimizer step of the run: moves those whose optimizer has just stepped."""
         for spec, schedule in self._all.values():

@@ -99,7 +99,7 @@ def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
 def make_schedule(spec: NamedOptimizer, optimizer: Optimizer, num_training_steps: int) -> Any:
     name = str(spec.schedule)
     if callable(spec.schedule):
-        made = spec.schedule(optimizer, **_length(spec, num_training_steps), **spec.schedule_args)
+        made = spec.schedule(optimizer, **length_of(spec, num_training_steps), **spec.schedule_args)
     elif name in set(SchedulerType):
         args, steps = dict(spec.schedule_args), num_training_steps // spec.every
         made = schedules.get_scheduler(name, optimizer, args.pop("num_warmup_steps", 0), steps, args)
@@ -114,7 +114,7 @@ def make_schedule(spec: NamedOptimizer, optimizer: Optimizer, num_training_steps
     return made
 
 
-def _length(spec: NamedOptimizer, num_training_steps: int) -> dict[str, int]:
+def length_of(spec: NamedOptimizer, num_training_steps: int) -> dict[str, int]:
     """What a function of the optimizer has to know of the run, where it wants to know it."""
     takes: Mapping[str, Any] = inspect.signature(spec.schedule).parameters if callable(spec.schedule) else {}
     if "num_training_steps" not in takes or "num_training_steps" in spec.schedule_args:

@@ -1,0 +1,194 @@
+"""A run that is changed while it runs goes on as one that was asked for so, to the last bit, also over a resume."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.leaves.test_named_optimizers import AUX, MAIN, Codec
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.changing import Changed, begin_with, change
+from worker.trainer.named import NamedOptimizer
+from worker.trainer.testing import Events, Print, StopAt, fingerprint
+from worker.trainer.trainer import Trainer, set_seed
+
+
+class ChangeAt(TrainerCallback):
+    def __init__(self, step: int, **wanted: Any) -> None:
+        self.step, self.wanted, self.trainer, self.came = step, wanted, None, Changed()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            self.came = change(self.trainer, self.wanted)  # type: ignore[arg-type]
+
+
+def a_trainer(folder: Path, *callbacks: TrainerCallback, **arguments: Any) -> Trainer:
+    values: dict[str, Any] = {
+        "max_steps": 14, "per_device_train_batch_size": 8, "learning_rate": 1e-2, "warmup_steps": 3,
+        "logging_steps": 1, "save_steps": 5, "disable_tqdm": True, **arguments,
+    }  # fmt: skip
+    set_seed(7)
+    trainer = Trainer(
+        toy.mlp(hidden=8, dropout=0.2),
+        TrainingArguments(str(folder), **values),
+        train_dataset=toy.regression(n=50),
+        eval_dataset=toy.regression(n=16, seed=1),
+        callbacks=list(callbacks),
+    )
+    for each in callbacks:
+        if isinstance(each, ChangeAt):
+            each.trainer = trainer  # type: ignore[assignment]
+    return trainer
+
+
+def run(folder: Path, *callbacks: TrainerCallback, resume: Any = None, **arguments: Any) -> tuple[Print, Trainer]:
+    events = Events()
+    trainer = a_trainer(folder, events, *callbacks, **arguments)
+    trainer.train(resume_from_checkpoint=resume)
+    return fingerprint(trainer, events.losses), trainer
+
+
+SCHEDULES: list[dict[str, Any]] = [
+    {"lr_scheduler_type": "linear"},
+    {"lr_scheduler_type": "constant"},
+    {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 1e-4}},
+    {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-3}},
+    {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 4}, "warmup_steps": 0.2},
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: each["lr_scheduler_type"])
+def test_a_changed_rate_and_end_hold_on_over_a_resume(tmp_path: Path, schedule: dict[str, Any]) -> None:
+    """From a checkpoint before the change, where it comes again at its step, and from one after it."""
+    wanted = {"learning_rate": 4e-3, "max_steps": 18}
+    whole, trainer = run(tmp_path, ChangeAt(7, **wanted), **schedule)
+    assert (trainer.state.global_step, len(whole.losses)) == (18, 18)
+
+    before, _ = run(tmp_path, ChangeAt(7, **wanted), resume=tmp_path / "checkpoint-5", **schedule)
+    after, _ = run(tmp_path, resume=tmp_path / "checkpoint-10", **{**schedule, **wanted})
+
+    assert before == Print(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
+    assert after == Print(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
+
+
+def test_the_rate_is_the_one_from_which_the_schedule_starts(tmp_path: Path) -> None:
+    changing = ChangeAt(7, learning_rate=1e-3)
+
+    _, trainer = run(tmp_path, changing, warmup_steps=0)
+
+    rates = {each["step"]: each["learning_rate"] for each in trainer.state.log_history if "loss" in each}
+    assert rates[7] == pytest.approx(1e-2 * 8 / 14)
+    assert rates[8] == pytest.approx(1e-3 * 7 / 14)
+    assert changing.came == Changed({"learning_rate": (1e-2, 1e-3)})
+
+
+def test_a_run_may_end_sooner_or_epochs_later(tmp_path: Path) -> None:
+    _, sooner = run(tmp_path / "sooner", ChangeAt(4, max_steps=6))
+    _, later = run(tmp_path / "later", ChangeAt(4, max_steps=30), max_steps=-1, num_train_epochs=1)
+
+    assert sooner.state.global_step == 6
+    assert (later.state.global_step, later.state.num_train_epochs) == (30, 5)
+    assert later.state.epoch == pytest.approx(30 / 7)
+
+
+def test_cadences_count_from_the_next_step(tmp_path: Path) -> None:
+    changing = ChangeAt(4, logging_steps=3, eval_steps=0.5, save_steps=100)
+
+    _, trainer = run(tmp_path, changing, eval_strategy="steps", eval_steps=2)
+
+    logged = [each["step"] for each in trainer.state.log_history if "loss" in each]
+    evaluated = [each["step"] for each in trainer.state.log_history if "eval_loss" in each]
+    # A change comes after that step has decided what it does.
+    assert logged == [1, 2, 3, 4, 6, 9, 12]
+    assert evaluated == [2, 4, 7, 14]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-14"]
+
+
+@pytest.mark.parametrize(("arguments", "wanted", "why"), [
+    ({}, {"max_steps": 7}, "step 7 is reached already: the least is 8"),
+    ({}, {"eval_steps": 7}, "eval_strategy is 'no': nobody counts eval_steps"),
+    ({}, {"seed": 7}, "seed cannot change while it trains; learning_rate, max_steps, "),
+    ({}, {"learning_rate": {"main": 1.0}}, "there is one optimizer"),
+    ({"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}, {"learning_rate": 1.0},
+     "reduce_lr_on_plateau moves the rate by what evaluations find"),
+])  # fmt: skip
+def test_what_cannot_change_says_why_and_stays(
+    tmp_path: Path, arguments: dict[str, Any], wanted: dict[str, Any], why: str
+) -> None:
+    changing = ChangeAt(7, **wanted)
+    quiet, _ = run(tmp_path, **arguments)
+
+    told, _ = run(tmp_path, changing, **arguments)
+
+    [said] = changing.came.refused.values()
+    assert said.startswith(why)
+    assert changing.came.values == {}
+    assert told == quiet
+
+
+def test_a_rate_that_is_the_script_s_own_is_left_to_it(tmp_path: Path) -> None:
+    import torch
+
+    changing = ChangeAt(3, learning_rate=1.0, max_steps=20)
+    trainer = a_trainer(tmp_path, changing)
+    own = torch.optim.SGD(trainer.model.parameters(), lr=0.5)
+    trainer.optimizer, trainer.lr_scheduler = own, torch.optim.lr_scheduler.StepLR(own, 5)
+
+    trainer.train()
+
+    assert changing.came.refused == {
+        "learning_rate": "its schedule, StepLR, is not made from the arguments",
+        "max_steps": "its schedule, StepLR, may end where the run was to end",
+    }
+
+
+AUX_COSINE = NamedOptimizer("aux", AUX.params, "adam", {"lr": 5e-2}, loss="aux_loss", schedule="polynomial")
+
+
+def codec(folder: Path, *callbacks: TrainerCallback, aux: NamedOptimizer = AUX_COSINE) -> Trainer:
+    set_seed(7)
+    data = [{"x": toy.regression(n=40)[at]["x"][:6]} for at in range(40)]
+    arguments = TrainingArguments(
+        str(folder), max_steps=10, per_device_train_batch_size=4, save_steps=5, logging_steps=1, disable_tqdm=True
+    )
+    trainer = Trainer(Codec(), arguments, train_dataset=data, optimizers=[MAIN, aux], callbacks=list(callbacks))
+    for each in callbacks:
+        if isinstance(each, ChangeAt):
+            each.trainer = trainer  # type: ignore[assignment]
+    return trainer
+
+
+def test_one_of_several_optimizers_changes_its_rate_and_keeps_it_over_a_resume(tmp_path: Path) -> None:
+    changing = ChangeAt(4, learning_rate={"aux": 1e-2}, max_steps=12)
+    whole = codec(tmp_path, changing)
+    whole.train()
+
+    after = codec(tmp_path)
+    begin_with(after, changing.wanted)
+    after.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
+
+    assert changing.came.values["learning_rate"] == ({"main": 1e-2, "aux": 5e-2}, {"aux": 1e-2})
+    assert fingerprint(whole, []) == fingerprint(after, [])
+    assert [each["main_learning_rate"] for each in whole.state.log_history[3:5]] == pytest.approx(
+        [1e-2, 9.7e-3], rel=0.1
+    )
+
+
+def test_which_of_several_optimizers_has_to_be_said(tmp_path: Path) -> None:
+    numbers = itertools.count(1)
+    wishes = [1.0, {"axu": 1.0}, {"main": 1.0, "aux": 1.0}]
+    asked = [ChangeAt(next(numbers), learning_rate=wish) for wish in wishes]
+    trainer = codec(tmp_path, *asked, StopAt(4), aux=AUX)
+
+    trainer.train()
+
+    assert [each.came.refused["learning_rate"] for each in asked] == [
+        "there are 2 optimizers, main, aux: say whose, as in {'main': 1.0}",
+        "there is no optimizer 'axu'; did you mean 'aux'?",
+        "the schedule of optimizer 'aux', StepLR, has rates of its own",
+    ]
