@@ -107,10 +107,12 @@ def free_port() -> int:
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """A preexec_fn: should pytest itself be killed, what it started goes too."""
+    """A preexec_fn: should pytest itself be killed, what it started goes too. And Ctrl-C means something to it, also
+    where a shell runs pytest behind itself with SIGINT ignored."""
 
     def arrange() -> None:
         _libc.prctl(1, int(how), 0, 0, 0)  # PR_SET_PDEATHSIG
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     return arrange
 

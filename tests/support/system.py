@@ -23,6 +23,9 @@ JSON = dict[str, Any]
 
 SETTLED = {"succeeded", "failed", "cancelled", "paused"}
 
+LEISURE = 0.1
+"""Between two looks at what takes seconds and then stays: each costs both sides some milliseconds of CPU."""
+
 # Short enough that a lost worker is noticed within a test, long enough for a busy machine with two cores.
 SHORT = {
     "FOOTPLATE_LEASE_SECONDS": "4",
@@ -105,7 +108,9 @@ class System:
             **environment,
         )
         if wait:
-            node.until(lambda: self.node_is_up(number), within=at_ease(60), what=f"node {number} takes work")
+            node.until(
+                lambda: self.node_is_up(number), within=at_ease(60), what=f"node {number} takes work", every=LEISURE
+            )
         return node
 
     def start(self, *, slots: int = 1) -> System:
@@ -188,13 +193,19 @@ class System:
         return self.job(job)
 
     def until_settled(self, job: str, within: float = 90) -> JSON:
-        return self.until_state(job, *SETTLED, within=within)
+        self.until(lambda: self.state(job) in SETTLED, within=within, what="the job is settled", job=job, every=LEISURE)
+        return self.job(job)
 
     def until_step(self, job: str, step: int, within: float = 60) -> None:
         """Until SQL has a log of this step."""
 
+        seen = 0
+
         def reached() -> bool:
-            return any((row.get("step") or 0) >= step for row in self.metrics(job))
+            nonlocal seen
+            rows = self.metrics(job, after=seen)
+            seen = rows[-1]["no"] if rows else seen
+            return any((row.get("step") or 0) >= step for row in rows)
 
         self.until(reached, within=within, what=f"the job logs step {step}", job=job)
 
@@ -204,8 +215,8 @@ class System:
 
         self.until(committed, within=within, what=f"the job has a checkpoint of step {step} or later", job=job)
 
-    def metrics(self, job: str) -> list[JSON]:
-        return list(self.get(f"/jobs/{job}/metrics", limit=10_000)["data"])
+    def metrics(self, job: str, after: int = 0) -> list[JSON]:
+        return list(self.get(f"/jobs/{job}/metrics", limit=10_000, after=after)["data"])
 
     def events(self, job: str) -> list[JSON]:
         """Its whole history, page by page."""
