@@ -1,4 +1,5 @@
-"""Writes the pages that are made from the code: settings, lifecycle, events, metrics, parity. `make fix` runs it.
+"""Writes the pages that are made from the code: settings, lifecycle, events, metrics, parity, and how the API describes
+itself. `make fix` runs it.
 
 A field's meaning stands under the field, a state's life under the state; here they become pages, and a test holds the
 pages to the code.
@@ -26,6 +27,8 @@ from contract.arguments.notyet import CHOICES_NOT_YET
 from contract.components import GROUPS
 from contract.settings import Settings, variable
 from footplate.sdk.settings import ClientSettings
+from service.api.description import describe as describe_api
+from service.app import routes
 from service.counts import Counts, prometheus_name
 from service.prometheus import Meters
 from service.settings import ServiceSettings
@@ -45,6 +48,7 @@ def pages() -> dict[str, str]:
         "parity.md": parity_page(),
         "metrics.md": metrics_page(),
         "components.md": components_page(),
+        "openapi.json": json.dumps(describe_api(routes()), indent=1, ensure_ascii=False) + "\n",
     }
 
 

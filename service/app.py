@@ -45,17 +45,23 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 
 def create_app(services: Services) -> ASGIApp:
     """Everything but the server."""
+    app = routes()
+    app.state.services = services
+    problems.install(app)
+    app.router.default = problems.nothing_here
+    return Guard(app, services)
+
+
+def routes() -> FastAPI:
+    """All of them and nothing behind them, which is enough to describe them."""
     app = FastAPI(
         title="Footplate", version="0.1.0", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
-    app.state.services = services
-    problems.install(app)
     # The busiest first: routes are tried in order.
     for part in (jobs, verbs, history, stream, listing, outputs, bundles, nodes, keys, system, openapi, browsing):
         # As they are: a router that is included is matched through a second one, at twice the cost.
         app.router.routes.extend(part.router.routes)
-    app.router.default = problems.nothing_here
-    return Guard(app, services)
+    return app
 
 
 class Guard:

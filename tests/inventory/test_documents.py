@@ -28,7 +28,10 @@ def test_the_pages_that_are_made_from_code_are_what_the_code_says_now() -> None:
     made = runpy.run_path(str(REPOSITORY / "docs/generate.py"))["pages"]()
 
     for name, text in made.items():
-        assert (REPOSITORY / "docs" / name).read_text() == text, f"docs/{name} is out of date: run `make fix`"
+        assert (REPOSITORY / "docs" / name).read_text() == text, (
+            f"docs/{name} is out of date: run `PYTHONPATH=. .venv/bin/python docs/generate.py`, or `make fix`, "
+            "and commit what it changes"
+        )
 
 
 def test_the_readme_lists_every_folder_of_the_tree_with_its_purpose() -> None:

@@ -1,0 +1,188 @@
+"""Examples for the API's description, made from the shapes themselves: a shape that is added has one at once.
+
+A schema's own example wins, then what its field is called, then what a value of its type looks like.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+JOB = "job_019a9d0c5f7e7c6d8a53e0a1b2c3d4e5"
+NODE = "node_019a9d0b11c27b0f9c3e5d6f7a8b9c0d"
+REQUEST_ID = "req_019a9d0c-6a10-7b3c-8d4e-5f60718293a4"
+SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+KEY = "key_019a9d0d0a1b7c2d8e3f4a5b6c7d8e9f"
+MOMENT = "2026-01-01T12:00:00.000Z"
+
+OF_PARAMETERS: Json = {
+    "job": JOB,
+    "node": NODE,
+    "key": KEY,
+    "sha256": SHA256,
+    "path": "model.safetensors",
+    "state": "queued,running",
+    "tag": "demo",
+    "name": "first steps",
+    "kinds": "log,eval",
+    "Idempotency-Key": "sst2-on-monday",
+    "If-Match": '"3"',
+}
+
+BY_SCHEMA: dict[tuple[str, str], Any] = {
+    ("Job", "id"): JOB,
+    ("Job", "name"): "first steps",
+    ("Job", "metrics"): {"loss": 0.0312, "learning_rate": 0.0004},
+    ("Job", "message"): None,
+    ("Job", "result"): None,
+    ("Job", "error"): None,
+    ("Job", "finished_at"): None,
+    ("Job", "actions"): ["pause", "cancel"],
+    ("Job", "reason"): "training",
+    ("Job", "nodes"): ["node-1"],
+    ("AttemptNode", "id"): NODE,
+    ("Node", "id"): NODE,
+    ("Node", "message"): None,
+    ("Node", "refused"): None,
+    ("Node", "versions"): {"footplate": "0.1.0", "torch": "2.13.0"},
+    ("Node", "actions"): ["drain"],
+    ("Attempt", "reason"): "node_lost",
+    ("Attempt", "ending"): "lost",
+    ("Attempt", "error"): None,
+    ("Attempt", "result"): None,
+    ("Checkpoint", "status"): "committed",
+    ("Key", "name"): "the vision team",
+    ("CreatedKey", "name"): "the vision team",
+    ("CreatedKey", "key"): "fpk_3f9a1c77_" + "0" * 64,
+    ("CreatedKey", "id"): KEY,
+    ("Key", "id"): KEY,
+    ("Health", "status"): "degraded",
+    ("Health", "degraded"): ["nodes"],
+    ("Health", "details"): {"nodes": "no node takes work: start one with python -m worker"},
+    ("Placement", "reason"): "placed",
+    ("Placement", "message"): "would start now on node-1",
+    ("Placement", "waits"): False,
+    ("Validation", "spec"): {"model": {"use": "toy/mlp", "args": {}}, "project": "default"},
+    ("Amendment", "name"): "first steps",
+    ("NewKey", "name"): "the vision team",
+    ("Resume", "resources"): {"pool": "large"},
+    ("Resume", "num_train_epochs"): 5.0,
+    ("Bundle", "unpacked_bytes"): 40_960,
+    ("BundleFile", "path"): "my_code.py",
+}
+"""Where a field's name alone says too little: by the schema that it is in."""
+
+BY_NAME: Json = {
+    "job": JOB,
+    "jobs": [JOB],
+    "id": "checkpoint-100",
+    "project": "default",
+    "name": "node-1",
+    "node": "node-1",
+    "tags": ["demo"],
+    "metadata": {"team": "vision"},
+    "state": "running",
+    "kind": "log",
+    "at": MOMENT,
+    "source": 0,
+    "rank": 0,
+    "gpus": [],
+    "catalogue_hash": SHA256,
+    "steps": 500,
+    "parameters": 4_161,
+    "expires_in_s": 30,
+    "data": {"loss": 0.0312},
+    "step": 100,
+    "max_steps": 500,
+    "epoch": 1.5,
+    "eta_s": 41.5,
+    "attempt": 1,
+    "no": 42,
+    "seq": 40,
+    "last": 42,
+    "last_no": 42,
+    "version": 3,
+    "priority": 5,
+    "bytes": 10_240,
+    "slots": 1,
+    "pool": "default",
+    "sha256": SHA256,
+    "manifest_sha256": SHA256,
+    "path": "model.safetensors",
+    "metrics": {"eval_loss": 0.029},
+    "prefix": "fpk_3f9a1c77",
+    "scopes": ["read", "submit"],
+    "created_by": None,
+    "next_cursor": None,
+    "pointer": "/training/learning_rat",
+    "ticket": "0" * 64,
+    "message": "a sentence",
+    "time_limit": "4h",
+    "expires_in": "90d",
+}
+
+
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict,
+    "null": type(None),
+}  # fmt: skip
+
+
+def example_of(schema: Json, schemas: Json, name: str = "", inside: str = "") -> Any:
+    """A value that the schema allows and that a reader can learn from."""
+    if "$ref" in schema:
+        title = schema["$ref"].rpartition("/")[2]
+        return example_of(schemas[title], schemas, name, title)
+    if schema.get("examples"):
+        return schema["examples"][0]
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return example_of(options[0], schemas, name, inside)
+    if schema.get("type") == "object" or "properties" in schema:
+        return _object(schema, schemas, inside or schema.get("title", ""))
+    if schema.get("type") == "array":
+        return [example_of(schema.get("items", {}), schemas, name, inside)]
+    return _scalar(schema, name)
+
+
+def _object(schema: Json, schemas: Json, title: str) -> Json:
+    found = {}
+    for name, field in schema.get("properties", {}).items():
+        if (title, name) in BY_SCHEMA:
+            found[name] = BY_SCHEMA[title, name]
+        elif name in BY_NAME and _fits(BY_NAME[name], field, schemas):
+            found[name] = BY_NAME[name]
+        else:
+            found[name] = example_of(field, schemas, name)
+    return found
+
+
+def _fits(value: Any, schema: Json, schemas: Json) -> bool:
+    """As far as it takes to tell two fields of one name apart."""
+    if "$ref" in schema:
+        return _fits(value, schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return any(_fits(value, option, schemas) for option in options)
+    if "enum" in schema or "const" in schema:
+        return value in schema.get("enum", [schema.get("const")])
+    if "properties" in schema:
+        return False
+    if isinstance(value, list) and "items" in schema:
+        return all(_fits(one, schema["items"], schemas) for one in value)
+    return "type" not in schema or isinstance(value, TYPES[schema["type"]])
+
+
+def _scalar(schema: Json, name: str) -> Any:
+    if "default" in schema:
+        return schema["default"]
+    if name.endswith("_at"):
+        return MOMENT
+    if schema.get("type") == "integer":
+        return max(1, schema.get("minimum", 1))
+    if schema.get("type") == "number":
+        return max(1.0, schema.get("minimum", 1.0))
+    if schema.get("type") == "boolean":
+        return True
+    return name or "text"

@@ -1,0 +1,90 @@
+"""What /openapi.json says of each route, whoever added it: all of its answers, with examples that are right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jsonschema_rs
+import pytest
+
+from service.api.description import describe
+from service.app import routes
+from service.auth import is_open
+from service.problems import MEDIA_TYPE
+
+Json = dict[str, Any]
+DOCUMENT: Json = describe(routes())
+
+
+class Operation(NamedTuple):
+    method: str
+    path: str
+    told: Json
+
+    def __str__(self) -> str:
+        return f"{self.method.upper()} {self.path}"
+
+
+OPERATIONS = [
+    Operation(method, path, told) for path, methods in DOCUMENT["paths"].items() for method, told in methods.items()
+]
+
+
+def followed(answer: Json) -> Json:
+    """Itself, or what it refers to."""
+    reference = answer.get("$ref", "")
+    return DOCUMENT["components"]["responses"][reference.rpartition("/")[2]] if reference else answer
+
+
+def contents(operation: Operation) -> Iterator[tuple[str, Json]]:
+    """Every body that is asked or answered, with where it stands."""
+    told = operation.told
+    for where, part in (("the body", told.get("requestBody", {})), *told["responses"].items()):
+        for media_type, content in followed(part).get("content", {}).items():
+            yield f"{operation}, {where}, {media_type}", content
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+def test_each_answer_is_described(operation: Operation) -> None:
+    answers = operation.told["responses"]
+
+    assert "default" not in answers, "a word for everything says nothing"
+    assert any(status.startswith("2") for status in answers)
+    assert {"422", "500"} <= set(answers)
+    assert is_open(operation.path) or {"401", "403", "429", "503"} <= set(answers)
+    for status, answer in answers.items():
+        if status >= "400" and (operation.path, status) != ("/readyz", "503"):
+            assert MEDIA_TYPE in followed(answer)["content"], f"{status} is a problem like any other"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+def test_each_has_a_name_a_line_and_a_chapter(operation: Operation) -> None:
+    assert operation.told["operationId"].isidentifier(), "clients are generated from it"
+    assert operation.told["summary"]
+    assert operation.told["tags"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+def test_each_example_is_one_that_its_schema_allows(operation: Operation) -> None:
+    parameters = [(f"{operation}, {one['name']}", one) for one in operation.told.get("parameters", ())]
+    for where, told in [*contents(operation), *parameters]:
+        assert "json" not in where or told["schema"] == {"type": "object"} or "example" in told, f"{where} has none"
+        if "example" in told:
+            schema = {**told["schema"], "components": DOCUMENT["components"]}
+            wrong = [str(error) for error in jsonschema_rs.validator_for(schema).iter_errors(told["example"])]
+            assert not wrong, f"{where}: say another in service/api/examples.py"
+
+
+def test_what_is_made_leads_to_all_that_can_be_done_with_it() -> None:
+    made = DOCUMENT["paths"]["/jobs"]["post"]["responses"]["201"]["links"]
+    about_a_job = {one.told["operationId"] for one in OPERATIONS if one.path.startswith("/jobs/{job}")}
+
+    assert set(made) == about_a_job
+    assert made["cancel_job"]["parameters"] == {"job": "$response.body#/id"}
+
+
+def test_a_parameter_that_may_be_left_out_is_not_null_instead() -> None:
+    for operation in OPERATIONS:
+        for one in operation.told.get("parameters", ()):
+            assert {"type": "null"} not in one["schema"].get("anyOf", ()), f"{operation}, {one['name']}"
