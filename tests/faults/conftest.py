@@ -6,6 +6,8 @@
 runs on both databases as it stands, and once more with that protection switched off (tests/faults/off): there it must
 fail with an AssertionError that matches `red`. A story that several protections carry has a mark for each.
 `without=None` needs a word why: `because="..."`.
+
+What says nothing new on a second database is left to `make soak` there: controls, and the faults of a node.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import System
 
 PROTECTED, CONTROL = "protected", "control"
+OF_A_NODE = {"test_workers", "test_training", "test_checkpoints", "test_journal"}
+"""What these break is on a node, and SQL sees the statements of every other story."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -41,10 +45,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A control shows that the injection bites, on any database alike: `make soak` runs those of the other one."""
     for item in items:
-        call = getattr(item, "callspec", None)
-        if call and call.params.get("protection_off") and call.params.get("database_url") == "postgres":
+        params = call.params if (call := getattr(item, "callspec", None)) else {}
+        if params.get("database_url") == "postgres" and (params.get("protection_off") or item.path.stem in OF_A_NODE):
             item.add_marker(pytest.mark.soak)
 
 

@@ -23,8 +23,9 @@ JSON = dict[str, Any]
 
 SETTLED = {"succeeded", "failed", "cancelled", "paused"}
 
-LEISURE = 0.1
-"""Between two looks at what takes seconds and then stays: each costs both sides some milliseconds of CPU."""
+GLANCE, LEISURE = 0.05, 0.2
+"""Seconds between two looks at a job, and at what takes seconds and then stays: each look costs both sides some
+milliseconds of CPU, and many tests share two."""
 
 # Short enough that a lost worker is noticed within a test, long enough for a busy machine with two cores.
 SHORT = {
@@ -184,7 +185,7 @@ class System:
     def until(self, predicate: Callable[[], Any], *, within: float, what: str, job: str, **more: Any) -> None:
         """Waits for a moment of a job; when it is late, says how the job stands, and shows every log."""
         try:
-            self.processes.until(predicate, within=within, what=what, **more)
+            self.processes.until(predicate, within=within, what=what, **{"every": GLANCE, **more})
         except AssertionError as late:
             raise AssertionError(f"{late}\n--- the job ---\n{json.dumps(self.job(job), indent=1)[:3000]}") from None
 

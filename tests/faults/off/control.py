@@ -30,13 +30,13 @@ def answer_first(jobs: ModuleType) -> None:
     async def create_job(request: Any) -> Any:
         services = jobs.services_of(request)
         raw = await jobs.read_body(request)
-        spec = jobs.accept(services, raw)
+        spec = jobs.accept(services, jobs.read_json(raw))
         now, job_id = jobs.now_ms(), jobs.new_job_id()
         words = {"project": spec.project, "spec": spec, "spec_json": spec.model_dump_json(), "now": now}
-        write = partial(jobs.submit, **words, job_id=job_id, idempotency=jobs._idempotency(request, raw))
+        write = partial(jobs.submit, **words, job_id=job_id, idempotency=jobs.idempotency(request, raw))
         asyncio.get_running_loop().call_later(0.5, lambda: asyncio.ensure_future(services.db.write(write)))
-        row = _new_job(spec.project, spec, words["spec_json"], now, job_id)
-        return jobs._created(Submitted(row, replayed=False, response=None), services)
+        row = _new_job(spec.project, spec, words["spec_json"], now, job_id, last_no=1)
+        return jobs.created(Submitted(row, replayed=False, response=None), services, 201, jobs.job_json(row))
 
     jobs.create_job = create_job
 
@@ -48,4 +48,4 @@ def take_no_keys(submit: ModuleType) -> None:
 
 @switch("a reader's cursor", module="service.api.stream")
 def read_from_the_start(stream: ModuleType) -> None:
-    stream._number = lambda text, name, default: default if name == "max_hz" else 0
+    stream.read_number = lambda text, name, default: default if name == "max_hz" else 0
