@@ -140,7 +140,7 @@ def test_a_schema_that_goes_away_under_a_service_is_told_and_waited_for(system: 
     visitor.must_have_all()
 
 
-# Without it a connection that has all it needs in its cache may also go on as if nothing had happened, and nobody is told.
+# Without it a connection that has all it needs in its cache may go on as if nothing were wrong, and nobody is told.
 @pytest.mark.fault(
     9,
     without="a driver's error means that SQL is away",
