@@ -20,7 +20,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from contract.errors import FootplateError, Unavailable
 from contract.ids import new_job_id, uuid7
 from service import problems
-from service.api import browsing, bundles, history, jobs, keys, listing, nodes, openapi, outputs, stream, system, verbs
+from service.api import (
+    browsing,
+    bundles,
+    curves,
+    history,
+    jobs,
+    keys,
+    listing,
+    logs,
+    nodes,
+    openapi,
+    outputs,
+    queue,
+    stream,
+    system,
+    verbs,
+)
 from service.auth import Credentials, ForeignPage, subprotocol_of
 from service.callers import CALLER, READS, SUBMITS
 from service.deps import Services
@@ -58,7 +74,23 @@ def routes() -> FastAPI:
         title="Footplate", version="0.1.0", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
     # The busiest first: routes are tried in order.
-    for part in (jobs, verbs, history, stream, listing, outputs, bundles, nodes, keys, system, openapi, browsing):
+    for part in (
+        jobs,
+        verbs,
+        history,
+        curves,
+        logs,
+        stream,
+        listing,
+        outputs,
+        bundles,
+        nodes,
+        queue,
+        keys,
+        system,
+        openapi,
+        browsing,
+    ):
         # As they are: a router that is included is matched through a second one, at twice the cost.
         app.router.routes.extend(part.router.routes)
     return app

@@ -108,6 +108,75 @@ class MetricList(Shape):
     last: int
 
 
+class SeenMetric(Shape):
+    value: float | str
+    """"NaN", "Infinity" and "-Infinity" are strings."""
+    no: int
+    step: int | None
+    epoch: float | None
+    at: str
+    attempt: int
+    repeated: bool
+    """A later attempt told of this step again."""
+
+
+class MetricSummary(Shape):
+    name: str
+    count: int
+    not_finite: int
+    """Points that are no finite number: they are neither least nor most."""
+    last: SeenMetric
+    min: SeenMetric | None
+    max: SeenMetric | None
+
+
+class MetricSummaryList(Shape):
+    data: list[MetricSummary]
+    next_cursor: str | None
+
+
+class SeriesAttempt(Shape):
+    attempt: int
+    first: int
+    """The index in x and y of its first point."""
+
+
+class Series(Shape):
+    job: str
+    name: str
+    count: int
+    """Points that the job has told."""
+    left_out: int
+    """Those that a later attempt repeats, and that are not shown therefore."""
+    exact: bool
+    """Every other point is here; else some of each stretch, its least and its most among them."""
+    attempts: list[SeriesAttempt]
+    x: list[int | float | str]
+    y: list[float | str]
+
+
+class SeriesList(Shape):
+    x: Literal["step", "time", "epoch"]
+    data: list[Series]
+    next_cursor: str | None
+
+
+class Line(Shape):
+    no: int
+    at: str
+    attempt: int
+    rank: int
+    stream: str
+    text: str
+
+
+class LineList(Shape):
+    data: list[Line]
+    next_cursor: str | None
+    """What `after` takes to look on; there may be one although this page is empty."""
+    last: int
+
+
 class AttemptNode(Shape):
     id: str
     name: str
@@ -213,6 +282,39 @@ class NodeList(Shape):
     next_cursor: str | None
 
 
+class Ahead(Shape):
+    yours: int
+    others: int
+    """Of other projects: only how many."""
+
+
+class QueuedJob(Shape):
+    job: str
+    project: str
+    name: str | None
+    priority: int
+    pool: str
+    needs: str
+    """What it asks of nodes, in words."""
+    place: int | None
+    """From 1, among all that wait for its pool; null while it may not start yet."""
+    ahead: Ahead
+    """Whose jobs are tried before it. A smaller one behind it may still go first, where it leaves nothing unused."""
+    reason: Reason
+    message: str | None
+    queued_at: str
+    waited_s: float
+    starts_after: str | None
+    """It may not start before: the pause before a retry."""
+
+
+class Queue(Shape):
+    data: list[QueuedJob]
+    next_cursor: str | None
+    waiting: Ahead
+    """How many wait in all."""
+
+
 class Placement(Shape):
     waits: bool
     reason: str
@@ -294,9 +396,15 @@ class CreatedKey(Key):
     """The key itself. It is kept as a hash, so this is the only time that anybody sees it."""
 
 
-def answers(model: type[BaseModel], status: int = 200, description: str = "") -> Json:
-    """For a route's decorator: what it answers when all is well. Problems are added to every route alike."""
-    return {"responses": {status: {"model": model, "description": description or model.__name__}}}
+def answers(
+    model: type[BaseModel], status: int = 200, description: str = "", *, also: str = "", fails: tuple[int, ...] = ()
+) -> Json:
+    """For a route's decorator: what it answers when all is well, as JSON and as another type where there is one.
+    Problems are added to every route alike; `fails` are those that one has beyond what its address says."""
+    answer: Json = {"model": model, "description": description or model.__name__}
+    if also:
+        answer["content"] = {also: {"schema": {"type": "string"}}}
+    return {"responses": {status: answer, **{one: {} for one in fails}}}
 
 
 def takes(model: type[BaseModel], *, required: bool = False) -> Json:

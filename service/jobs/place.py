@@ -85,7 +85,7 @@ def place(waiting: Iterable[Waiting], nodes: Sequence[Room]) -> Plan:
     shapes: dict[Needs, _Shape] = {}
     pools_with_reservation: set[str] = set()
     plan = Plan()
-    for job in sorted(waiting, key=lambda job: (-job.priority, job.since, job.job_id)):
+    for job in sorted(waiting, key=lambda job: rank(job.priority, job.since, job.job_id)):
         if (shape := shapes.get(job.needs)) is None:
             shape = shapes[job.needs] = _Shape(job.needs, rooms)
         if not shape.exists:
@@ -99,6 +99,11 @@ def place(waiting: Iterable[Waiting], nodes: Sequence[Room]) -> Plan:
                 pools_with_reservation.add(job.needs.pool)
                 shape.reserve()
     return plan
+
+
+def rank(priority: int, since: int, job_id: JobId) -> tuple[int, int, JobId]:
+    """Its place among those that wait: by this they are sorted."""
+    return -priority, since, job_id
 
 
 def explain(needs: Needs, nodes: Sequence[Room]) -> Placement | Wait:

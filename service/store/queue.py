@@ -39,6 +39,22 @@ class BellRow:
     rung_at: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """A queued job as those see it who ask why it waits."""
+
+    id: JobId
+    project: str
+    name: str | None
+    priority: int
+    queued_at: int
+    not_before: int | None
+    """It may not start before."""
+    needs: str
+    reason: Reason
+    message: str | None
+
+
 _NOW: BindParameter[int] = bindparam("now")
 # An attempt that ended in the future ended before the wall clock was set back: its job would wait as much longer.
 _CLOCK_WAS_SET_BACK = exists().where(
@@ -95,6 +111,34 @@ def _to_row(row: Any) -> QueuedRow:
 
 _IS_FRESH = and_(IS_FRESH, _MAY_START)
 FRESH = select(jobs.c.id).where(_IS_FRESH).limit(1)
+
+
+_SEEN = (
+    select(
+        jobs.c.id, jobs.c.project, jobs.c.name, jobs.c.priority, jobs.c.queued_at, jobs.c.not_before, jobs.c.needs,
+        jobs.c.reason, jobs.c.message,
+    )
+    .where(IS_WAITING)
+    .order_by(jobs.c.priority.desc(), jobs.c.id)
+    .limit(bindparam("most"))
+)  # fmt: skip
+_COUNTS = select(jobs.c.project, func.count().label("jobs")).where(IS_WAITING).group_by(jobs.c.project)
+
+
+def seen(conn: Connection, most: int = MOST) -> list[WaitingRow]:
+    """Queued jobs of every project, the most urgent first: of those, as many as placement looks at."""
+    return [
+        WaitingRow(
+            row.id, row.project, row.name or None, row.priority, row.queued_at, row.not_before, row.needs,
+            Reason(row.reason), row.message,
+        )
+        for row in conn.execute(_SEEN, {"most": most})
+    ]  # fmt: skip
+
+
+def counts(conn: Connection) -> dict[str, int]:
+    """Queued jobs, by project."""
+    return {row.project: row.jobs for row in conn.execute(_COUNTS)}
 
 
 def has_fresh(conn: Connection, now: int) -> bool:

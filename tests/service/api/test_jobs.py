@@ -176,7 +176,21 @@ async def test_only_a_job_that_has_ended_can_be_deleted_and_its_files_go_with_it
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "/events", "/metrics", "/attempts", "/spec", "/checkpoints", "/outputs", "/outputs/x", "/stream"]
+    "verb",
+    [
+        "",
+        "/events",
+        "/metrics",
+        "/metrics/summary",
+        "/metrics/series",
+        "/logs",
+        "/attempts",
+        "/spec",
+        "/checkpoints",
+        "/outputs",
+        "/outputs/x",
+        "/stream",
+    ],
 )
 async def test_a_job_that_is_not_there_is_a_404_everywhere(api: Api, verb: str) -> None:
     for job in (new_job_id(), "nonsense", "job_" + "Z" * 32, "%00", "job_..%2f"):

@@ -36,6 +36,7 @@ OPERATIONS = {
     "get_spec", "job_schema", "list_attempts", "list_bundles", "list_checkpoints", "list_components", "list_events",
     "list_jobs", "list_keys", "list_metrics", "list_nodes", "list_outputs", "livez", "openapi", "pause_job",
     "prometheus", "readyz", "resume_job", "stream_events", "validate_job",
+    "compare_series", "get_queue", "get_series", "list_lines", "summarize_metrics",
 }  # fmt: skip
 """Clients are generated from these names. A new route adds its own here; a name that is here never changes."""
 
@@ -238,6 +239,10 @@ async def test_the_description_refers_to_nothing_that_is_not_there(api: Api) -> 
         ("/jobs", shapes.JobList),
         ("/jobs/{job}/events", shapes.EventList),
         ("/jobs/{job}/metrics", shapes.MetricList),
+        ("/jobs/{job}/metrics/summary", shapes.MetricSummaryList),
+        ("/jobs/{job}/metrics/series", shapes.SeriesList),
+        ("/jobs/{job}/logs", shapes.LineList),
+        ("/queue", shapes.Queue),
         ("/jobs/{job}/attempts", shapes.AttemptList),
         ("/jobs/{job}/checkpoints", shapes.CheckpointList),
         ("/jobs/{job}/outputs", shapes.OutputList),

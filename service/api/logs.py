@@ -1,0 +1,67 @@
+"""What training printed, as JSON or as plain text, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import Connection
+from starlette.datastructures import URL
+from starlette.responses import Response
+
+from service.api import shapes
+from service.api.formats import TEXT, VARIES, clean, wants
+from service.api.history import After, Limit
+from service.deps import JobPath, StrictRoute, job_id, json_response, services_of
+from service.store import jobs, lines
+from service.store.lines import LineFilter, LinePage, LineRow
+
+router = APIRouter(route_class=StrictRoute, tags=["history"])
+
+
+@router.get(
+    "/jobs/{job}/logs",
+    operation_id="list_lines",
+    summary="What training printed; as plain text too",
+    **shapes.answers(shapes.LineList, also=TEXT),
+)
+async def list_lines(
+    request: Request,
+    job: JobPath,
+    after: After = 0,
+    limit: Limit = 1000,
+    stream: Annotated[Literal["stdout", "stderr"] | None, Query(description="Only this one.")] = None,
+    rank: Annotated[int | None, Query(ge=0, le=2**31 - 1, description="Only of this rank.")] = None,
+    grep: Annotated[
+        str | None, Query(min_length=1, max_length=1000, description="Only lines with this in them, word for word.")
+    ] = None,
+) -> Response:
+    """A page looks through so many events and no more: it may be empty although there is a next one."""
+    services = services_of(request)
+    wanted = LineFilter(job_id(job), stream, rank, grep)
+
+    def read(conn: Connection) -> LinePage:
+        head = jobs.get(conn, services.project, wanted.job).last_no
+        return lines.page(conn, wanted, after, limit, head)
+
+    page = await services.db.read(read)
+    following = str(page.last) if page.has_more else None
+    if wants(request, TEXT):
+        headers = {**VARIES, "Footplate-Last": str(page.last)}
+        if following:
+            url = URL(scope=request.scope).include_query_params(after=following)
+            headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+        return Response(_text(page.rows), 200, headers, f"{TEXT}; charset=utf-8")
+    rows = [_line(row) for row in page.rows]
+    return json_response({"data": rows, "next_cursor": following, "last": page.last}, headers=VARIES)
+
+
+def _line(row: LineRow) -> shapes.Json:
+    return {
+        "no": row.no, "at": row.at, "attempt": row.attempt, "rank": row.rank, "stream": row.stream, "text": row.text,
+    }  # fmt: skip
+
+
+def _text(rows: Sequence[LineRow]) -> str:
+    return "".join(f"{clean(row.text)}\n" for row in rows)

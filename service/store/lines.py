@@ -1,0 +1,77 @@
+"""What training printed, looked for among all else that a history holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic_core import from_json
+from sqlalchemy import Connection, bindparam, select
+
+from contract.events import Kind
+from contract.ids import JobId
+from service.store.tables import events
+
+STRIDE = 10_000
+"""Events that one statement looks through."""
+REACH = 200_000
+"""Events that one page looks through: whoever looks for what is rare gets empty pages, and holds nobody up."""
+
+_LINES = (
+    select(events.c.no, events.c.at, events.c.attempt, events.c.rank, events.c.data)
+    .where(events.c.job_id == bindparam("job_id"), events.c.kind == Kind.LINE.value)
+    .where(events.c.no > bindparam("after_no"), events.c.no <= bindparam("to_no"))
+    .order_by(events.c.no)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LineRow:
+    no: int
+    at: str
+    attempt: int
+    rank: int
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineFilter:
+    job: JobId
+    stream: str | None = None
+    rank: int | None = None
+    grep: str | None = None
+
+    def takes(self, row: LineRow) -> bool:
+        return (
+            self.stream in (None, row.stream)
+            and self.rank in (None, row.rank)
+            and (self.grep is None or self.grep in row.text)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LinePage:
+    rows: list[LineRow]
+    last: int
+    """How far it looked."""
+    has_more: bool
+
+
+def page(conn: Connection, wanted: LineFilter, after: int, limit: int, head: int) -> LinePage:
+    """The next lines behind `after`. `no` has no holes, so a stride of numbers is as many events."""
+    rows: list[LineRow] = []
+    last, reach = after, min(head, after + REACH)
+    while last < reach:
+        last, behind = min(last + STRIDE, reach), last
+        for row in filter(wanted.takes, _between(conn, wanted.job, behind, last)):
+            rows.append(row)
+            if len(rows) == limit:
+                return LinePage(rows, row.no, row.no < head)
+    return LinePage(rows, last, last < head)
+
+
+def _between(conn: Connection, job: JobId, after: int, to: int) -> Iterator[LineRow]:
+    for row in conn.execute(_LINES, {"job_id": job, "after_no": after, "to_no": to}):
+        data = from_json(row.data)
+        yield LineRow(row.no, row.at, row.attempt, row.rank, str(data.get("stream", "")), str(data.get("text", "")))

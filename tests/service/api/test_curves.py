@@ -1,0 +1,168 @@
+"""Metrics as curves, over HTTP: one job's, several jobs' beside each other, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import httpx2
+import pytest
+
+from contract.ids import JobId, new_job_id
+from service.api import curves, shapes
+from tests.conformance.acting import Stage, Worker
+from tests.conformance.test_curves import told
+from tests.service.api.conftest import KEY, SPEC, Api, Serve
+from tests.service.api.test_keys import a_key, bearer
+
+
+def trained(api: Api, rows: list[dict[str, Any]], **changes: Any) -> tuple[JobId, Worker]:
+    """A job that has told so much."""
+    job, worker = Stage(api.db).running(**changes)
+    told(worker, rows)
+    return job, worker
+
+
+async def series(api: Api, job: str, query: str = "") -> list[dict[str, Any]]:
+    answer = await api.client.get(f"/jobs/{job}/metrics/series?{query}")
+    assert answer.status_code == 200, answer.text
+    return list(shapes.SeriesList.model_validate_json(answer.content).model_dump()["data"])
+
+
+def rows_of(answer: httpx2.Response) -> list[dict[str, str]]:
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+async def test_a_summary_says_what_each_metric_came_to_and_where(both: Api) -> None:
+    job, _ = trained(both, [{"loss": 3.0}, {"loss": float("nan")}, {"loss": 1.0}, {"loss": 2.0, "f1": 0.5}])
+
+    answer = await both.client.get(f"/jobs/{job}/metrics/summary")
+
+    f1, loss = shapes.MetricSummaryList.model_validate_json(answer.content).data
+    assert (f1.name, f1.count, loss.count, loss.not_finite) == ("f1", 1, 4, 1)
+    assert loss.min
+    assert loss.max
+    assert [(one.value, one.step) for one in (loss.last, loss.min, loss.max)] == [(2.0, 4), (1.0, 3), (3.0, 1)]
+
+
+async def test_curves_come_as_columns_with_what_is_no_number_as_text(both: Api) -> None:
+    job, _ = trained(both, [{"loss": 1.0}, {"loss": float("inf")}, {"lr": 0.5}])
+
+    loss, nothing = await series(both, job, "names=loss,los")
+    by_epoch = await series(both, job, "x=epoch")
+
+    assert (loss["x"], loss["y"], loss["exact"]) == ([1, 2], [1.0, "Infinity"], True)
+    assert (nothing["name"], nothing["count"], nothing["x"]) == ("los", 0, [])
+    assert [(one["name"], one["x"]) for one in by_epoch] == [("loss", [0.01, 0.02]), ("lr", [0.03])]
+    assert (await series(both, job, "x=time&names=lr"))[0]["x"][0].endswith("Z")
+
+
+async def test_a_spike_is_there_with_a_hundredth_of_the_points(api: Api) -> None:
+    job, _ = trained(api, [{"loss": 1000.0 if n == 4321 else 1.0} for n in range(1, 6001)])
+
+    (one,) = await series(api, job, "points=60")
+
+    assert len(one["x"]) <= 60
+    assert one["y"][one["x"].index(4321)] == 1000.0
+    assert not one["exact"]
+
+
+async def test_several_jobs_are_compared_in_one_answer(both: Api) -> None:
+    first, _ = trained(both, [{"loss": 1.0}] * 3)
+    second, _ = trained(both, [{"loss": 2.0, "f1": 1.0}] * 2)
+
+    answer = await both.client.get(f"/metrics/series?jobs={first},{second}&names=loss")
+
+    found = answer.json()["data"]
+    assert [(one["job"], one["name"], one["y"]) for one in found] == [
+        (first, "loss", [1.0] * 3),
+        (second, "loss", [2.0] * 2),
+    ]
+    every = (await both.client.get(f"/metrics/series?jobs={second},{first}")).json()["data"]
+    assert [(one["job"], one["name"]) for one in every] == [(second, "f1"), (second, "loss"), (first, "loss")]
+
+
+async def test_csv_is_for_who_asks_for_it_and_runs_nothing_in_a_spreadsheet(api: Api) -> None:
+    job, _ = trained(api, [{"loss": 1.5, "=cmd()": -2.0}, {"loss": float("-inf")}])
+    path = f"/jobs/{job}/metrics"
+
+    found = rows_of(await api.client.get(f"{path}/series?names=loss", headers={"Accept": "text/csv"}))
+    formula = rows_of(await api.client.get(f"{path}/series?names==cmd()", headers={"Accept": "text/csv, */*;q=0.1"}))
+    summary = rows_of(await api.client.get(f"{path}/summary", headers={"Accept": "text/csv"}))
+    json = await api.client.get(f"{path}/summary", headers={"Accept": "text/csv;q=0.5, application/json"})
+
+    assert found == [
+        {"job": job, "name": "loss", "attempt": "1", "step": "1", "value": "1.5"},
+        {"job": job, "name": "loss", "attempt": "1", "step": "2", "value": "-Infinity"},
+    ]
+    assert (formula[0]["name"], formula[0]["value"]) == ("'=cmd()", "-2.0")
+    assert [(row["name"], row["last"], row["min"]) for row in summary] == [
+        ("'=cmd()", "-2.0", "-2.0"),
+        ("loss", "-Infinity", "1.5"),
+    ]
+    assert (json.headers["content-type"], json.headers["vary"]) == ("application/json", "Accept")
+
+
+async def test_a_job_that_went_on_from_an_older_checkpoint_has_one_curve(api: Api) -> None:
+    stage = Stage(api.db)
+    job, worker = stage.running(retry={"max_attempts": 3})
+    told(worker, [{"loss": 1.0}] * 10)
+    worker.fails()
+    assert stage.place() == [job]
+    later = stage.claim(job)
+    told(later, [{"loss": 2.0}] * 4, first_step=8)
+
+    (shown,) = await series(api, job)
+    (everything,) = await series(api, job, "everything=true")
+    table = rows_of(await api.client.get(f"/jobs/{job}/metrics/series", headers={"Accept": "text/csv"}))
+
+    assert (shown["x"], shown["y"]) == (list(range(1, 12)), [1.0] * 7 + [2.0] * 4)
+    assert (shown["count"], shown["left_out"]) == (14, 3)
+    assert shown["attempts"] == [{"attempt": 1, "first": 0}, {"attempt": 2, "first": 7}]
+    assert (len(everything["x"]), everything["left_out"]) == (14, 0)
+    assert [row["attempt"] for row in table] == ["1"] * 7 + ["2"] * 4
+
+
+async def test_a_job_that_has_told_nothing_yet_has_no_curves(api: Api) -> None:
+    job = await api.submit()
+
+    assert await series(api, job) == []
+    assert (await api.client.get(f"/jobs/{job}/metrics/summary")).json() == {"data": [], "next_cursor": None}
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("points=9", "/query/points"),
+        ("points=10001", "/query/points"),
+        ("names=", "/query/names"),
+        ("names=,", "/query/names"),
+        ("x=steps", "/query/x"),
+        ("name=loss", "/query/name"),
+        ("points=10000&names=" + ",".join(map(str, range(21))), "/query/points"),
+    ],
+)
+async def test_what_cannot_be_drawn_is_said(api: Api, query: str, pointer: str) -> None:
+    job = await api.submit()
+
+    refused = await api.client.get(f"/jobs/{job}/metrics/series?{query}")
+
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer), refused.text
+
+
+async def test_a_job_of_another_project_is_compared_with_nobody_s(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    mine, theirs = bearer(await a_key(api, "vision")), bearer(await a_key(api, "speech"))
+    here = (await api.client.post("/jobs", json=SPEC, headers=mine)).json()["id"]
+    there = (await api.client.post("/jobs", json=SPEC, headers=theirs)).json()["id"]
+
+    foreign = await api.client.get(f"/metrics/series?jobs={here},{there}", headers=mine)
+    missing = await api.client.get(f"/metrics/series?jobs={here},{(never := new_job_id())}", headers=mine)
+
+    assert foreign.status_code == missing.status_code == 404
+    assert foreign.json()["detail"].replace(there, "") == missing.json()["detail"].replace(never, "")
+    assert (await api.client.get("/metrics/series?jobs=,", headers=mine)).status_code == 422
+    many = ",".join(new_job_id() for _ in range(curves.MOST_JOBS + 1))
+    assert (await api.client.get(f"/metrics/series?jobs={many}", headers=mine)).json()["code"] == "invalid_query"

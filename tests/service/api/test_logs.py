@@ -1,0 +1,88 @@
+"""What training printed, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from contract.events import Kind
+from contract.ids import JobId
+from service.api import shapes
+from service.store import lines
+from tests.service.api.conftest import Api
+
+
+def line(text: str, stream: str = "stdout") -> dict[str, Any]:
+    return {"stream": stream, "text": text}
+
+
+async def printed(api: Api) -> JobId:
+    job = await api.submit()
+    await api.append(job, line("one"), line("two", "stderr"), line("größe three"), kind=Kind.LINE)
+    await api.append(job, {"loss": 1.0})
+    await api.append(job, line("four"), kind=Kind.LINE)
+    return job
+
+
+async def texts(api: Api, job: str, query: str = "") -> list[str]:
+    answer = await api.client.get(f"/jobs/{job}/logs?{query}")
+    assert answer.status_code == 200, answer.text
+    return [row.text for row in shapes.LineList.model_validate_json(answer.content).data]
+
+
+async def test_lines_are_filtered_by_stream_rank_and_what_is_in_them(both: Api) -> None:
+    job = await printed(both)
+
+    assert await texts(both, job) == ["one", "two", "größe three", "four"]
+    assert await texts(both, job, "stream=stderr") == ["two"]
+    assert await texts(both, job, "rank=0&grep=größe") == ["größe three"]
+    assert await texts(both, job, "rank=1") == []
+    assert await texts(both, job, "grep=o.e") == [], "word for word, and no pattern"
+
+
+async def test_lines_are_paged_by_number_up_to_the_end(both: Api) -> None:
+    job = await printed(both)
+
+    first = (await both.client.get(f"/jobs/{job}/logs?limit=3")).json()
+    second = (await both.client.get(f"/jobs/{job}/logs?limit=3&after={first['next_cursor']}")).json()
+
+    assert [row["no"] for row in first["data"] + second["data"]] == [2, 3, 4, 6]
+    assert (first["next_cursor"], second["next_cursor"], second["last"]) == ("4", None, 6)
+
+
+async def test_a_page_looks_only_so_far_and_says_where_to_look_on(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "STRIDE", 2)
+    monkeypatch.setattr(lines, "REACH", 4)
+    job = await printed(api)
+
+    empty = (await api.client.get(f"/jobs/{job}/logs?grep=four")).json()
+    found = (await api.client.get(f"/jobs/{job}/logs?grep=four&after={empty['next_cursor']}")).json()
+
+    assert (empty["data"], empty["next_cursor"]) == ([], "4")
+    assert ([row["text"] for row in found["data"]], found["next_cursor"]) == (["four"], None)
+
+
+async def test_as_plain_text_a_line_is_a_line_and_moves_no_cursor(api: Api) -> None:
+    job = await printed(api)
+    await api.append(job, line("\x1b[2Jgone\tand back"), kind=Kind.LINE)
+
+    whole = await api.client.get(f"/jobs/{job}/logs", headers={"Accept": "text/plain"})
+    part = await api.client.get(f"/jobs/{job}/logs?limit=1&stream=stdout", headers={"Accept": "text/plain"})
+
+    assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+    assert whole.text == "one\ntwo\ngröße three\nfour\n\ufffd[2Jgone\tand back\n"
+    assert (whole.headers["footplate-last"], whole.headers.get("link")) == ("7", None)
+    assert part.text == "one\n"
+    assert part.headers["link"] == f'</jobs/{job}/logs?limit=1&stream=stdout&after=2>; rel="next"'
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"), [("stream=out", "/query/stream"), ("rank=-1", "/query/rank"), ("grep=", "/query/grep")]
+)
+async def test_what_no_line_can_be_is_refused(api: Api, query: str, pointer: str) -> None:
+    job = await api.submit()
+
+    refused = await api.client.get(f"/jobs/{job}/logs?{query}")
+
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)

@@ -1,0 +1,104 @@
+"""What waits, in which order and why; and that nobody sees of others more than how many they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.api import shapes
+from service.jobs.placing import place_waiting
+from service.store import jobs
+from service.store.times import now_ms
+from tests.service.api.conftest import KEY, SPEC, Api, Serve
+from tests.service.api.test_keys import a_key, bearer
+
+
+async def queue(api: Api, query: str = "", **options: Any) -> shapes.Queue:
+    answer = await api.client.get(f"/queue?{query}", **options)
+    assert answer.status_code == 200, answer.text
+    return shapes.Queue.model_validate_json(answer.content)
+
+
+async def test_jobs_are_listed_in_the_order_in_which_they_are_tried_and_say_why_they_wait(both: Api) -> None:
+    low, high, gpu = (
+        await both.submit(),
+        await both.submit(priority=9),
+        await both.submit(resources={"gpus_per_node": 1, "gpu": "H100"}),
+    )
+    await both.db.write(lambda conn: place_waiting(conn, now_ms()))
+
+    found = await queue(both)
+
+    assert [(one.job, one.place, one.ahead.yours) for one in found.data] == [(high, 1, 0), (low, 2, 1), (gpu, 3, 2)]
+    assert {one.reason for one in found.data} == {"no_such_shape"}
+    assert found.data[2].needs == "1 H100 GPU in pool 'default'"
+    assert "no node that takes work has it" in (found.data[2].message or "")
+    assert 0 <= found.data[0].waited_s < 60
+    assert (found.waiting.yours, found.waiting.others) == (3, 0)
+    (only,) = (await queue(both, f"job={low}")).data
+    assert (only.job, only.place) == (low, 2)
+
+
+async def test_places_are_counted_in_each_pool(api: Api) -> None:
+    await api.submit(priority=9)
+    other = await api.submit(resources={"pool": "big"})
+
+    (found,) = (await queue(api, f"job={other}")).data
+
+    assert (found.pool, found.place, found.ahead.yours) == ("big", 1, 0)
+
+
+async def test_a_job_that_may_not_start_yet_has_no_place_and_says_when(api: Api) -> None:
+    late, now = await api.submit(priority=9), await api.submit()
+    at = now_ms() + 60_000
+    await api.db.write(lambda conn: jobs.record(conn, late, not_before=at))
+
+    first, second = (await queue(api)).data
+
+    assert (first.job, first.place, first.starts_after) == (now, 1, None)
+    assert (second.job, second.place, second.starts_after) == (late, None, second.starts_after)
+    assert second.starts_after
+
+
+async def test_the_queue_is_paged_while_it_moves(api: Api) -> None:
+    waiting = [await api.submit() for _ in range(5)]
+    first = await queue(api, "limit=2")
+    await api.client.post(f"/jobs/{waiting[1]}/cancel")
+
+    second = await queue(api, f"limit=9&cursor={first.next_cursor}")
+
+    assert [one.job for one in first.data + second.data] == waiting
+    assert second.next_cursor is None
+    assert (await api.client.get("/queue?cursor=nonsense")).json()["errors"][0]["pointer"] == "/query/cursor"
+
+
+async def test_of_other_projects_jobs_a_key_sees_only_how_many_there_are(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    mine, theirs = bearer(await a_key(api, "vision")), bearer(await a_key(api, "speech"))
+    secret = {
+        **SPEC,
+        "priority": 9,
+        "name": "a secret plan",
+        "tags": ["hush"],
+        "resources": {"gpus_per_node": 1, "gpu": "B300"},
+    }
+    there = (await api.client.post("/jobs", json=secret, headers=theirs)).json()["id"]
+    here = (await api.client.post("/jobs", json=SPEC, headers=mine)).json()["id"]
+    await api.db.write(lambda conn: place_waiting(conn, now_ms()))
+
+    told = await api.client.get("/queue", headers=mine)
+
+    found = shapes.Queue.model_validate_json(told.content)
+    assert [(one.job, one.place, one.ahead.yours, one.ahead.others) for one in found.data] == [(here, 2, 0, 1)]
+    assert (found.waiting.yours, found.waiting.others) == (1, 1)
+    for word in (there, "secret", "speech", "hush", "B300"):
+        assert word not in told.text
+    assert (await api.client.get(f"/queue?job={there}", headers=mine)).status_code == 404
+    assert [one.project for one in (await queue(api)).data] == ["speech", "vision"]
+    assert [one.job for one in (await queue(api, "project=vision")).data] == [here]
+
+
+async def test_a_job_that_does_not_wait_is_in_no_queue(api: Api) -> None:
+    job = await api.submit()
+    await api.end(job)
+
+    assert (await queue(api, f"job={job}")).data == []
