@@ -21,6 +21,8 @@ SOCKET = "footplate.socket"
 """Where the scope of a websocket carries its connection."""
 MAX_FRAME_BYTES = 64 * 1024
 WRITE_BUFFER_BYTES = 64 * 1024
+UNREADABLE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+"""An address or a header of a websocket's opening may have 8 KiB."""
 CUT_SECONDS = 3.0
 DEAD_PEER_SECONDS = 40
 """Unacknowledged, or acknowledged with a closed window, for this long: the peer is gone."""
@@ -37,6 +39,13 @@ class Connection(WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         self.scope["extensions"][SOCKET] = {"connection": self}
         await super().run_asgi()
+
+    def data_received(self, data: bytes) -> None:
+        """An opening that cannot be read is answered: the library gives it up without a word, and so held it open."""
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self.transport.write(UNREADABLE)
+            self.transport.close()
 
     @property
     def can_write(self) -> bool:

@@ -39,7 +39,7 @@ async def list_jobs(
     services = services_of(request)
     wanted = JobFilter(
         project=services.project,
-        states=_states(state),
+        states=read_states(state),
         tag=tag,
         name=name,
         created_after=_milliseconds(created_after),
@@ -58,7 +58,7 @@ async def list_jobs(
         raise InvalidQuery([Problem("/query" + p.pointer, p.code, p.detail, p.hint) for p in error.problems]) from error
 
 
-def _states(text: str | None) -> list[JobState]:
+def read_states(text: str | None) -> list[JobState]:
     # Empty is no state, rather than every one: a script whose variable is unset must not cancel all that it lists.
     names = [] if text is None else text.split(",")
     known = [state.value for state in JobState]

@@ -38,5 +38,6 @@ def _page(document: dict[str, Any]) -> str:
         '<a href="/openapi.json">/openapi.json</a>; the job spec is <a href="/schema/job">/schema/job</a>; '
         'the jobs are at <a href="/">/</a>.</p>'
         f'<table class="routes">{rows}</table><h2>Live</h2><p><code>WS /jobs/{{job}}/stream</code> and '
-        "<code>WS /jobs/{job}/metrics</code> open as websockets at the same addresses.</p></main></html>"
+        "<code>WS /jobs/{job}/metrics</code> open as websockets at the same addresses; "
+        "<code>WS /stream</code> follows many jobs at once.</p></main></html>"
     )

@@ -3,15 +3,16 @@
     {"events": […]}  …  {"caught_up": 1234}  …  {"events": […]}  …  {"end": "succeeded", "last": 2345}  close 1000
 
 Close codes: 4400 bad cursor, 4401 no key or one that is gone, 4403 a key that may not, 4404 no such job, 4408 slow
-reader (carries the last `no`), 4429 too many open, 1012 restart.
+reader (carries the last `no`), 4429 too many open, 1012 restart. docs/stream.md tells users.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from fastapi import APIRouter, Header, Query, Request, WebSocket, WebSocketDisconnect
 from starlette.responses import Response
@@ -83,6 +84,14 @@ class Reader:
     kinds: frozenset[Kind] | None = None
     seconds_between: float = 0.0
 
+    @property
+    def is_closed(self) -> bool:
+        return self.channel.is_closed
+
+    @property
+    def place(self) -> str:
+        return f"after={self.cursor}"
+
     async def first(self) -> Page:
         """The first page, before anything is promised. Raises NotFound; InvalidQuery for a bad cursor."""
         page = await self._page()
@@ -91,10 +100,10 @@ class Reader:
             raise InvalidQuery([Problem("/query/after", "bad_cursor", detail, "start with after=0")])
         return page
 
-    async def bytes(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncIterator[bytes]:
         """Everything, to the end of the job's history or the stop of the service."""
         is_live = False
-        while not self.channel.is_closed:
+        while not self.is_closed:
             page = await self._page_when_there_is_sql()
             self.cursor = page.last
             if page.body:
@@ -139,31 +148,55 @@ class Reader:
 # The websocket -------------------------------------------------------------------------------------------------------
 
 
+class Follower(Protocol):
+    """What a socket can send: frames until the history ends, and where a reader would have to come back."""
+
+    @property
+    def is_closed(self) -> bool:
+        """The service stops, whatever else there would be to tell."""
+
+    @property
+    def place(self) -> str: ...
+
+    def frames(self) -> AsyncIterator[bytes]: ...
+
+
+Opening = Callable[[Services], AbstractAsyncContextManager[Follower]]
+
+
 @router.websocket("/jobs/{job}/stream")
 async def stream_socket(websocket: WebSocket, job: str) -> None:
-    await _serve(websocket, job, FRAMES, ("after", "kinds", "max_hz"))
+    await _serve_job(websocket, job, FRAMES, ("after", "kinds", "max_hz"))
 
 
 @router.websocket("/jobs/{job}/metrics")
 async def metrics_socket(websocket: WebSocket, job: str) -> None:
-    await _serve(websocket, job, METRICS, ("after",), METRIC_KINDS)
+    await _serve_job(websocket, job, METRICS, ("after",), METRIC_KINDS)
 
 
-async def _serve(
+async def _serve_job(
     websocket: WebSocket, job: str, shape: Shape, known: Sequence[str], kinds: frozenset[Kind] | None = None
 ) -> None:
+    @asynccontextmanager
+    async def opened(services: Services) -> AsyncIterator[Reader]:
+        query = websocket.query_params
+        after, between = read_number(query.get("after"), "after", 0), seconds_between(query.get("max_hz"))
+        async with services.tail.watch(services.project, job_id(job)) as channel:
+            reader = Reader(channel, shape, after, kinds or read_kinds(query.get("kinds")), between)
+            await reader.first()
+            yield reader
+
+    await serve(websocket, known, opened)
+
+
+async def serve(websocket: WebSocket, known: Sequence[str], opened: Opening) -> None:
     """Accepted before anything can be wrong, because browsers see close codes and no HTTP status."""
     connection: Connection = websocket.scope["extensions"][SOCKET]["connection"]
     services = services_of(websocket)
     await websocket.accept(subprotocol=websocket.scope.get("footplate.subprotocol"))
     try:
-        query = websocket.query_params
-        refuse_unknown([name for name, _ in query.multi_items()], [*known, "ticket", "project"])
-        after = _number(query.get("after"), "after", 0)
-        hertz = _number(query.get("max_hz"), "max_hz", 0)
-        async with services.tail.watch(services.project, job_id(job)) as channel:
-            reader = Reader(channel, shape, after, kinds or read_kinds(query.get("kinds")), 1 / hertz if hertz else 0)
-            await reader.first()
+        refuse_unknown([name for name, _ in websocket.query_params.multi_items()], [*known, "ticket", "project"])
+        async with opened(services) as reader:
             with services.meters.sockets.track_inprogress():
                 await _until_either_leaves(websocket, connection, reader, services)
     except NotFound as error:
@@ -175,7 +208,7 @@ async def _serve(
 
 
 async def _until_either_leaves(
-    websocket: WebSocket, connection: Connection, reader: Reader, services: Services
+    websocket: WebSocket, connection: Connection, reader: Follower, services: Services
 ) -> None:
     sending = asyncio.create_task(_send_all(websocket, connection, reader, services))
     leaving = asyncio.create_task(_until_disconnected(websocket))
@@ -191,20 +224,20 @@ async def _until_either_leaves(
         await asyncio.gather(sending, leaving, return_exceptions=True)
 
 
-async def _send_all(websocket: WebSocket, connection: Connection, reader: Reader, services: Services) -> None:
-    given_out = reader.cursor
-    async for frames in reader.bytes():
+async def _send_all(websocket: WebSocket, connection: Connection, reader: Follower, services: Services) -> None:
+    given_out = reader.place
+    async for frames in reader.frames():
         if frames:
             if not connection.can_write:
                 try:
                     await connection.drain(within=SLOW_SECONDS)
                 except TimeoutError:
                     services.meters.slow_readers.inc()
-                    connection.cut(4408, f"too slow; come back with after={given_out}")
+                    connection.cut(4408, f"too slow; come back with {given_out}")
                     return
             connection.write(frames)
-        given_out = reader.cursor
-    if not reader.channel.is_closed:
+        given_out = reader.place
+    if not reader.is_closed:
         await websocket.close(1000)
 
 
@@ -214,7 +247,12 @@ async def _until_disconnected(websocket: WebSocket) -> None:
         pass
 
 
-def _number(text: str | None, name: str, default: int) -> int:
+def seconds_between(max_hz: str | None) -> float:
+    hertz = read_number(max_hz, "max_hz", 0)
+    return 1 / hertz if hertz else 0.0
+
+
+def read_number(text: str | None, name: str, default: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_NUMBER):
@@ -243,7 +281,7 @@ async def stream_events(
 ) -> Response:
     services = services_of(request)
     services.caller.standing.require_room()
-    cursor = _number(last_event_id, "Last-Event-ID", after)
+    cursor = read_number(last_event_id, "Last-Event-ID", after)
     async with services.tail.watch(services.project, job_id(job)) as channel:
         reader = Reader(channel, MESSAGES, cursor, read_kinds(kinds), 1 / max_hz if max_hz else 0)
         first = await reader.first()
@@ -283,7 +321,7 @@ class EventStream(Response):
         tail, old = self._services.tail, self._reader
         async with tail.watch(old.channel.project, old.channel.job) as channel:
             reader = replace(old, channel=channel)
-            async for messages in reader.bytes():
+            async for messages in reader.frames():
                 async with asyncio.timeout(SLOW_SECONDS):
                     await send({"type": "http.response.body", "body": messages, "more_body": True})
         await send({"type": "http.response.body", "body": b""})

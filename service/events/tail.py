@@ -4,6 +4,8 @@
         page = await channel.after(cursor, view)    # what SQL has after the cursor, at once, perhaps nothing
         await channel.news(page)                    # until there may be more than that page saw
 
+Who reads many jobs joins and leaves their channels one by one, and is told which of them has news.
+
 A wake-up carries nothing but "look again": it may be lost, doubled or late, and a reader that is woken for nothing
 reads an empty page. So replay and live are the same loop, and there is no seam between them.
 """
@@ -24,6 +26,7 @@ from contract.errors import FootplateError
 from contract.events import Kind
 from contract.ids import JobId
 from contract.lifecycle import JobState
+from service.events.lookout import Lookout
 from service.store import events, jobs
 from service.store.database import Database
 from service.store.rows import EventRow
@@ -73,6 +76,8 @@ class Channel:
     def __init__(self, db: Database, project: str, job: JobId) -> None:
         self.project, self.job = project, job
         self.readers = 0
+        self.listeners: set[Callable[[JobId], None]] = set()
+        """Told of each wake-up, which they must take without waiting."""
         self.head = 0
         self.is_closed = False
         self._db = db
@@ -84,6 +89,8 @@ class Channel:
         self._version += 1
         self._woken.set()
         self._woken = asyncio.Event()
+        for listener in self.listeners:
+            listener(self.job)
 
     async def after(self, cursor: int, view: View) -> Page:
         """What SQL has after the cursor; NotFound when the job is gone."""
@@ -95,6 +102,11 @@ class Channel:
                 self._pages.popitem(last=False)
         # A reader that goes away must not take the read from the others.
         return await asyncio.shield(task)
+
+    def forget_pages(self) -> None:
+        """Unless somebody shares them: who reads a thousand jobs must not keep a page of each."""
+        if self.readers == 1:
+            self._pages.clear()
 
     async def news(self, page: Page) -> None:
         """Until something may have happened since this page was read."""
@@ -133,11 +145,13 @@ class Tail:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self.lookout = Lookout(db)
         self._channels: dict[JobId, dict[str, Channel]] = {}
         """By project too: who asks for a job by the wrong one must not find what its owner reads."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._poll: asyncio.Task[None] | None = None
+        self.is_closed = False
 
     def wake(self, job_ids: Iterable[JobId]) -> None:
         """These jobs have something new, or may have."""
@@ -155,20 +169,29 @@ class Tail:
 
     @asynccontextmanager
     async def watch(self, project: str, job: JobId) -> AsyncIterator[Channel]:
+        channel = self.join(project, job)
+        try:
+            yield channel
+        finally:
+            self.leave(channel)
+
+    def join(self, project: str, job: JobId) -> Channel:
+        """Until `leave`, which whoever calls this owes."""
         self._start()
         channels = self._channels.setdefault(job, {})
         channel = channels.get(project)
         if channel is None:
             channel = channels[project] = Channel(self._db, project, job)
         channel.readers += 1
-        try:
-            yield channel
-        finally:
-            channel.readers -= 1
-            if not channel.readers:
-                del channels[project]
-            if not channels:
-                self._channels.pop(job, None)
+        return channel
+
+    def leave(self, channel: Channel) -> None:
+        channels = self._channels[channel.job]
+        channel.readers -= 1
+        if not channel.readers:
+            del channels[channel.project]
+        if not channels:
+            del self._channels[channel.job]
 
     def _start(self) -> None:
         if self._poll is None:
@@ -190,6 +213,7 @@ class Tail:
 
     async def close(self) -> None:
         """Ends every reader's loop, so that a server can stop."""
+        self.is_closed = True
         if self._poll is not None:
             self._poll.cancel()
             await asyncio.gather(self._poll, return_exceptions=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, text, tuple_
 
 from contract.errors import InvalidSpec, Problem
-from contract.ids import is_id
-from contract.lifecycle import JobState
+from contract.ids import JobId, is_id
+from contract.lifecycle import TERMINAL, JobState
 from service.store.jobs import COLUMNS, to_row
 from service.store.rows import JobPage, JobRow
 from service.store.tables import job_tags, jobs
@@ -51,6 +51,37 @@ def page(
     rows = _rows(conn, filter, order, place, limit + 1)
     following = order.write(rows[limit - 1]) if len(rows) > limit else None
     return JobPage(rows[:limit], following, _total(conn, filter))
+
+
+class Head(NamedTuple):
+    job: JobId
+    last_no: int
+    is_over: bool
+
+
+_HEAD = select(jobs.c.id, jobs.c.last_no, jobs.c.state)
+NOT_OVER = [state for state in JobState if state not in TERMINAL]
+
+
+def to_follow(conn: Connection, filter: JobFilter, limit: int, since: int) -> list[Head]:
+    """The newest that match and are not over; and without a filter by state those made since then, over or not."""
+    wanted = [_matching(_HEAD, filter, state) for state in filter.states or NOT_OVER]
+    if not filter.states:
+        wanted.append(_matching(_HEAD, replace(filter, created_after=since), None))
+    found: dict[JobId, Head] = {}
+    for one in wanted:
+        found |= {head.job: head for head in _heads(conn, one.order_by(jobs.c.id.desc()).limit(limit))}
+    return [found[job] for job in sorted(found, reverse=True)][:limit]
+
+
+def heads(conn: Connection, project: str, job_ids: Sequence[JobId]) -> dict[JobId, Head]:
+    """Those of them that are there; another project's are not."""
+    wanted = _HEAD.where(jobs.c.project == project, jobs.c.id.in_(job_ids))
+    return {head.job: head for head in _heads(conn, wanted)}
+
+
+def _heads(conn: Connection, wanted: Select[Any]) -> list[Head]:
+    return [Head(row.id, row.last_no, JobState(row.state).is_terminal) for row in conn.execute(wanted)]
 
 
 class _Order:
@@ -126,16 +157,16 @@ def _matching(found: Select[Any], filter: JobFilter, state: JobState | None) -> 
         found = found.where(jobs.c.name == filter.name)
     # An id begins with its time of creation.
     if filter.created_after is not None:
-        found = found.where(jobs.c.id >= _id_at(filter.created_after))
+        found = found.where(jobs.c.id >= id_at(filter.created_after))
     if filter.created_before is not None:
-        found = found.where(jobs.c.id < _id_at(filter.created_before))
+        found = found.where(jobs.c.id < id_at(filter.created_before))
     if filter.tag is not None:
         tagged = and_(job_tags.c.job_id == jobs.c.id, job_tags.c.project == filter.project)
         found = found.join(job_tags, tagged).where(job_tags.c.tag == filter.tag)
     return found
 
 
-def _id_at(moment_ms: int) -> str:
+def id_at(moment_ms: int) -> str:
     return f"job_{max(0, min(moment_ms, (1 << 48) - 1)):012x}"
 
 

@@ -239,6 +239,15 @@ async def test_what_a_reader_says_is_ignored_and_a_big_frame_ends_it(api: Api) -
         assert socket.close_code == 1009
 
 
+async def test_an_opening_that_cannot_be_read_is_answered_and_holds_nothing(api: Api) -> None:
+    job = await api.submit()
+
+    with pytest.raises(InvalidStatus) as refused:
+        await api.frames(f"/jobs/{job}/stream?kinds={'x' * 10_000}")
+
+    assert refused.value.response.status_code == 431
+
+
 async def test_a_foreign_page_is_refused_before_the_handshake(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, allowed_origins="https://trains.example")
     job = await api.submit()

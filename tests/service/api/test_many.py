@@ -1,0 +1,269 @@
+"""Many jobs on one socket: those named, those that match, those that come later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from contract.events import Kind
+from contract.ids import Fence, JobId, new_job_id
+from contract.lifecycle import JobState, Reason
+from service.api import many
+from service.events import lookout
+from service.store import jobs
+from tests.service.api.conftest import KEY, Api, Serve
+from tests.support.processes import until_async
+
+Frames = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (many, lookout):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
+
+
+def numbers(frames: Frames, job: str) -> list[int]:
+    return [event["no"] for frame in frames if frame.get("job") == job for event in frame.get("events", ())]
+
+
+async def until_frame(socket: Any, found: Frames, wanted: Callable[[dict[str, Any]], bool]) -> Frames:
+    """Reads until there is such a frame; all that were read."""
+    while not any(map(wanted, found)):
+        found.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+    return found
+
+
+def end_of(job: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda frame: frame.get("job") == job and "end" in frame
+
+
+def live(job: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda frame: frame.get("job") == job and "caught_up" in frame
+
+
+async def test_named_jobs_are_told_each_in_order_and_the_socket_closes_with_the_last(both: Api) -> None:
+    first, second, other = [await both.submit() for _ in range(3)]
+    await both.append(first, *[{"loss": n} for n in range(300)])
+    await both.end(first)
+    reading = asyncio.create_task(both.frames(f"/stream?jobs={first},{second}"))
+
+    await both.append(second, *[{"loss": n} for n in range(5)])
+    await both.end(second)
+    frames, code, _ = await reading
+
+    assert numbers(frames, first) == list(range(1, 305))
+    assert numbers(frames, second) == list(range(1, 10))
+    assert [frame["caught_up"] for frame in frames if live(first)(frame)] == [304]
+    assert {frame["job"]: (frame["end"], frame["last"]) for frame in frames if "end" in frame} == {
+        first: ("succeeded", 304),
+        second: ("succeeded", 9),
+    }
+    assert numbers(frames, other) == []
+    assert code == 1000
+
+
+async def test_each_goes_on_from_its_own_cursor(api: Api) -> None:
+    one, two = await api.submit(), await api.submit()
+    for job in (one, two):
+        await api.append(job, *[{"loss": n} for n in range(9)])
+        await api.end(job)
+
+    frames, code, _ = await api.frames(f"/stream?jobs={one}:7,{two}:13")
+
+    assert (numbers(frames, one), numbers(frames, two), code) == (list(range(8, 14)), [], 1000)
+
+
+async def test_jobs_that_match_join_whenever_they_come_and_others_do_not(both: Api) -> None:
+    before = await both.submit(tags=["mine"])
+    over = await both.submit(tags=["mine"])
+    await both.end(over)
+    async with both.socket("/stream?tag=mine") as socket:
+        frames = await until_frame(socket, [], live(before))
+
+        later, foreign = await both.submit(tags=["mine"]), await both.submit(tags=["yours"])
+        await both.end(later)
+        await until_frame(socket, frames, end_of(later))
+        await both.append(before, {"loss": 1.0})
+        await both.end(before)
+        await until_frame(socket, frames, end_of(before))
+
+    assert "since" in frames[0]
+    assert numbers(frames, later) == [1, 2, 3, 4]
+    assert numbers(frames, before) == [1, 2, 3, 4, 5]
+    assert numbers(frames, over) == numbers(frames, foreign) == []
+
+
+async def test_a_job_that_is_resumed_after_its_end_goes_on_behind_it(api: Api) -> None:
+    job = await api.submit()
+    async with api.socket("/stream") as socket:
+        await api.end(job, JobState.FAILED)
+        frames = await until_frame(socket, [], end_of(job))
+
+        assert (await api.client.post(f"/jobs/{job}/resume")).status_code == 202
+        await api.end(job)
+        await until_frame(socket, frames, lambda frame: frame.get("end") == "succeeded")
+
+    assert numbers(frames, job) == list(range(1, 9))
+
+
+async def test_a_job_joins_in_a_state_and_stays_when_it_has_left_it(api: Api) -> None:
+    waiting, running = await api.submit(), await api.submit()
+    await move(api, running, JobState.STARTING, JobState.RUNNING)
+    async with api.socket("/stream?state=running") as socket:
+        frames = await until_frame(socket, [], live(running))
+        await move(api, running, JobState.SUCCEEDED)
+        await until_frame(socket, frames, end_of(running))
+
+    assert numbers(frames, waiting) == []
+
+
+async def test_who_comes_back_with_since_hears_of_jobs_that_began_and_ended_meanwhile(api: Api) -> None:
+    async with api.socket("/stream") as socket:
+        since = json.loads(await socket.recv())["since"]
+    job = await api.submit()
+    await api.end(job)
+
+    async with api.socket(f"/stream?since={since}") as socket:
+        frames = await until_frame(socket, [], end_of(job))
+
+    assert numbers(frames, job) == [1, 2, 3, 4]
+
+
+async def test_some_kinds_at_most_so_often_and_still_every_event(api: Api) -> None:
+    one, two = await api.submit(), await api.submit()
+    reading = asyncio.create_task(api.frames(f"/stream?jobs={one},{two}&kinds=log,note&max_hz=5"))
+    for n in range(50):
+        await api.append(one, {"loss": n})
+        await api.append(two, {"text": "hello"}, kind=Kind.NOTE)
+        await asyncio.sleep(0)
+    await api.end(one)
+    await api.end(two)
+
+    frames, _, _ = await reading
+
+    assert numbers(frames, one) == numbers(frames, two) == list(range(2, 52))
+    assert sum("events" in frame for frame in frames) < 30
+
+
+async def test_one_that_is_deleted_is_told_and_the_others_go_on(api: Api) -> None:
+    gone, stays = await api.submit(), await api.submit()
+    async with api.socket(f"/stream?jobs={gone},{stays}") as socket:
+        frames = await until_frame(socket, [], live(gone))
+        await api.db.write(lambda conn: jobs.erase(conn, gone))
+        api.services.tail.wake([gone])
+        await until_frame(socket, frames, end_of(gone))
+        await api.end(stays)
+        await until_frame(socket, frames, end_of(stays))
+
+    assert [frame["end"] for frame in frames if "end" in frame] == ["deleted", "succeeded"]
+    again, code, _ = await api.frames(f"/stream?jobs={gone}:1")
+    assert (again, code) == ([{"job": gone, "end": "deleted", "last": 1}], 1000)
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "says"),
+    [
+        ("jobs=nonsense", 4404, "no job 'nonsense'"),
+        (f"jobs={new_job_id()}", 4404, "there is no job"),
+        ("jobs={job}:99", 4400, "beyond the last event"),
+        ("jobs={job}:x", 4400, "no whole number"),
+        ("jobs={job},{job}", 4400, "twice"),
+        ("jobs=", 4404, "no job ''"),
+        ("jobs=" + ",".join(new_job_id() for _ in range(151)), 4400, "151 jobs"),
+        ("state=failed", 4400, "before it is failed"),
+        ("state=runing", 4400, "no state 'runing'"),
+        ("tag=", 4400, "no tag"),
+        ("since=yesterday", 4400, "no moment"),
+        ("kinds=nonsense", 4400, "no kind"),
+        ("after=1", 4400, "'after'"),
+    ],
+)
+async def test_what_cannot_be_followed_closes_with_a_code_and_a_sentence(
+    api: Api, query: str, code: int, says: str
+) -> None:
+    job = await api.submit()
+
+    frames, found, reason = await api.frames(f"/stream?{query.replace('{job}', job)}")
+
+    assert (frames, found) == ([], code)
+    assert says in reason
+
+
+async def test_more_than_one_socket_can_follow_are_refused_and_later_ones_are_counted(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (many, lookout):
+        monkeypatch.setattr(module, "MOST", 2)
+    one, two = await api.submit(tags=["a"]), await api.submit(tags=["a"])
+    async with api.socket("/stream?tag=a") as socket:
+        frames = await until_frame(socket, [], live(two))
+        third = await api.submit(tags=["a"])
+        await until_frame(socket, frames, lambda frame: frame.get("left_out") == 1)
+        refused, code, _ = await api.frames("/stream?tag=a")
+        await api.end(one)
+        await until_frame(socket, frames, live(third))
+
+    assert (refused, code) == ([], 4400)
+    assert numbers(frames, third) == [1]
+
+
+async def test_another_project_s_jobs_are_as_missing_as_any(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    theirs = await api.submit(project="speech")
+    mine = await api.submit()
+    key = {"Authorization": f"Bearer {KEY}"}
+
+    _, code, _ = await api.frames(f"/stream?jobs={theirs}", additional_headers=key)
+    assert code == 4404
+    async with api.socket("/stream", additional_headers=key) as socket:
+        frames = await until_frame(socket, [], live(mine))
+    async with api.socket("/stream?project=speech", additional_headers=key) as socket:
+        foreign = await until_frame(socket, [], live(theirs))
+    assert numbers(frames, theirs) == numbers(foreign, mine) == []
+
+
+async def test_a_stopping_service_closes_it_with_1012_and_nothing_is_watched_behind_it(api: Api) -> None:
+    job = await api.submit()
+    async with api.socket("/stream") as socket:
+        await until_frame(socket, [], live(job))
+    await until_async(lambda: not api.services.tail._channels, what="nobody is watched")
+
+    async with api.socket("/stream") as socket:
+        await until_frame(socket, [], live(job))
+        api.server.stop()
+        while True:
+            try:
+                await socket.recv()
+            except Exception:
+                break
+        assert socket.close_code == 1012
+
+
+async def test_a_flood_of_one_keeps_no_other_waiting(api: Api) -> None:
+    """Pages in turn: what the quiet one says comes before the loud one's history is through."""
+    loud, quiet = await api.submit(), await api.submit()
+    await api.append(loud, *[{"loss": n} for n in range(1500)])
+
+    async with api.socket(f"/stream?jobs={loud},{quiet}") as socket:
+        frames = await until_frame(socket, [], live(quiet))
+
+    assert len(numbers(frames, loud)) < 300
+
+
+async def move(api: Api, job: JobId, *states: JobState) -> None:
+    """By the table, as the journey would."""
+
+    def write(conn: Any) -> None:
+        for state in states:
+            row = jobs.lock(conn, job)
+            assert row
+            attempt = {"next_attempt": 1, "next_fence": Fence(1)} if state is JobState.STARTING else {}
+            assert jobs.move(conn, job, to=state, expect=[row.state], reason=Reason.PLACED, now=1, **attempt)
+
+    await api.db.write(write)
+    api.services.tail.wake([job])
