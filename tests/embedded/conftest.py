@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from tests.support.processes import Process, Processes, until
+from tests.support.system import LEISURE
 
 
 @cache
@@ -55,11 +56,14 @@ class Up:
             names = {node["name"] for node in self.get("/nodes")["data"] if node["state"] == "up"}
             return names == {f"node-{number}" for number in range(1, count + 1)}
 
-        self.processes.until(are_up, within=60, what=f"{count} nodes take work")
+        self.processes.until(are_up, within=60, what=f"{count} nodes take work", every=LEISURE)
 
     def until_job(self, job: str, *states: str, within: float = 90) -> dict[str, Any]:
         self.processes.until(
-            lambda: self.get(f"/jobs/{job}")["state"] in states, within=within, what=f"the job is {' or '.join(states)}"
+            lambda: self.get(f"/jobs/{job}")["state"] in states,
+            within=within,
+            what=f"the job is {' or '.join(states)}",
+            every=LEISURE,
         )
         return self.get(f"/jobs/{job}")
 

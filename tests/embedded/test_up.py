@@ -23,7 +23,7 @@ STEADY = {
 """Several seconds of work, checkpointed often."""
 
 
-def test_it_says_in_one_line_where_everything_is(up: Up) -> None:
+def test_it_says_in_one_line_where_everything_is_and_a_second_start_is_told_who_holds_it(up: Up) -> None:
     launcher = up.start("--no-first-job")
 
     (line,) = launcher.output.splitlines()
@@ -32,12 +32,25 @@ def test_it_says_in_one_line_where_everything_is(up: Up) -> None:
     assert told["home"] == str(up.home)
     assert all(Path(log).exists() for log in told["logs"].values())
     assert httpx2.get(told["url"] + "/").status_code == 200
+
+    second = up.launch()
+    assert second.wait() == 1
+    assert f"{up.home} is in use by process {launcher.pid} at {told['url']}" in second.output
+
+    port = told["url"].rpartition(":")[2]
+    elsewhere = Up(up.processes, up.home.with_name("other")).launch("--port", port)
+    assert elsewhere.wait(within=60) == 1, "a taken port that was asked for is an answer, and not another port"
+    assert port in elsewhere.output
+
     assert launcher.terminate(within=60) == 0
 
 
 def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None:
     launcher = up.start()
+    shows = up.pid_of(launcher, "embedded.first_job")
     until(lambda: up.get("/jobs")["data"], what="the first job is there")
+    os.kill(shows, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{shows}").exists(), within=10, what="who showed it leaves no zombie")
     launcher.terminate(within=60)
 
     launcher = up.start()
@@ -48,27 +61,10 @@ def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None
     assert (up.home / "first-job").read_text() == jobs[0]["id"]
 
 
-def test_the_process_that_shows_the_first_job_leaves_no_zombie(up: Up) -> None:
-    shows = up.pid_of(up.start(), "embedded.first_job")
-
-    os.kill(shows, signal.SIGKILL)
-
-    until(lambda: not Path(f"/proc/{shows}").exists(), within=10, what="it is reaped")
-
-
 def test_two_nodes_announce_themselves(up: Up) -> None:
     up.start("--nodes", "2", "--no-first-job")
 
     up.until_nodes(2)
-
-
-def test_a_second_start_on_the_same_home_says_who_holds_it(up: Up) -> None:
-    first = up.start("--no-first-job")
-
-    second = up.launch()
-
-    assert second.wait() == 1
-    assert f"{up.home} is in use by process {first.pid} at {up.ready['url']}" in second.output
 
 
 def test_nothing_is_left_when_the_launcher_is_killed(up: Up) -> None:
@@ -84,17 +80,17 @@ def test_nothing_is_left_when_the_launcher_is_killed(up: Up) -> None:
     until(lambda: not left_behind(up.home), within=3, what="nobody holds the home any more")
 
 
-@pytest.mark.parametrize("who", ["redis-server", "service", "worker"])
-def test_who_dies_is_started_again_in_the_same_place(up: Up, who: str) -> None:
+def test_who_dies_is_started_again_in_the_same_place(up: Up) -> None:
     launcher = up.start("--no-first-job")
-    dead = up.pid_of(launcher, who)
+    for who in ("redis-server", "service", "worker"):
+        dead = up.pid_of(launcher, who)
 
-    os.kill(dead, signal.SIGKILL)
+        os.kill(dead, signal.SIGKILL)
 
-    until(lambda: up.pid_of(launcher, who) != dead, within=30, what=f"another {who} runs")
-    done = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 5}}
-    job = up.processes.until(lambda: up.submit(done), within=30, what="it takes a job")
-    assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
+        until(lambda: up.pid_of(launcher, who) != dead, within=30, what=f"another {who} runs")  # noqa: B023
+        done = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 5}}
+        job = up.processes.until(lambda: up.submit(done), within=30, what="it takes a job")  # noqa: B023
+        assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
 
 
 def test_ctrl_c_checkpoints_what_runs_and_the_next_start_continues_it(up: Up) -> None:
@@ -151,14 +147,3 @@ def test_a_home_that_cannot_be_made_is_a_sentence(up: Up) -> None:
     assert launcher.wait(within=60) == 1
     assert f"{file / 'home'} cannot hold the state: Not a directory. Set FOOTPLATE_HOME" in launcher.output
     assert "Traceback" not in launcher.output
-
-
-def test_a_taken_port_that_was_asked_for_is_an_answer_and_not_another_port(up: Up) -> None:
-    up.start("--no-first-job")
-    port = up.ready["url"].rpartition(":")[2]
-    other = Up(up.processes, up.home.with_name("other"))
-
-    launcher = other.launch("--port", port)
-
-    assert launcher.wait(within=60) == 1
-    assert port in launcher.output
