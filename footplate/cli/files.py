@@ -1,26 +1,18 @@
-"""`metrics`, `checkpoints`, `download`, `diff`: what jobs have made, and what they were made of."""
+"""`checkpoints`, `download`, `diff`: what jobs have made, and what they were made of."""
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import Given, UsageError, Verbs, add_job, add_verb, client_of, find
-from footplate.cli.text import age, number, say, say_json, size, sparkline, table, tell
+from footplate.cli.asked import Given, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.text import age, say, say_json, size, table, tell
 
 if TYPE_CHECKING:
     from footplate import Client
 
-ENVELOPE = ("no", "step", "epoch")
-
 
 def add_verbs(verbs: Verbs) -> None:
-    metrics = add_verb(verbs, "metrics", run_metrics, "a job's metrics: last, least, most and the curve of each")
-    add_job(metrics)
-    metrics.add_argument("--names", help="only these, with commas")
-    metrics.add_argument("--csv", action="store_true", help="every row, for a spreadsheet")
     checkpoints = add_verb(verbs, "checkpoints", run_checkpoints, "what a job has saved")
     add_job(checkpoints)
     download = add_verb(verbs, "download", run_download, "fetch what a job left behind: model, metrics, spec")
@@ -30,48 +22,6 @@ def add_verbs(verbs: Verbs) -> None:
     diff = add_verb(verbs, "diff", run_diff, "where the effective specs of two jobs differ")
     diff.add_argument("a", metavar="A", help="a job")
     diff.add_argument("b", metavar="B", help="another one")
-
-
-def run_metrics(given: Given) -> int:
-    rows = find(client_of(given), given.job).metrics()
-    names = _names(rows, given.names)
-    if given.json:
-        kept = {*ENVELOPE, *names}
-        for row in rows:
-            say_json({name: _text_if_not_finite(value) for name, value in row.items() if name in kept})
-    elif given.csv:
-        out = csv.writer(sys.stdout, lineterminator="\n")
-        out.writerow([*ENVELOPE, *names])
-        out.writerows([row.get(name, "") for name in [*ENVELOPE, *names]] for row in rows)
-    else:
-        head = ("METRIC", "LAST", "LEAST", "MOST", "ROWS", "CURVE")
-        table(head, (_summary(name, rows) for name in names), empty="the job has told no metrics yet")
-    return 0
-
-
-def _names(rows: list[dict[str, Any]], wanted: str | None) -> list[str]:
-    """In the order in which they came first."""
-    known = list(dict.fromkeys(name for row in rows for name in row if name not in ENVELOPE))
-    if wanted is None:
-        return known
-    asked = wanted.split(",")
-    if missing := [name for name in asked if name not in known]:
-        raise UsageError(f"the job has no metric {missing[0]!r}", hint=f"it has: {', '.join(known) or 'none yet'}")
-    return asked
-
-
-def _summary(name: str, rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    values = [row[name] for row in rows if name in row]
-    figures = [float(value) for value in values if isinstance(value, int | float)]
-    if not figures:
-        return name, number(values[-1]), "", "", str(len(values)), ""
-    return name, number(values[-1]), number(min(figures)), number(max(figures)), str(len(values)), sparkline(figures)
-
-
-def _text_if_not_finite(value: Any) -> Any:
-    from contract.events import json_safe
-
-    return json_safe(value)
 
 
 def run_checkpoints(given: Given) -> int:

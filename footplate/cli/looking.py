@@ -1,4 +1,4 @@
-"""`ls` and `show`: how jobs stand."""
+"""`ls`, `show` and `queue`: how jobs stand, and what waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from footplate.cli.asked import Given, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.text import age, duration, number, say, say_json, short, steps, table, why
 
 if TYPE_CHECKING:
-    from footplate.sdk.models import JobInfo
+    from footplate.sdk.models import JobInfo, QueuedJob
 
 DEFAULT_LIMIT = 20
 
@@ -24,6 +24,8 @@ def add_verbs(verbs: Verbs) -> None:
     ls.add_argument("-q", "--quiet", action="store_true", help="only ids, whole and one a line")
     show = add_verb(verbs, "show", run_show, "show one job")
     add_job(show)
+    queue = add_verb(verbs, "queue", run_queue, "what waits, in which order, and why")
+    add_job(queue, nargs="?")
 
 
 def run_ls(given: Given) -> int:
@@ -76,3 +78,20 @@ def _facts(job: JobInfo) -> Iterator[tuple[str, str | None]]:
     yield "error", f"{job.error.code}: {job.error.message}" if job.error else None
     yield "hint", job.error.hint if job.error else None
     yield "now", ", ".join(job.actions)
+
+
+def run_queue(given: Given) -> int:
+    client = client_of(given)
+    found = client.queue(find(client, given.job).id if given.job else None)
+    if given.json:
+        for one in found:
+            say_json(one.model_dump(mode="json"))
+    else:
+        head = ("PLACE", "JOB", "NAME", "PRIORITY", "POOL", "WAITS", "WHY")
+        table(head, map(_waiting, found), empty="nothing waits" if given.job is None else "this job does not wait")
+    return 0
+
+
+def _waiting(one: QueuedJob) -> tuple[object, ...]:
+    why = f"starts after {one.starts_after}" if one.starts_after else one.message or one.reason
+    return one.place, short(one.job), one.name, one.priority, one.pool, duration(one.waited_s), why

@@ -28,6 +28,8 @@ def add_verbs(verbs: Verbs) -> None:
     add_job(logs)
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     logs.add_argument("--rank", type=int, help="of this rank only")
+    logs.add_argument("--stream", choices=("stdout", "stderr"), help="of this stream only")
+    logs.add_argument("--grep", metavar="WORDS", help="only lines with this in them, word for word")
     events = add_verb(verbs, "events", run_events, "a job's history")
     add_job(events)
     events.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
@@ -175,13 +177,11 @@ _WRITERS: dict[str, Callable[[Event], str]] = {
 
 def run_logs(given: Given) -> int:
     job = find(client_of(given), given.job)
-    for event in job.events(kinds="line", follow=given.follow):
-        if given.rank is not None and event.rank != given.rank:
-            continue
+    for line in job.logs(stream=given.stream, rank=given.rank, grep=given.grep, follow=given.follow):
         if given.json:
-            say_json(event.model_dump(mode="json"))
+            say_json(line.model_dump(mode="json"))
         else:
-            print(clean(_said(event)), flush=given.follow)
+            print(clean(line.text), flush=given.follow)
     return 0
 
 

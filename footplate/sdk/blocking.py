@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -18,7 +18,8 @@ from footplate.sdk.jobs import (
     ResumeChanges,
     Spec,
 )
-from footplate.sdk.models import Attempt, Checkpoint, Event, JobInfo, Output, Validation
+from footplate.sdk.models import Attempt, Checkpoint, Event, JobInfo, Line, MetricSummary, Output, Series, Validation
+from footplate.sdk.telling import AsyncMetrics
 from footplate.sdk.wire import each, now
 
 
@@ -42,6 +43,17 @@ class Jobs:
         """Jobs, newest first, page by page as they are asked for; at most `limit`."""
         return map(Job, each(self._jobs.list(limit=limit, **filters)))
 
+    def series(
+        self,
+        jobs: Iterable[str | JobView],
+        *names: str,
+        x: str = "step",
+        points: int = 1000,
+        everything: bool = False,
+    ) -> Sequence[Series]:
+        """Curves of several jobs beside each other: as `job.metrics.series`, for each of them."""
+        return now(self._jobs.series(jobs, *names, x=x, points=points, everything=everything))
+
 
 class Job(JobView):
     """One job. Verbs change it, and bring `info` up to date."""
@@ -50,6 +62,7 @@ class Job(JobView):
         self._job = job
         self.checkpoints = Checkpoints(job.checkpoints)
         self.outputs = Outputs(job.outputs)
+        self.metrics = Metrics(job.metrics)
 
     @property
     def info(self) -> JobInfo:  # type: ignore[override]  # read-only here: the asynchronous one keeps it
@@ -94,9 +107,18 @@ class Job(JobView):
         now(self._job.wait(timeout))
         return self
 
-    def metrics(self, *, after: int = 0) -> list[dict[str, Any]]:
-        """A row per log or eval: {"no", "step", "epoch", "loss", …}, as a data frame takes them."""
-        return now(self._job.metrics(after=after))
+    def logs(
+        self,
+        *,
+        after: int = 0,
+        stream: str | None = None,
+        rank: int | None = None,
+        grep: str | None = None,
+        follow: bool = False,
+    ) -> Iterator[Line]:
+        """What training printed, behind the number `after`: to stdout or stderr, on one rank, with some words in it.
+        With follow=True, also what it prints until it has ended."""
+        return each(self._job.logs(after=after, stream=stream, rank=rank, grep=grep, follow=follow))
 
     def attempts(self) -> list[Attempt]:
         return now(self._job.attempts())
@@ -104,6 +126,26 @@ class Job(JobView):
     def spec(self) -> dict[str, Any]:
         """The effective one, with every default."""
         return now(self._job.spec())
+
+
+class Metrics:
+    """`job.metrics()` has every row; `summary` and `series` answer as quickly however many there are."""
+
+    def __init__(self, metrics: AsyncMetrics) -> None:
+        self._metrics = metrics
+
+    def __call__(self, *, after: int = 0) -> list[dict[str, Any]]:
+        """A row per log or eval: {"no", "step", "epoch", "loss", …}, as a data frame takes them."""
+        return now(self._metrics(after=after))
+
+    def summary(self) -> dict[str, MetricSummary]:
+        """By name: the last, the least and the most value, and where each was."""
+        return now(self._metrics.summary())
+
+    def series(self, *names: str, x: str = "step", points: int = 1000, everything: bool = False) -> dict[str, Series]:
+        """By name: at most so many points of each curve, every spike among them; without names, every curve. x is step,
+        time or epoch. `everything` has what a later attempt repeats, too."""
+        return now(self._metrics.series(*names, x=x, points=points, everything=everything))
 
 
 class Checkpoints:

@@ -12,7 +12,7 @@ import httpx2
 from footplate.sdk.asking import Ask, ask_json, unreachable
 from footplate.sdk.blocking import Jobs
 from footplate.sdk.jobs import AsyncJobs
-from footplate.sdk.models import Component, Health, Node
+from footplate.sdk.models import Component, Health, Node, QueuedJob
 from footplate.sdk.settings import http_arguments
 from footplate.sdk.wire import AsyncWire, BlockingWire, Wire, now
 
@@ -41,6 +41,10 @@ class AsyncClient:
 
     async def nodes(self) -> list[Node]:
         return await nodes(self._wire)
+
+    async def queue(self, job: str | None = None) -> list[QueuedJob]:
+        """What waits, in the order in which it is tried; or one job's place in it."""
+        return await queue(self._wire, job)
 
     async def components(self) -> Components:
         """What a spec may name, by group and name. Empty until a node has told."""
@@ -83,6 +87,10 @@ class Client:
     def nodes(self) -> list[Node]:
         return now(nodes(self._wire))
 
+    def queue(self, job: str | None = None) -> list[QueuedJob]:
+        """What waits, in the order in which it is tried; or one job's place in it."""
+        return now(queue(self._wire, job))
+
     def components(self) -> Components:
         """What a spec may name, by group and name. Empty until a node has told."""
         return now(components(self._wire))
@@ -104,6 +112,16 @@ class Client:
 
 async def nodes(wire: Wire) -> list[Node]:
     return [Node.model_validate(one) for one in (await ask_json(wire, Ask("GET", "/nodes")))["data"]]
+
+
+async def queue(wire: Wire, job: str | None) -> list[QueuedJob]:
+    found: list[QueuedJob] = []
+    cursor: str | None = None
+    while True:
+        page = await ask_json(wire, Ask("GET", "/queue", params={"job": job, "cursor": cursor, "limit": 1000}))
+        found += [QueuedJob.model_validate(one) for one in page["data"]]
+        if (cursor := page["next_cursor"]) is None:
+            return found
 
 
 async def components(wire: Wire) -> Components:

@@ -5,14 +5,27 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
 
 from footplate.errors import InvalidRequest, JobCancelled, JobFailed
 from footplate.sdk.asking import Ask, ask, ask_json
 from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.following import Place, follow, read_event
-from footplate.sdk.models import FAILED, SUCCEEDED, Attempt, Checkpoint, Event, Failure, JobInfo, Progress, Validation
+from footplate.sdk.models import (
+    FAILED,
+    SUCCEEDED,
+    Attempt,
+    Checkpoint,
+    Event,
+    Failure,
+    JobInfo,
+    Line,
+    Progress,
+    Series,
+    Validation,
+)
+from footplate.sdk.telling import AsyncMetrics, lines, pages, series_of
 from footplate.sdk.wire import Wire
 
 if TYPE_CHECKING:
@@ -21,7 +34,6 @@ if TYPE_CHECKING:
 Spec: TypeAlias = "JobSpec | Mapping[str, Any]"
 """A JobSpec, or the JSON of one, short forms included."""
 PAGE = 200
-EVENTS_PAGE = 1000
 
 
 class Filters(TypedDict, total=False):
@@ -137,6 +149,18 @@ class AsyncJobs:
             if cursor is None:
                 return
 
+    async def series(
+        self,
+        jobs: Iterable[str | JobView],
+        *names: str,
+        x: str = "step",
+        points: int = 1000,
+        everything: bool = False,
+    ) -> Sequence[Series]:
+        """Curves of several jobs beside each other: as `job.metrics.series`, for each of them."""
+        ids = [path_of(one if isinstance(one, str) else one.id) for one in jobs]
+        return await series_of(self._wire, ids, names, x, points, everything)
+
     def _job(self, told: dict[str, Any]) -> AsyncJob:
         return AsyncJob(self._wire, JobInfo.model_validate(told), self._patience)
 
@@ -149,6 +173,7 @@ class AsyncJob(JobView):
         self._path = f"/jobs/{info.id}"
         self.checkpoints = AsyncCheckpoints(wire, self._path)
         self.outputs = AsyncOutputs(wire, self._path)
+        self.metrics = AsyncMetrics(wire, self._path)
 
     async def refresh(self) -> Self:
         return await self._refresh(patience=0.0)
@@ -196,9 +221,19 @@ class AsyncJob(JobView):
             await self._refresh(patience=self._patience)
         return self
 
-    async def metrics(self, *, after: int = 0) -> list[dict[str, Any]]:
-        """A row per log or eval: {"no", "step", "epoch", "loss", …}, as a data frame takes them."""
-        return [with_floats(row) async for row in self._pages("metrics", after, None)]
+    def logs(
+        self,
+        *,
+        after: int = 0,
+        stream: str | None = None,
+        rank: int | None = None,
+        grep: str | None = None,
+        follow: bool = False,
+    ) -> AsyncGenerator[Line, None]:
+        """What training printed, behind the number `after`: to stdout or stderr, on one rank, with some words in it.
+        With follow=True, also what it prints until it has ended."""
+        live = (lambda last: self.events(after=last, kinds="line")) if follow else None
+        return lines(self._wire, self._path, live, after, stream=stream, rank=rank, grep=grep)
 
     async def attempts(self) -> list[Attempt]:
         return [Attempt.model_validate(one) for one in await self._data("attempts")]
@@ -211,23 +246,13 @@ class AsyncJob(JobView):
         return follow(self._wire, f"{self._path}/stream", place)
 
     async def _history(self, after: int, kinds: str | None) -> AsyncGenerator[Event, None]:
-        async for told in self._pages("events", after, kinds):
+        async for told in pages(self._wire, f"{self._path}/events", after, kinds=kinds):
             if known := read_event(told):
                 yield known
 
     def _place(self, after: int, kinds: str | Collection[str] | None) -> Place:
         text = kinds_text(kinds)
         return Place(after, None if text is None else text.split(","), who=self.id, patience=self._patience)
-
-    async def _pages(self, what: str, after: int, kinds: str | None) -> AsyncGenerator[dict[str, Any], None]:
-        while True:
-            params = {"after": after, "kinds": kinds, "limit": EVENTS_PAGE}
-            page = await ask_json(self._wire, Ask("GET", f"{self._path}/{what}", params=params))
-            for row in page["data"]:
-                yield row
-            if page["next_cursor"] is None:
-                return
-            after = int(page["next_cursor"])
 
     async def _data(self, what: str) -> Any:
         return (await ask_json(self._wire, Ask("GET", f"{self._path}/{what}")))["data"]
@@ -274,11 +299,3 @@ def path_of(job: str) -> str:
     if not job or not job.replace("_", "").isalnum() or not job.isascii():
         raise InvalidRequest(422, {"code": "invalid_id", "detail": f"{job!r} is no job's id: they look like job_019a…"})
     return job
-
-
-_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def with_floats(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: they travel as text."""
-    return {name: _FLOATS.get(value, value) if isinstance(value, str) else value for name, value in row.items()}

@@ -94,6 +94,75 @@ class Checkpoint(Model):
     created_at: str = ""
 
 
+class Seen(Model):
+    """A value, and where it was."""
+
+    value: float
+    step: int | None = None
+    epoch: float | None = None
+    at: str = ""
+    no: int = 0
+    attempt: int = 0
+    repeated: bool = False
+    """A later attempt told of this step again."""
+
+
+class MetricSummary(Model):
+    name: str
+    count: int
+    not_finite: int = 0
+    """Points that are no finite number: they are neither least nor most."""
+    last: Seen
+    min: Seen | None = None
+    max: Seen | None = None
+
+
+class Series(Model):
+    """A curve: `plot(series.x, series.y)`."""
+
+    job: str
+    name: str
+    count: int
+    """Points that the job has told."""
+    left_out: int = 0
+    """Those that a later attempt repeats."""
+    exact: bool = True
+    """Every other point is here; else some of each stretch, its least and its most among them."""
+    attempts: tuple[dict[str, Any], ...] = ()
+    """Each with the index of its `first` point."""
+    x: tuple[Any, ...] = ()
+    y: tuple[float, ...] = ()
+
+
+class Line(Model):
+    """One that training printed."""
+
+    no: int
+    at: str = ""
+    attempt: int = 0
+    rank: int = 0
+    stream: str = "stdout"
+    text: str = ""
+
+
+class QueuedJob(Model):
+    job: str
+    project: str = "default"
+    name: str | None = None
+    priority: int = 0
+    pool: str = "default"
+    needs: str = ""
+    place: int | None = None
+    """From 1, among all that wait for its pool; None while it may not start yet."""
+    ahead: dict[str, int] = Field(default_factory=dict)
+    """How many are tried before it: `yours` and `others`."""
+    reason: str = ""
+    message: str | None = None
+    queued_at: str = ""
+    waited_s: float = 0.0
+    starts_after: str | None = None
+
+
 class Output(Model):
     """One file that a job left behind."""
 

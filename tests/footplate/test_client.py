@@ -11,12 +11,17 @@ from typing import Any
 import httpx2
 import pytest
 
-from footplate import AsyncClient, Client, JobCancelled, JobFailed
+from footplate import AsyncClient, Client, Job, JobCancelled, JobFailed
 from footplate.errors import Conflict, InvalidRequest, NotFound, Unreachable, VersionChanged, WaitTimeout
-from footplate.sdk.jobs import with_floats
+from footplate.sdk.telling import with_floats
 from tests.footplate.conftest import FAILING
 from tests.support.processes import free_port
 from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
+
+
+def curve(job: Job) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+    (found,) = job.metrics.series("loss").values()
+    return found.x, found.y
 
 
 def test_a_job_is_submitted_followed_and_downloaded(client: Client, standing: System, tmp_path: Path) -> None:
@@ -27,6 +32,9 @@ def test_a_job_is_submitted_followed_and_downloaded(client: Client, standing: Sy
     assert_whole(events)
     assert job.wait(timeout=20).raise_for_status().state == "succeeded"
     assert [row["step"] for row in job.metrics() if "loss" in row] == list(range(1, 21))
+    assert dict(zip(*curve(job), strict=True)) == standing.losses(job.id)
+    assert job.metrics.summary()["loss"].last.step == 20
+    assert [line.text for line in job.logs()] == [e["data"]["text"] for e in events if e["kind"] == "line"]
     assert (latest := job.checkpoints.latest()) is not None
     assert latest.step == 20
     assert job.checkpoints.best() is None

@@ -141,12 +141,16 @@ def test_nobody_there_ends_with_four_at_once(command: Command) -> None:
 def test_what_a_job_has_told_is_a_table_a_spreadsheet_or_json(command: Command, standing: System) -> None:
     command.good("submit", SHORT, "--watch")
 
+    assert command.good("queue", "@last") == ""
     summary = command.good("metrics", "@last")
     rows = list(csv.DictReader(io.StringIO(command.good("metrics", "@last", "--csv", "--names", "loss"))))
     lines = [json.loads(line) for line in command.good("metrics", "@last", "--json").splitlines()]
 
     job = json.loads(command.good("ls", "--limit", "1", "--json"))["id"]
-    assert re.search(r"^loss .*[▁▂▃▄▅▆▇█]{20}$", summary, re.MULTILINE)
+    losses = standing.losses(job)
+    least = min(losses, key=lambda step: losses[step])
+    assert re.search(rf"^loss .*  {least}  .*  20  [▁▂▃▄▅▆▇█]{{20}}$", summary, re.MULTILINE)
+    assert command.good("metrics", "@last", "--follow") == summary
     assert {int(row["step"]): float(row["loss"]) for row in rows if row["loss"]} == standing.losses(job)
     assert lines == standing.metrics(job)
     unknown = command.run("metrics", "@last", "--names", "no_such")

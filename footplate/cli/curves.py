@@ -1,0 +1,121 @@
+"""`metrics`: a job's curves in a terminal, as JSON or for a spreadsheet; with --follow as they grow."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from contract.events import json_safe
+from footplate.cli.asked import Given, UsageError, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.text import number, say_json, sparkline, table
+
+if TYPE_CHECKING:
+    from footplate import Job
+    from footplate.sdk.models import MetricSummary, Seen, Series
+
+ENVELOPE = ("no", "step", "epoch")
+HEAD = ("METRIC", "LAST", "LEAST", "AT STEP", "MOST", "AT STEP", "POINTS", "CURVE")
+WIDTH = 32
+"""Of a curve, in characters: each stands for a few points, so that more are asked for."""
+DRAWN_SECONDS = 0.5
+
+
+def add_verbs(verbs: Verbs) -> None:
+    metrics = add_verb(verbs, "metrics", run_metrics, "a job's metrics: last, least, most and the curve of each")
+    add_job(metrics)
+    metrics.add_argument("--names", help="only these, with commas")
+    metrics.add_argument("--csv", action="store_true", help="every row, for a spreadsheet")
+    metrics.add_argument("-f", "--follow", action="store_true", help="draw anew as they come, until the job ends")
+
+
+def run_metrics(given: Given) -> int:
+    if given.follow and (given.json or given.csv):
+        raise UsageError("--follow draws curves", hint="footplate events --kinds log,eval -f --json has every row")
+    job = find(client_of(given), given.job)
+    if given.json or given.csv:
+        _every_row(job, given)
+    elif given.follow:
+        _follow(job, given.names)
+    else:
+        _draw(job, given.names)
+    return 0
+
+
+def _every_row(job: Job, given: Given) -> None:
+    rows = job.metrics()
+    names = _chosen(list(dict.fromkeys(name for row in rows for name in row if name not in ENVELOPE)), given.names)
+    kept = [*ENVELOPE, *names]
+    if given.json:
+        for row in rows:
+            say_json({name: json_safe(value) for name, value in row.items() if name in kept})
+        return
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(kept)
+    out.writerows([row.get(name, "") for name in kept] for row in rows)
+
+
+def _chosen(known: Sequence[str], wanted: str | None) -> Sequence[str]:
+    if wanted is None:
+        return known
+    asked = wanted.split(",")
+    if missing := [name for name in asked if name not in known]:
+        raise UsageError(f"the job has no metric {missing[0]!r}", hint=f"it has: {', '.join(known) or 'none yet'}")
+    return asked
+
+
+def _draw(job: Job, wanted: str | None) -> int:
+    """How many lines were written."""
+    summary = job.metrics.summary()
+    names = _chosen(sorted(summary, key=_rank), wanted)
+    curves = job.metrics.series(*(names if wanted else ()), points=4 * WIDTH)
+    table(
+        HEAD,
+        (_row(summary[name], curves[name]) for name in names if name in curves),
+        empty="the job has told no metrics yet",
+    )
+    return len(names) + 1 if names else 0
+
+
+def _rank(name: str) -> tuple[bool, bool, str]:
+    """What one looks at first comes first."""
+    return name != "loss", not name.startswith("eval_"), name
+
+
+def _row(summary: MetricSummary, curve: Series) -> tuple[str, ...]:
+    return (
+        summary.name, number(summary.last.value), *_extreme(summary.min), *_extreme(summary.max), str(summary.count),
+        sparkline([y for y in curve.y if math.isfinite(y)], WIDTH),
+    )  # fmt: skip
+
+
+def _extreme(seen: Seen | None) -> tuple[str, str]:
+    return ("", "") if seen is None else (number(seen.value), number(seen.step))
+
+
+def _follow(job: Job, wanted: str | None) -> None:
+    """Over itself on a terminal; in a pipe once, when the job has ended."""
+    if not sys.stdout.isatty():
+        for _ in job.events(after=job.info.last_no, kinds="log,eval"):
+            pass
+        _draw(job, wanted)
+        return
+    # A line that is wider than the terminal must stay one, or the next drawing begins in the wrong place.
+    print("\033[?7l", end="")
+    try:
+        lines, due = _draw(job, wanted), 0.0
+        for _ in job.events(after=job.info.last_no, kinds="log,eval"):
+            if time.monotonic() >= due:
+                lines, due = _again(job, wanted, lines), time.monotonic() + DRAWN_SECONDS
+        _again(job, wanted, lines)
+    finally:
+        print("\033[?7h", end="", flush=True)
+
+
+def _again(job: Job, wanted: str | None, lines: int) -> int:
+    if lines:
+        print(f"\033[{lines}A\033[J", end="")
+    return _draw(job, wanted)

@@ -1,0 +1,70 @@
+"""The client's words for what a job has told, against the routes themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from contract.events import Kind
+from footplate import AsyncClient
+from service.jobs.placing import place_waiting
+from service.store.times import now_ms
+from tests.conformance.acting import Stage
+from tests.conformance.test_curves import told
+from tests.service.api.conftest import Api
+
+
+async def test_curves_of_one_job_and_of_several(api: Api) -> None:
+    job, worker = Stage(api.db).running()
+    told(worker, [{"loss": 1.0}, {"loss": math.nan}, {"loss": -math.inf, "f1": 3}])
+    other = await api.submit()
+
+    async with AsyncClient(api.url) as client:
+        mine = await client.jobs.get(job)
+        summary = await mine.metrics.summary()
+        loss = (await mine.metrics.series("loss"))["loss"]
+        every = await mine.metrics.series(x="epoch", points=10, everything=True)
+        both = await client.jobs.series([mine, other], "f1")
+
+    assert (summary["loss"].last.value, summary["loss"].not_finite, summary["f1"].max) == (
+        -math.inf,
+        2,
+        summary["f1"].last,
+    )
+    assert loss.x == (1, 2, 3)
+    assert (loss.y[0], math.isnan(loss.y[1]), loss.y[2]) == (1.0, True, -math.inf)
+    assert set(every) == {"loss", "f1"}
+    assert [(one.job, one.y) for one in both] == [(job, (3.0,)), (other, ())]
+
+
+async def test_lines_that_are_there_and_lines_that_come(api: Api) -> None:
+    job = await api.submit()
+    for n in range(3):
+        await api.append(
+            job, {"stream": "stdout", "text": f"early {n}"}, {"stream": "stderr", "text": "no"}, kind=Kind.LINE
+        )
+
+    async with AsyncClient(api.url) as client:
+        mine = await client.jobs.get(job)
+        early = [line.text async for line in mine.logs(grep="early")]
+        live = mine.logs(stream="stdout", follow=True)
+        found = [(await anext(live)).text for _ in range(3)]
+        coming = asyncio.ensure_future(anext(live))
+        await api.append(job, {"stream": "stderr", "text": "no"}, {"stream": "stdout", "text": "late"}, kind=Kind.LINE)
+        found.append((await asyncio.wait_for(coming, 20)).text)
+        await api.end(job)
+        found += [line.text async for line in live]
+
+    assert early == ["early 0", "early 1", "early 2"]
+    assert found == [*early, "late"]
+
+
+async def test_what_waits_and_where_one_of_them_stands(api: Api) -> None:
+    first, second = await api.submit(), await api.submit(name="patient")
+    await api.db.write(lambda conn: place_waiting(conn, now_ms()))
+
+    async with AsyncClient(api.url) as client:
+        every, (one,) = await client.queue(), await client.queue(second)
+
+    assert [waiting.job for waiting in every] == [first, second]
+    assert (one.place, one.name, one.ahead, one.reason) == (2, "patient", {"yours": 1, "others": 0}, "no_such_shape")
