@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator, Collection, Iterator
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 
+from contract.events import Event
 from footplate.sdk.asking import Ask, ask_json, unreachable
 from footplate.sdk.blocking import Jobs
+from footplate.sdk.following import follow
 from footplate.sdk.jobs import AsyncJobs
+from footplate.sdk.many import HasId, Places
 from footplate.sdk.models import Component, Health, Node, QueuedJob
 from footplate.sdk.settings import http_arguments
-from footplate.sdk.wire import AsyncWire, BlockingWire, Wire, now
+from footplate.sdk.wire import AsyncWire, BlockingWire, Wire, each, now
 
 Components = dict[str, dict[str, Component]]
 
@@ -37,7 +41,22 @@ class AsyncClient:
         arguments = http_arguments(url, api_key, timeout)
         self.url = str(arguments["base_url"])
         self._wire = AsyncWire(httpx2.AsyncClient(**arguments, transport=transport), retries + 1)
+        self._patience = patience
         self.jobs = AsyncJobs(self._wire, patience)
+
+    def stream(
+        self,
+        jobs: Collection[str | HasId] | None = None,
+        *,
+        tag: str | None = None,
+        state: str | Collection[str] | None = None,
+        kinds: str | Collection[str] | None = None,
+        max_hz: int | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """What happens to many jobs, on one connection that comes back by itself: to these, and to those that match,
+        now or later. Each job's events come once and in order. With `jobs` alone it ends with the last of them."""
+        places = Places.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
+        return follow(self._wire, "/stream", places)
 
     async def nodes(self) -> list[Node]:
         return await nodes(self._wire)
@@ -82,7 +101,22 @@ class Client:
         arguments = http_arguments(url, api_key, timeout)
         self.url = str(arguments["base_url"])
         self._wire = BlockingWire(httpx2.Client(**arguments, transport=transport), retries + 1)
+        self._patience = patience
         self.jobs = Jobs(AsyncJobs(self._wire, patience))
+
+    def stream(
+        self,
+        jobs: Collection[str | HasId] | None = None,
+        *,
+        tag: str | None = None,
+        state: str | Collection[str] | None = None,
+        kinds: str | Collection[str] | None = None,
+        max_hz: int | None = None,
+    ) -> Iterator[Event]:
+        """What happens to many jobs, on one connection that comes back by itself: to these, and to those that match,
+        now or later. Each job's events come once and in order. With `jobs` alone it ends with the last of them."""
+        places = Places.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
+        return each(follow(self._wire, "/stream", places))
 
     def nodes(self) -> list[Node]:
         return now(nodes(self._wire))

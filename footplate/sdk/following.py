@@ -95,8 +95,25 @@ def read_event(told: dict[str, Any]) -> Event | None:
         ) from error
 
 
-async def follow(wire: Wire, path: str, place: Place) -> AsyncGenerator[Event, None]:
-    """Every event from `place` on, once each and in order, until the job's history ends. Raises WaitTimeout at its
+class Where(Protocol):
+    """A Place, or one in each of many jobs' histories."""
+
+    patience: float
+    end: str | None
+
+    @property
+    def seconds_to_read(self) -> float: ...
+
+    @property
+    def params(self) -> dict[str, Any]: ...
+
+    def check_deadline(self) -> None: ...
+
+    def take(self, frame: dict[str, Any]) -> Iterator[Event]: ...
+
+
+async def follow(wire: Wire, path: str, place: Where) -> AsyncGenerator[Event, None]:
+    """Every event from `place` on, once each and in order, until the history ends. Raises WaitTimeout at its
     deadline, ApiError when the service refuses, Unreachable when it stays away."""
     contact = Contact(wire.tries, place.patience)
     while place.end is None:
@@ -230,7 +247,7 @@ class MessageDecoder:
                     yield {"events": [told]} if "no" in told else told
 
 
-async def _decoder(line: Line, place: Place) -> Decoder:
+async def _decoder(line: Line, place: Where) -> Decoder:
     answer = line.response
     if answer.status_code == 101:
         return SocketDecoder()
@@ -245,7 +262,7 @@ async def _decoder(line: Line, place: Place) -> Decoder:
     raise refusal(said)
 
 
-def _opening(wire: Wire, path: str, place: Place) -> httpx2.Request:
+def _opening(wire: Wire, path: str, place: Where) -> httpx2.Request:
     headers = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",

@@ -1,0 +1,79 @@
+"""Many histories over many connections: each job goes on from its own last event."""
+
+from __future__ import annotations
+
+import pytest
+
+from footplate.errors import NotFound
+from footplate.sdk.following import follow
+from footplate.sdk.many import MOST_NAMED, Places
+from footplate.sdk.wire import Wire
+from tests.footplate.fake_wire import FakeLine, FakeWire, Socket, event
+
+A, B, C = ("job_" + letter * 32 for letter in "abc")
+
+
+def told(job: str, *numbers: int) -> dict[str, object]:
+    return {"job": job, "events": [event(number, job=job) for number in numbers]}
+
+
+def ended(job: str, last: int) -> dict[str, object]:
+    return {"job": job, "end": "succeeded", "last": last}
+
+
+def line(*frames: dict[str, object]) -> FakeLine:
+    socket = Socket()
+    return FakeLine(*[socket.frame(frame) for frame in frames])
+
+
+def places(*jobs: str, tag: str | None = None) -> Places:
+    return Places.of(jobs or None, tag=tag, state=None, kinds=None, max_hz=None, patience=600.0)
+
+
+Found = list[tuple[str, int]]
+
+
+async def read(wire: Wire, where: Places, found: Found | None = None) -> Found:
+    found = [] if found is None else found
+    async for one in follow(wire, "/stream", where):
+        found.append((one.job, one.no))
+    return found
+
+
+async def test_a_connection_that_breaks_goes_on_from_each_job_s_last_event() -> None:
+    wire = FakeWire(
+        line(told(A, 1, 2), told(B, 1), ended(A, 2)),
+        line(told(B, 2), {"job": B, "caught_up": 2}, ended(B, 2)),
+    )
+
+    assert await read(wire, places(A, B)) == [(A, 1), (A, 2), (B, 1), (B, 2)]
+    assert [request.url.params["jobs"] for request in wire.asked] == [f"{A},{B}", f"{B}:1"]
+
+
+async def test_with_a_filter_it_comes_back_with_what_it_follows_and_when_it_was_told_of_all() -> None:
+    wire = FakeWire(
+        line({"since": "2026-01-01T12:00:00.000Z"}, told(A, 1), told(B, 1, 2), ended(B, 2)),
+        line(told(B, 1, 2), ended(B, 2), told(A, 2), told(B, 3)),
+        FakeLine(Socket().close(4404, "that is enough")),
+    )
+
+    found: Found = []
+    with pytest.raises(NotFound):
+        await read(wire, places(tag="mine"), found)
+
+    assert found == [(A, 1), (B, 1), (B, 2), (A, 2), (B, 3)]
+    assert [dict(request.url.params) for request in wire.asked[:2]] == [
+        {"tag": "mine"},
+        {"tag": "mine", "jobs": f"{A}:1", "since": "2026-01-01T12:00:00.000Z"},
+    ]
+
+
+def test_of_more_jobs_than_an_address_holds_the_longest_are_named() -> None:
+    where = places(tag="mine")
+    where.cursors = {f"job_{number:032x}": number + 1 for number in range(1000)}
+
+    named = where.params["jobs"].split(",")
+
+    assert len(named) == MOST_NAMED
+    assert named[0] == f"job_{999:032x}:1000"
+    assert len(where.params["jobs"]) < 8000
