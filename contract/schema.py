@@ -28,7 +28,7 @@ def with_short_forms(schema: Schema) -> Schema:
         "description": fields["strategy"]["description"],
     }
     schema["anyOf"] = [{"required": ["model", "data"]}, {"required": ["loop"]}]
-    return cast(Schema, _standard(schema))
+    return cast(Schema, standard(schema))
 
 
 def _training(properties: Schema) -> Schema:
@@ -50,14 +50,14 @@ _STANDARD = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "
 _OF_LISTS = {"minLength": "minItems", "maxLength": "maxItems"}
 
 
-def _standard(schema: Any) -> Any:
+def standard(schema: Any) -> Any:
     """pydantic writes a bound under its own name where a validator stands before the type."""
     if isinstance(schema, list):
-        return [_standard(one) for one in schema]
+        return [standard(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     names = {**_STANDARD, **_OF_LISTS} if schema.get("type") == "array" else _STANDARD
-    return {names.get(name, name): _standard(value) for name, value in schema.items()}
+    return {names.get(name, name): standard(value) for name, value in schema.items()}
 
 
 def _also(definitions: dict[str, Schema], name: str, *short: Schema) -> None:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from contract.errors import Conflict, Forbidden, InvalidSpec, NotFound, PreconditionFailed, Problem, Unauthorized
 from contract.errors import Unavailable as AwayNow
 from contract.lifecycle import JobState
+from contract.schema import standard
 from contract.spec import job_schema
 from service import problems
 from service.api.examples import JOB, OF_PARAMETERS, REQUEST_ID, example_of
@@ -160,7 +161,9 @@ def _bodies(operation: Json, schemas: Json) -> None:
         if content.get(JSON, {}).get("schema") == {}:
             # FastAPI's word for whatever a route writes itself: another type if one is named, else some object.
             content.pop(JSON) if len(content) > 1 else content.update({JSON: {"schema": {"type": "object"}}})
-        elif (told := content.get(JSON)) and "example" not in told:
+        for told in content.values():
+            told.update({"schema": standard(told["schema"])} if "schema" in told else {})
+        if (told := content.get(JSON)) and told["schema"] != {"type": "object"} and "example" not in told:
             told["example"] = example_of(told["schema"], schemas)
 
 

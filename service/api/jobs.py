@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 from sqlalchemy import Connection
 from starlette.responses import Response
 
@@ -154,10 +154,14 @@ def job_response(row: JobRow, nodes: list[str], status: int = 200) -> Response:
     return Response(job_json(row, nodes), status, {"ETag": etag(row)}, JSON)
 
 
+class _Some(Group):
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+
 def _amendable() -> type[BaseModel]:
     """The fields of a spec that may change at any time, by the spec's own rules."""
     fields: Any = {name: (f.rebuild_annotation(), f) for name, f in JobSpec.model_fields.items() if name in _AMENDABLE}
-    return create_model("Amendment", __base__=Group, **fields)
+    return create_model("Amendment", __base__=_Some, **fields)
 
 
 _AMENDABLE = ("name", "tags", "metadata", "priority")

@@ -277,7 +277,10 @@ async def stream_events(
     after: After = 0,
     kinds: Annotated[str | None, Query(description="Only these, with commas.")] = None,
     max_hz: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="At most so many messages a second.")] = 0,
-    last_event_id: Annotated[str | None, Header()] = None,
+    last_event_id: Annotated[
+        str | None,
+        Header(description="As an EventSource sends it.", json_schema_extra={"pattern": "^[0-9]{1,9}$"}),
+    ] = None,
 ) -> Response:
     services = services_of(request)
     services.caller.standing.require_room()

@@ -1,0 +1,98 @@
+"""What Schemathesis is told of this API: how much of it to try, and what a good request may still be refused for.
+
+Loaded by its command as its hooks, and by the test that starts it.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+CONFIG = """\
+seed = 7
+continue-on-failure = true
+request-timeout = 20
+max-stream-events = 1
+warnings = false
+
+[auth.openapi.key]
+bearer = "{key}"
+
+[generation]
+deterministic = true
+max-examples = {examples}
+no-shrink = true
+database = "none"
+
+[phases.coverage]
+unexpected-methods = ["PUT", "TRACE"]
+
+[checks.positive_data_acceptance]
+expected-statuses = {refusals}
+"""
+OPERATION = """
+[[operations]]
+include-operation-id = "{operation}"
+[operations.checks.positive_data_acceptance]
+expected-statuses = {refusals}
+"""
+REFUSALS = ["2xx", "3xx", "401", "403", "404", "409", "412", "416", "429"]
+"""How a request that its schema allows may be answered: what it is about may not be there, or not any more."""
+
+
+def config(document: dict[str, Any], *, key: str, examples: int) -> str:
+    """For a spec there are rules that no schema can say, and a cursor is whatever the page before said."""
+    wise = [
+        operation["operationId"]
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        if _reads_a_spec(operation) or _has_a_cursor(operation) or _reads_a_file(operation)
+    ]
+    told = CONFIG.format(key=key, examples=examples, refusals=REFUSALS)
+    return told + "".join(OPERATION.format(operation=one, refusals=[*REFUSALS, "413", "422"]) for one in wise)
+
+
+def _reads_a_spec(operation: dict[str, Any]) -> bool:
+    schema = _bodies(operation).get("application/json", {}).get("schema", {})
+    return "/JobSpec" in str(schema) or "patch" in schema.get("properties", {})
+
+
+def _has_a_cursor(operation: dict[str, Any]) -> bool:
+    return any(one["name"] == "cursor" for one in operation.get("parameters", ()))
+
+
+def _reads_a_file(operation: dict[str, Any]) -> bool:
+    return any(media_type != "application/json" for media_type in _bodies(operation))
+
+
+def _bodies(operation: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
+    return found
+
+
+def _zip() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("my_code.py", "def model(): ...\n")
+    return file.getvalue()
+
+
+def install() -> None:
+    import schemathesis
+    from hypothesis import strategies as st
+
+    schemathesis.openapi.media_type("application/zip", st.just(_zip()) | st.binary(max_size=100))
+
+    @schemathesis.hook
+    def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
+        """Whatever else a route reads that is no JSON goes out as it is."""
+        for operations in raw_schema["paths"].values():
+            for operation in operations.values():
+                for media_type in _bodies(operation):
+                    if media_type != "application/json":
+                        schemathesis.serializer.alias(media_type, "application/octet-stream")
+
+
+if __name__ == "fuzzing":
+    install()
