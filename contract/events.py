@@ -34,6 +34,8 @@ class Kind(StrEnum):
     """A line that training printed."""
     SYSTEM = "system"
     """GPU, CPU and memory of one rank."""
+    DO = "do"
+    """What somebody asked of the running loop, and what came of it: `POST /jobs/{id}/do`. Never dropped."""
     NOTE = "note"
     """A sentence for the reader of a history, or what user code said with footplate.note()."""
     GAP = "gap"
@@ -42,7 +44,7 @@ class Kind(StrEnum):
     """The last event of one source of an attempt: how it ended. Never dropped."""
 
 
-KEPT = frozenset({Kind.STATE, Kind.EVAL, Kind.CHECKPOINT, Kind.DONE})
+KEPT = frozenset({Kind.STATE, Kind.EVAL, Kind.CHECKPOINT, Kind.DO, Kind.DONE})
 """Never dropped, and on disk before anything else happens."""
 
 METRIC_KINDS = frozenset({Kind.LOG, Kind.EVAL})
@@ -107,6 +109,33 @@ class CheckpointData(BaseModel):
     message: str | None = None
     deleted: list[str] = Field(default_factory=list)
     """Paths of older checkpoints that rotation removed after this one was committed."""
+
+
+class Change(BaseModel):
+    """Of an argument of training."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    was: Any = Field(alias="from")
+    now: Any = Field(alias="to")
+
+
+class DoData(BaseModel):
+    """`do`: once by the service, when it is asked for, and once by the loop, at the step that it was done after."""
+
+    status: Literal["asked", "done", "again", "dropped"]
+    """again: a later attempt came to the same step from an earlier checkpoint. dropped: the job succeeded first."""
+    message: str
+    asked: int | None = None
+    """The number of the event that asked."""
+    by: str | None = None
+    """Who asked: the name and the prefix of a key."""
+    save: bool = False
+    evaluate: bool = False
+    set: dict[str, Any] = Field(default_factory=dict)
+    """By argument: as it was asked for; or, once it is done, a Change."""
+    refused: dict[str, str] = Field(default_factory=dict)
+    """What could not be done, and why."""
 
 
 class ProgressData(BaseModel):

@@ -127,6 +127,8 @@ class Action(StrEnum):
     CANCEL = "cancel"
     PAUSE = "pause"
     RESUME = "resume"
+    DO = "do"
+    """Save, evaluate, or change an argument, after the step at hand."""
     DELETE = "delete"
 
 
@@ -140,7 +142,10 @@ def actions(state: JobState, desired: Desired) -> list[Action]:
         return [Action.RESUME, Action.CANCEL]
     if desired is Desired.CANCEL:
         return []
-    return [Action.CANCEL] if desired is Desired.PAUSE else [Action.PAUSE, Action.CANCEL]
+    if desired is Desired.PAUSE:
+        return [Action.CANCEL]
+    do = [Action.DO] if state is S.RUNNING else []
+    return [*do, Action.PAUSE, Action.CANCEL]
 
 
 def may_move(old: JobState, new: JobState) -> bool:

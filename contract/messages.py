@@ -60,6 +60,8 @@ class AttemptBeat(Message):
     """Rises with every beat: only a *new* number extends the lease."""
     journaled: int = 0
     """The last seq on the worker's disk."""
+    deeds: int = 0
+    """The newest deed that training was told of."""
 
 
 class RunningAttempt(BaseModel):
@@ -116,6 +118,22 @@ class CheckpointOffer(BaseModel):
     """An attempt before this one found that it does not verify; its disk may have come back."""
 
 
+class Deed(BaseModel):
+    """What somebody asked of the running loop. Done once; what it set, and what it evaluated, comes again where a later
+    attempt goes over the same steps."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    no: int
+    """Of the event that asked: it rises with every one."""
+    save: bool = False
+    evaluate: bool = False
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of training, by their names."""
+    step: int | None = None
+    """After which it was done; None: not yet."""
+
+
 class Grant(Message):
     """Yes: you alone. Carries all that the attempt needs."""
 
@@ -130,6 +148,8 @@ class Grant(Message):
     """UUIDs of exactly the GPUs it may see."""
     checkpoints: list[CheckpointOffer] = Field(default_factory=list)
     """Newest first. Empty: it never had one, and starts at step 0."""
+    deeds: list[Deed] = Field(default_factory=list)
+    """What was asked of the job so far and still counts, oldest first."""
     watermark: int = 0
     lease_seconds: float
     beat_seconds: float
@@ -155,7 +175,7 @@ class Stop(BaseModel):
 
 
 class AttemptReply(Message):
-    """The answer to a beat, and pushed unasked when a stop was decided."""
+    """The answer to a beat, and pushed unasked when a stop was decided, or something was asked of the loop."""
 
     type: Literal["attempt_reply"] = "attempt_reply"
     claim: ClaimId
@@ -163,6 +183,8 @@ class AttemptReply(Message):
     superseded: bool = False
     """The fence has moved on: stop now, report nothing more."""
     stop: Stop | None = None
+    deeds: list[Deed] = Field(default_factory=list)
+    """What was asked of the loop and is not done, oldest first."""
     watermark: int = 0
     stored_step: int | None = Field(default=None, ge=0, lt=2**63)
     """The newest checkpoint of this attempt that SQL has: older ones may go. The watermark does not say so: what

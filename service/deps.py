@@ -113,7 +113,11 @@ def _too_large() -> BodyTooLarge:
 
 async def read_model(request: Request, model: type[Body]) -> Body:
     """A small body against its model: every problem at once. No body at all is an empty object."""
-    raw = await read_body(request)
+    return model_of(await read_body(request), model)
+
+
+def model_of(raw: bytes, model: type[Body]) -> Body:
+    """As `read_model`, of a body that was read already."""
     value = read_json(raw) if raw else {}
     if not isinstance(value, dict):
         raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed")])

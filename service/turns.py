@@ -33,7 +33,7 @@ from service.events.ingest import Ingested, ingest
 from service.jobs import dispatch
 from service.jobs.beat import StopLeft
 from service.jobs.dispatch import Bell
-from service.jobs.inbox import Heard, answer, stops
+from service.jobs.inbox import Heard, answer, words
 from service.jobs.placing import place_waiting
 from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late
 from service.jobs.remove import Remover
@@ -152,7 +152,7 @@ class Turns:
     # Decide -------------------------------------------------------------------------------------------------------
 
     async def decide(self) -> None:
-        """Waits for a poke or the poll, then places, rings and stops."""
+        """Waits for a poke or the poll, then places, rings and tells."""
         with suppress(asyncio.TimeoutError):
             async with asyncio.timeout(self._settings.poll_seconds):
                 await self.poked.wait()
@@ -160,7 +160,7 @@ class Turns:
         self.poked.clear()
         await self.place(look_at_everything=was_poked)
         await self.ring()
-        await self.push_stops()
+        await self.push_words()
 
     async def place(self, *, look_at_everything: bool = True) -> None:
         now, clock = now_ms(), time.monotonic()
@@ -203,10 +203,10 @@ class Turns:
             self._ring_everything = True
             raise ConnectionError(f"the bell of {due[len(rung)].node} cannot be rung: {error}") from error
 
-    async def push_stops(self) -> None:
-        """Tells whoever runs a stopping job, without waiting for its next beat. Once for each decision."""
+    async def push_words(self) -> None:
+        """Tells whoever runs a job that shall stop, or do something, without waiting for its beat. Once for each."""
         stop_left = self._stop_left()
-        told = await self._db.read(lambda conn: stops(conn, stop_left))
+        told = await self._db.read(lambda conn: words(conn, stop_left))
         fresh = [reply for key, reply in told.items() if key not in self._told]
         await self._send([(keys.reply(reply.claim), reply) for reply in fresh])
         self._told = set(told)

@@ -146,6 +146,8 @@ class Link(threading.Thread):
         self.outages: SimpleQueue[float] = SimpleQueue()
         """For how many seconds Redis did not answer, once it does again."""
         self.is_hurried = False
+        self.deeds = max((deed.no for deed in grant.deeds), default=0)
+        """The newest that training was told of: its supervisor raises it, beats tell it."""
         self._client, self._grant = client, grant
         self._sender = Sender(journal, grant.watermark)
         self._poke = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -265,6 +267,7 @@ class Link(threading.Thread):
             source=grant.source,
             number=self._number,
             journaled=self._sender.journal.last,
+            deeds=self.deeds,
         )
 
     def _look_at_the_supervisor(self) -> None:

@@ -130,6 +130,7 @@ class Emit(TrainerCallback):
         self.latest: dict[str, Any] = {}
         """The newest value of every metric: what a result tells."""
         self.obeyed: StopMode | None = None
+        self.stop_fd = stop_fd
         self._stop = mmap.mmap(stop_fd, mmap.PAGESIZE)
         self._files = files
         self._committed: dict[Path, int] = {}

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from contract.ids import ClaimId, Fence, JobId
 from contract.lifecycle import StopMode
-from contract.messages import CheckpointOffer
+from contract.messages import CheckpointOffer, Deed
 from worker.artifacts import AttemptFiles
 
 SOCKET = "warm.sock"
@@ -26,6 +26,8 @@ STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
 """What the supervisor writes into the stop byte; 0 is: go on."""
 STORED_AT = slice(8, 16)
 """Where it writes, in the same page, the step of the newest checkpoint that the service has stored."""
+NEWS_AT = slice(1024, 1032)
+"""And how many bytes of deeds lie behind the page, a line of JSON for each."""
 TICK = "tick"
 """A line that only says: still here."""
 OUTCOME = "outcome"
@@ -45,6 +47,7 @@ class Order(BaseModel):
     spec: dict[str, Any]
     gpus: list[str]
     checkpoints: list[CheckpointOffer]
+    deeds: list[Deed] = Field(default_factory=list)
     artifacts: Path
     data: Path
     models: Path

@@ -35,6 +35,7 @@ from worker.emit import Emit, StoppedEvaluating, Wire
 from worker.launch import OUTCOME, TICK, Order, read_order
 from worker.learning import suit
 from worker.roots import Roots
+from worker.steering import Steering
 from worker.trainer.callbacks import PrinterCallback, ProgressCallback
 from worker.trainer.checkpoint import CannotSave, Verified, verify
 from worker.trainer.trainer import Trainer, set_seed
@@ -118,7 +119,11 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
     """What there is data for."""
     if parts.train is not None:
         _carry_tracking(order, emit)
-        trainer.train(resume_from_checkpoint=checkpoint_to_continue(order, emit))
+        folder = checkpoint_to_continue(order, emit)
+        steering = Steering(trainer, emit.wire, emit.stop_fd, order.deeds)
+        steering.begin(folder)
+        trainer.add_callback(steering)
+        trainer.train(resume_from_checkpoint=folder)
         if emit.obeyed is not None and trainer.state.global_step < trainer.state.max_steps:
             return stopped(trainer, emit)
     elif parts.eval is not None:

@@ -24,7 +24,7 @@ from contract.environment import Hidden
 from contract.errors import AttemptError, InvalidSpec
 from contract.events import DoneData, Ending, Kind, now_text
 from contract.lifecycle import Reason, StopMode
-from contract.messages import AttemptReply, Grant, Stop
+from contract.messages import AttemptReply, Deed, Grant, Stop
 from contract.moments import Moment, reached
 from worker import outcome
 from worker.control import Link
@@ -143,6 +143,7 @@ class Supervisor:
             spec=grant.spec,
             gpus=grant.gpus,
             checkpoints=grant.checkpoints,
+            deeds=grant.deeds,
             artifacts=settings.artifacts_path,
             data=settings.data_path,
             models=settings.models_path,
@@ -280,8 +281,16 @@ class Supervisor:
             return
         if reply.stored_step is not None:
             self._training.tell_stored(reply.stored_step)
+        for deed in reply.deeds:
+            self._take_deed(deed)
         if reply.stop is not None:
             self._obey(reply.stop)
+
+    def _take_deed(self, deed: Deed) -> None:
+        """It comes with every beat until control has heard that it came, and until then is the same one."""
+        if deed.no > self._link.deeds:
+            self._training.tell_deed(deed)
+            self._link.deeds = deed.no
 
     # Conclude
 

@@ -24,8 +24,9 @@ from pydantic import ValidationError
 
 from contract.events import DoneData, Kind, now_text
 from contract.lifecycle import StopMode
+from contract.messages import Deed
 from worker import launch, outcome
-from worker.launch import FROM_WARM, STOP_BYTES, STORED_AT, Exited, Kill, Order, Started
+from worker.launch import FROM_WARM, NEWS_AT, STOP_BYTES, STORED_AT, Exited, Kill, Order, Started
 from worker.lines import Lines
 from worker.linux import kill_group
 
@@ -36,7 +37,7 @@ BITES = 16
 """Reads in a row from one stream: a chatty training must not keep its limits waiting."""
 MAX_LINE_BYTES = 1024 * 1024
 BUFFER_BYTES = 4 * 1024 * 1024
-TOLD_BY_TRAINING = frozenset({Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.NOTE})
+TOLD_BY_TRAINING = frozenset({Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO, Kind.NOTE})
 
 Events = list[dict[str, Any]]
 
@@ -60,6 +61,7 @@ class Training:
         self._stop_fd = os.memfd_create("footplate-stop", os.MFD_CLOEXEC)
         os.ftruncate(self._stop_fd, mmap.PAGESIZE)
         self._stop_byte = mmap.mmap(self._stop_fd, mmap.PAGESIZE)
+        self._deed_bytes = 0
 
     def start(self, folder: Path, order: Order) -> None:
         """Asks the warm parent for it; OSError while there is none."""
@@ -111,6 +113,13 @@ class Training:
         """The service has the checkpoint of this step: older ones may go. What is said late takes nothing back."""
         stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
         self._stop_byte[STORED_AT] = max(step, stored).to_bytes(8, "little")
+
+    def tell_deed(self, deed: Deed) -> None:
+        """What somebody asks of the loop. The length goes last: no half line is read."""
+        line = deed.model_dump_json().encode() + b"\n"
+        os.pwrite(self._stop_fd, line, mmap.PAGESIZE + self._deed_bytes)
+        self._deed_bytes += len(line)
+        self._stop_byte[NEWS_AT] = self._deed_bytes.to_bytes(8, "little")
 
     def signal(self, number: signal.Signals) -> None:
         """Through the warm parent: only who waits for a process knows that its number is still its own."""

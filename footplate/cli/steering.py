@@ -1,4 +1,4 @@
-"""`cancel`, `pause`, `resume` and `rm`: change what jobs do."""
+"""`cancel`, `pause`, `resume`, `do` and `rm`: change what jobs do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.asked import Given, Verbs, add_job, add_verb, client_of, find_all
+from footplate.cli.submitting import put
 from footplate.cli.text import say, say_json
 
 if TYPE_CHECKING:
@@ -24,8 +25,20 @@ def add_verbs(verbs: Verbs) -> None:
     resume = add_verb(verbs, "resume", run_resume, "queue paused, failed or cancelled jobs again, where they stopped")
     resume.add_argument("--max-steps", type=int, help="a higher limit")
     resume.add_argument("--priority", type=int, help="another place in the queue, -100 to 100")
+    do = add_verb(verbs, "do", run_do, "have running jobs save, evaluate, or change an argument, at the next step")
+    do.add_argument("--save", action="store_true", help="a checkpoint")
+    do.add_argument("--evaluate", action="store_true", help="an evaluation")
+    do.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="learning_rate, max_steps, logging_steps, eval_steps or save_steps, from then on; may be repeated; "
+        "learning_rate.ID=VALUE where there are several optimizers",
+    )
     rm = add_verb(verbs, "rm", run_rm, "delete jobs that have ended, with their files")
-    for verb in (cancel, pause, resume, rm):
+    for verb in (cancel, pause, resume, do, rm):
         add_job(verb, nargs="+")
 
 
@@ -41,6 +54,13 @@ def run_resume(given: Given) -> int:
     changes: Any = {"max_steps": given.max_steps, "priority": given.priority}
     wanted: Any = {name: value for name, value in changes.items() if value is not None}
     return _each(given, lambda job: job.resume(**wanted))
+
+
+def run_do(given: Given) -> int:
+    wanted: dict[str, Any] = {}
+    for change in given.changes:
+        put(wanted, change, example="learning_rate=1e-5")
+    return _each(given, lambda job: job.do(save=given.save, evaluate=given.evaluate, set=wanted))
 
 
 def _each(given: Given, verb: Callable[[Job], Job]) -> int:

@@ -70,7 +70,7 @@ def read(word: str, changes: list[str]) -> dict[str, Any]:
     if not isinstance(spec, dict):
         raise UsageError("a spec is an object", hint=f"for example {EXAMPLE}")
     for change in changes:
-        _set(spec, change)
+        put(spec, change)
     return spec
 
 
@@ -99,12 +99,12 @@ def _yaml(path: Path, raw: bytes) -> Any:
         raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
 
 
-def _set(spec: dict[str, Any], change: str) -> None:
+def put(spec: dict[str, Any], change: str, example: str = "training.max_steps=50") -> None:
     """Puts one value into its place; what lies on the way is made."""
     path, equals, text = change.partition("=")
     *parents, last = path.split(".")
     if not equals or not all([*parents, last]):
-        raise UsageError(f"--set {change!r} says no value", hint="it looks like --set training.max_steps=50")
+        raise UsageError(f"--set {change!r} says no value", hint=f"it looks like --set {example}")
     place: Any = spec
     for depth, name in enumerate(parents):
         below = place.setdefault(name, {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -83,6 +83,13 @@ class Job(JobView):
 
     def resume(self, **changes: Unpack[ResumeChanges]) -> Self:
         now(self._job.resume(**changes))
+        return self
+
+    def do(self, *, save: bool = False, evaluate: bool = False, set: Mapping[str, Any] | None = None) -> Self:
+        """Asks the running loop, after the step at hand, for a checkpoint, an evaluation, or other arguments, which
+        hold from then on: learning_rate, max_steps, logging_steps, eval_steps, save_steps. Events of kind `do` tell
+        what came of it."""
+        now(self._job.do(save=save, evaluate=evaluate, set=set))
         return self
 
     def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:

@@ -191,6 +191,15 @@ class AsyncJob(JobView):
     async def resume(self, **changes: Unpack[ResumeChanges]) -> Self:
         return await self._do("resume", changes)
 
+    async def do(self, *, save: bool = False, evaluate: bool = False, set: Mapping[str, Any] | None = None) -> Self:
+        """Asks the running loop, after the step at hand, for a checkpoint, an evaluation, or other arguments, which
+        hold from then on: learning_rate, max_steps, logging_steps, eval_steps, save_steps. Events of kind `do` tell
+        what came of it."""
+        wish: dict[str, Any] = {"save": save, "evaluate": evaluate, "set": dict(set or {})}
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        what = Ask.with_json("POST", f"{self._path}/do", wish, headers=headers, is_repeatable=True)
+        return self._now(await ask_json(self._wire, what))
+
     async def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
         """What is not named stays. With `if_version`, VersionChanged if the job has changed since."""
         headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import shutil
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -84,7 +85,7 @@ async def create_job(request: Request) -> Response:
     raw = await read_body(request)
     spec = accept(services, raw)
     await check_own_code(services, spec, raw)
-    use = _idempotency(request, raw)
+    use = idempotency(request, raw)
     write = partial(
         submit,
         project=spec.project,
@@ -116,13 +117,13 @@ def accept(services: Services, raw: bytes) -> JobSpec:
     return spec
 
 
-def _idempotency(request: Request, raw: bytes) -> IdempotencyUse | None:
+def idempotency(request: Request, raw: bytes, respond: Callable[[JobRow], str] = job_json) -> IdempotencyUse | None:
     key = request.headers.get("idempotency-key")
     if key is None:
         return None
     if not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
         raise InvalidHeader(f"Idempotency-Key must be 1 to {MAX_KEY_LENGTH} printable ASCII characters")
-    return IdempotencyUse(key, sha256(raw).hexdigest(), respond=job_json)
+    return IdempotencyUse(key, sha256(raw).hexdigest(), respond=respond)
 
 
 def _created(submitted: Submitted, services: Services) -> Response:

@@ -1,4 +1,4 @@
-"""Cancel, pause, resume. Asking for what holds already, or is under way, changes nothing and answers the same."""
+"""Cancel, pause, resume; and do. To ask for what holds already, or is under way, changes nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import Field
+from pydantic import Field, JsonValue
 from sqlalchemy import Connection
 from starlette.responses import Response
 
@@ -15,9 +15,10 @@ from contract.ids import JobId
 from contract.lifecycle import StopMode
 from contract.moments import Moment, reached
 from service.api import shapes
-from service.api.jobs import job_response, look
-from service.deps import JobPath, StrictRoute, job_id, read_model, services_of
+from service.api.jobs import IDEMPOTENCY_KEY, idempotency, job_response, look
+from service.deps import JobPath, StrictRoute, job_id, model_of, read_body, read_model, services_of
 from service.jobs.cancel import cancel
+from service.jobs.do import Wish, do
 from service.jobs.pause import pause
 from service.jobs.resume import ResumeChanges, resume
 from service.store.rows import JobRow
@@ -102,6 +103,39 @@ async def resume_job(request: Request, job: JobPath) -> Response:
 
     def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
         return resume(conn, project, one, changes, now_ms(), by=by)
+
+    return await _do(request, job, verb)
+
+
+class Do(Group):
+    """What the loop does after the step at hand."""
+
+    save: bool = False
+    """A checkpoint."""
+    evaluate: bool = False
+    """An evaluation."""
+    set: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arguments of training that hold from then on, in later attempts too: learning_rate (a number, or, where there
+    are several optimizers, an object of numbers by their ids), max_steps, logging_steps, eval_steps, save_steps."""
+
+
+@router.post(
+    "/jobs/{job}/do",
+    status_code=202,
+    operation_id="do_job",
+    summary="Save, evaluate, or change an argument, at the next step",
+    **shapes.answers(shapes.Job, 202),
+    openapi_extra={**shapes.takes(Do, required=True)["openapi_extra"], "parameters": [IDEMPOTENCY_KEY]},
+)
+async def do_job(request: Request, job: JobPath) -> Response:
+    """An event says what came of it, and after which step."""
+    raw = await read_body(request)
+    given = model_of(raw, Do)
+    once = idempotency(request, f"do {job_id(job)}\n".encode() + raw)
+    wish = Wish(given.save, given.evaluate, given.set)
+
+    def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
+        return do(conn, project, one, wish, now_ms(), once=once, by=by)
 
     return await _do(request, job, verb)
 

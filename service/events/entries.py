@@ -24,7 +24,9 @@ MAX_SEQ = 2**31 - 1
 MAX_DEPTH = 64
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 """What reading a stranger's JSON may raise. One that is missing here would hold up everybody's events for ever."""
-INSPECTED = frozenset({Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.SYSTEM, Kind.DONE})
+INSPECTED = frozenset(
+    {Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.SYSTEM, Kind.DO, Kind.DONE}
+)
 """Kinds that mean something to ingest: it keeps their data as an object besides the text."""
 
 _KIND = re.compile(r"[a-z][a-z_]{0,31}")

@@ -23,6 +23,7 @@ from contract.events import (
     METRIC_KINDS,
     SERVICE_SOURCE,
     CheckpointData,
+    DoData,
     DoneData,
     Ending,
     Kind,
@@ -40,7 +41,7 @@ from service.events.entries import Batch, Incoming, Read
 from service.jobs.beat import holds
 from service.jobs.conclude import End, conclude
 from service.jobs.prune import rotate
-from service.store import attempts, checkpoints, events, jobs, nodes
+from service.store import attempts, checkpoints, deeds, events, jobs, nodes
 from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow, loads
 from service.store.times import text_of
 
@@ -134,6 +135,8 @@ class _Ledger:
         self.committed: list[CheckpointRow] = []
         self.marks: list[tuple[list[str], str]] = []
         self.healed: list[str] = []
+        self.done_deeds: list[tuple[int, DoData]] = []
+        """With the step after which."""
         self.troubles: list[tuple[str, str]] = []
 
     def take(self, batch: Batch, part: SourceRow, done: Ingested) -> None:
@@ -215,6 +218,10 @@ class _Ledger:
             self.progress = event.text
         elif event.kind == Kind.SYSTEM:
             self.running_ms = max(self.running_ms, round(SystemData.model_validate(data).running_s * 1000))
+        elif event.kind == Kind.DO:
+            deed = DoData.model_validate(data)
+            if deed.status == "done":
+                self.done_deeds.append((event.step or 0, deed))
         elif event.kind == Kind.CHECKPOINT:
             self._checkpoint(event, CheckpointData.model_validate(data), page.part)
         elif event.kind == Kind.STATE and data.get("state") == JobState.RUNNING:
@@ -251,6 +258,9 @@ class _Ledger:
             checkpoints.mark(conn, self.job.id, paths, status)
         for path in self.healed:
             checkpoints.heal(conn, self.job.id, path)
+        for step, deed in self.done_deeds:
+            if deed.asked is not None:
+                deeds.done(conn, self.job.id, deed.asked, step, deed.set, evaluated=deed.evaluate)
         for page in self.pages.values():
             self._turn(conn, page)
         self._start_running(conn)

@@ -15,7 +15,7 @@ from contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, Nod
 from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, tell, withdraw
 from service.settings import ServiceSettings
-from service.store import attempts, checkpoints, events, jobs, nodes
+from service.store import attempts, checkpoints, deeds, events, jobs, nodes
 from service.store.rows import UNREADABLE_STORE, JobRow, NodeRow, SourceRow
 
 SPOKEN = (PROTOCOL, PROTOCOL - 1)
@@ -51,7 +51,10 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
         )
     stop = stop_of(job, stop_left)
     stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
-    return AttemptReply(claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step)
+    return AttemptReply(
+        claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step,
+        deeds=deeds.undone(conn, job.id, after=beat.deeds),
+    )  # fmt: skip
 
 
 def _tell_of_the_zombie(conn: Connection, beat: AttemptBeat, now: int) -> None:

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection
 
-from contract.events import DoneData, Kind
+from contract.events import DoData, DoneData, Kind
 from contract.lifecycle import Desired, JobState, Reason
 from service.jobs.prune import rotate
-from service.store import attempts, events, jobs
+from service.store import attempts, deeds, events, jobs
 from service.store.rows import JobRow
 
 POISON_AFTER = 3
@@ -85,6 +85,8 @@ def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff
     kept: dict[str, Any] = (
         {"result": _json(end.result or None), "outputs": end.outputs} if end.ending == "finished" else {}
     )
+    if move.to is JobState.SUCCEEDED:
+        _drop_deeds(conn, job, now)
     jobs.move(
         conn, job.id, to=move.to, expect=[job.state], attempt=job.attempt, fence=job.fence, reason=move.reason, now=now,
         message=move.message, running_ms=job.running_ms + end.running_ms, **kept, **move.columns,
@@ -179,6 +181,14 @@ def record_loss(conn: Connection, job: JobRow, now: int) -> None:
                 "reason": Reason.NODE_LOST.value,
             }  # fmt: skip
             events.append(conn, job.id, Kind.GAP, gap, now)
+
+
+def _drop_deeds(conn: Connection, job: JobRow, now: int) -> None:
+    """Any other end leaves them to the attempt after a resume."""
+    for deed in deeds.drop_undone(conn, job.id):
+        text = f"the job succeeded before it came to what event {deed.no} asked for"
+        data = DoData(status="dropped", message=text, asked=deed.no)
+        events.append(conn, job.id, Kind.DO, data.model_dump(exclude_defaults=True), now)
 
 
 def _json(value: Any) -> str | None:

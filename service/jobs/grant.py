@@ -10,7 +10,7 @@ from contract.ids import ClaimId
 from contract.lifecycle import JobState, Reason
 from contract.messages import CheckpointOffer, Claim, Denial, Grant
 from service.settings import ServiceSettings
-from service.store import attempts, checkpoints, jobs, nodes
+from service.store import attempts, checkpoints, deeds, jobs, nodes
 from service.store.rows import JobRow, SourceRow
 
 
@@ -56,6 +56,7 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, setti
         spec=json.loads(job.spec),
         gpus=json.loads(part.gpus),
         checkpoints=offers,
+        deeds=deeds.of_job(conn, job.id),
         watermark=part.watermark,
         lease_seconds=settings.lease_seconds,
         beat_seconds=settings.beat_seconds,

@@ -16,7 +16,7 @@ from service.jobs.beat import StopLeft, attempt_beat, node_beat, protocol_refusa
 from service.jobs.grant import grant
 from service.jobs.rescue import attempt_key, node_key
 from service.settings import ServiceSettings
-from service.store import attempts, jobs
+from service.store import attempts, deeds, jobs
 
 
 @dataclass(slots=True)
@@ -99,8 +99,8 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
     heard.has_new_room |= beaten.has_new_room
 
 
-def stops(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:
-    """What workers of stopping jobs must hear, by claim and by the job's version, which every new decision moves."""
+def words(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:
+    """What workers must hear without being asked, by claim and by what a new decision, or a new deed, moves."""
     told: dict[tuple[str, int], AttemptReply] = {}
     for job in jobs.stopping(conn):
         for part in attempts.sources_of(conn, job.id, job.attempt):
@@ -108,4 +108,6 @@ def stops(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], Attemp
                 told[part.claim, job.version] = AttemptReply(
                     claim=part.claim, stop=stop_of(job, stop_left), watermark=part.watermark
                 )
+    for claim, asked in deeds.to_tell(conn).items():
+        told[claim, -asked[-1].no] = AttemptReply(claim=claim, deeds=asked)
     return told

@@ -13,7 +13,7 @@ from contract.lifecycle import Action, Desired, JobState, Reason
 from contract.spec import JobSpec
 from service.jobs.needs import Needs
 from service.jobs.stopping import refuse
-from service.store import jobs
+from service.store import deeds, jobs
 from service.store.rows import JobRow
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
@@ -59,6 +59,9 @@ def resume(
             Action.RESUME,
             hint=f"it ran for {job.running_ms / 1000:g} s of {limit_ms / 1000:g} s: raise time_limit",
         )
+    if changes.max_steps is not None or changes.num_train_epochs is not None:
+        # What somebody set while it ran is older.
+        deeds.forget_set(conn, job.id, ["max_steps"])
     jobs.move(
         conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, now=now, by=by,
         desired=Desired.RUN, queued_at=now, finished_at=None, not_before=None, spent=0, stuck=0, error=None, **columns,

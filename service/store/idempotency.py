@@ -22,8 +22,15 @@ def take(conn: Connection, row: IdempotencyRow) -> IdempotencyRow:
     """The row that holds this key now: ours, or the one that was first. A rival in mid-transaction is waited for."""
     if conn.execute(_TAKE[conn.dialect.name], values_of(row)).rowcount == 1:
         return row
-    key = (idempotency.c.project == row.project) & (idempotency.c.key == row.key)
-    return IdempotencyRow(*conn.execute(select(*_COLUMNS).where(key)).one())
+    found = find(conn, row.project, row.key)
+    assert found is not None, "whoever was first has committed it, or it would have been ours"
+    return found
+
+
+def find(conn: Connection, project: str, key: str) -> IdempotencyRow | None:
+    this = (idempotency.c.project == project) & (idempotency.c.key == key)
+    row = conn.execute(select(*_COLUMNS).where(this)).one_or_none()
+    return IdempotencyRow(*row) if row else None
 
 
 def prune(conn: Connection, before: int) -> int:

@@ -23,6 +23,7 @@ from service.store.tables import (
     checkpoints,
     curve_buckets,
     curves,
+    deeds,
     deleted_jobs,
     idempotency,
     job_tags,
@@ -173,7 +174,7 @@ def replace_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> No
 
 def erase(conn: Connection, job_id: JobId) -> None:
     """The job and everything that hangs on it."""
-    for table in (event_table, curves, curve_buckets, checkpoints, sources, attempts, job_tags, idempotency):
+    for table in (event_table, curves, curve_buckets, checkpoints, deeds, sources, attempts, job_tags, idempotency):
         conn.execute(delete(table).where(table.c.job_id == job_id))
     conn.execute(delete(jobs).where(jobs.c.id == job_id))
 

@@ -157,6 +157,18 @@ curve_buckets = Table(
     sqlite_with_rowid=False,
 )
 
+# What users asked of running loops, by the number of the event that says so. A step: after which it was done.
+deeds = Table(
+    "deeds",
+    metadata,
+    Column("job_id", String, primary_key=True),
+    Column("no", Integer, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
+    Column("step", BigInteger),
+)
+IS_OPEN_DEED = text("step IS NULL")
+Index("ix_deeds_open", deeds.c.job_id, sqlite_where=IS_OPEN_DEED, postgresql_where=IS_OPEN_DEED)
+
 dead_events = Table(
     "dead_events",
     metadata,

@@ -163,7 +163,7 @@ class Worker:
         self.stage, self.job, self.attempt, self.fence = stage, job, attempt, fence
         self.claim, self.source, self.node, self.boot = claim, source, node, boot
         self.journal: list[WorkerEvent] = []
-        self.number = 0
+        self.number = self.deeds = 0
         self.answer = self.ask_again()
 
     def ask_again(self) -> Grant | Denial:
@@ -176,7 +176,7 @@ class Worker:
         self.number += 1
         beat = AttemptBeat(
             job=self.job, attempt=self.attempt, fence=self.fence, claim=self.claim, source=self.source,
-            number=self.number,
+            number=self.number, deeds=self.deeds,
         )  # fmt: skip
         reply = self.stage.write(lambda conn: attempt_beat(conn, beat, self.stage.now, self.stage.stop_left))
         if not reply.superseded:

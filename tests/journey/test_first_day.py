@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -86,6 +87,37 @@ def test_a_killed_training_process_is_retried_and_ends_bit_equal(standing: Syste
     first = standing.get(f"/jobs/{job}/attempts")["data"][0]
     assert first["reason"] == "crashed"
     assert "SIGKILL" in first["error"]["message"]
+    assert_whole(standing.events(job))
+
+
+def test_a_running_loop_takes_orders_and_keeps_them_over_a_kill(standing: System) -> None:
+    job = standing.submit()
+    standing.until_step(job, 12)
+
+    answer = standing.do(job, "do", {"save": True, "set": {"learning_rate": 1e-4, "max_steps": 60}})
+    assert (answer.status_code, answer.json()["actions"][0]) == (202, "do")
+
+    def orders() -> list[dict[str, Any]]:
+        return [event for event in standing.events(job) if event["kind"] == "do"]
+
+    standing.until(lambda: len(orders()) == 2, within=60, what="the loop says what it did", job=job)
+    asked, done = orders()
+    step = done["step"]
+    standing.until_checkpoint(job, step)
+    standing.kill_training(job)
+    end = standing.until_settled(job)
+
+    assert (asked["data"]["status"], done["data"]["status"], done["data"]["asked"]) == ("asked", "done", asked["no"])
+    assert done["data"]["set"]["max_steps"] == {"from": 120, "to": 60}
+    assert step in [saved["step"] for saved in standing.get(f"/jobs/{job}/checkpoints")["data"]]
+    assert (end["state"], end["attempt"], end["progress"]["step"]) == ("succeeded", 2, 60), end
+    rates = {row["step"]: row["learning_rate"] for row in standing.metrics(job) if "loss" in row}
+    assert rates[60] == pytest.approx(1e-4 / 60)
+    assert rates[step + 1] == pytest.approx(1e-4 * (60 - step) / 60)
+    assert rates[step] == pytest.approx(5e-5 * (121 - step) / 120)
+    [held] = [event for event in standing.events(job) if event["attempt"] == 2 and event["kind"] == "note"
+              and "set" in event["data"]]  # fmt: skip
+    assert held["data"]["set"] == {"learning_rate": 1e-4, "max_steps": 60}
     assert_whole(standing.events(job))
 
 

@@ -14,7 +14,18 @@ from kombu.entity import Exchange, Queue
 
 from contract import keys
 from contract.ids import new_checkpoint_id, new_job_id
-from contract.messages import TO_CONTROL, AttemptBeat, AttemptReply, Claim, Denial, Grant, NodeBeat, NodeReply, Stop
+from contract.messages import (
+    TO_CONTROL,
+    AttemptBeat,
+    AttemptReply,
+    Claim,
+    Deed,
+    Denial,
+    Grant,
+    NodeBeat,
+    NodeReply,
+    Stop,
+)
 from contract.testing import make_spec
 from tests.support.processes import until
 
@@ -38,6 +49,7 @@ class FakeControl(threading.Thread):
         self.arrived_at: dict[tuple[str, int, int], float] = {}
         self.duplicates = 0
         self.stops: dict[str, Stop] = {}
+        self.deeds: dict[str, Deed] = {}
         self.superseded: set[str] = set()
         self.catalogues: dict[str, dict[str, Any]] = {}
         self.acknowledges = True
@@ -87,6 +99,14 @@ class FakeControl(threading.Thread):
         for (granted, _), claim in list(self.granted.items()):
             if granted == job:
                 self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, stop=self.stops[job]))
+
+    def ask(self, job: str, deed: Deed, times: int = 1) -> None:
+        """Pushed at once, and with every beat until the worker says that it has it."""
+        self.deeds[job] = deed
+        for (granted, _), claim in list(self.granted.items()):
+            if granted == job:
+                for _ in range(times):
+                    self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, deeds=[deed]))
 
     def of(self, job: str, kind: str | None = None, attempt: int = 1) -> list[dict[str, Any]]:
         """Its stored events, in order."""
@@ -138,6 +158,7 @@ class FakeControl(threading.Thread):
                 number=message.number,
                 superseded=job in self.superseded,
                 stop=self.stops.get(job),
+                deeds=[deed for deed in [self.deeds.get(job)] if deed is not None and deed.no > message.deeds],
                 watermark=self._watermark(job, message.attempt) if self.acknowledges else 0,
                 stored_step=self._stored_step(job, message.attempt),
             )

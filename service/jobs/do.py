@@ -1,0 +1,232 @@
+"""Ask something of a running loop: save, evaluate, change an argument. It is done after the step at hand.
+
+What can be known now is answered now, with a pointer; what only the loop knows, it answers with an event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from sqlalchemy import Connection
+
+from contract.arguments.read import FIELDS
+from contract.errors import Conflict, IdempotencyMismatch, InvalidSpec, Problem, did_you_mean
+from contract.events import DoData, Kind
+from contract.explain import kind_of
+from contract.ids import JobId
+from contract.lifecycle import Action, Desired, JobState
+from contract.messages import Deed
+from contract.spec import JobSpec
+from service.jobs.stopping import refuse
+from service.jobs.submit import IdempotencyUse
+from service.store import deeds, events, idempotency, jobs
+from service.store.rows import IdempotencyRow, JobRow, loads
+
+CADENCES = {"logging_steps": "logging_strategy", "eval_steps": "eval_strategy", "save_steps": "save_strategy"}
+SETTABLE = ("learning_rate", "max_steps", *CADENCES)
+MOST = 1000
+"""Deeds that a job keeps: every attempt is told of them."""
+
+WHERE_IT_IS = "says where in the data a step is, so that no checkpoint could be continued"
+ONCE = "is read when an attempt begins"
+_WHY_NOT = {
+    **dict.fromkeys(
+        ("per_device_train_batch_size", "gradient_accumulation_steps", "seed", "data_seed", "num_train_epochs"),
+        WHERE_IT_IS,
+    ),
+    "num_train_epochs": "says how long the run is only where max_steps does not",
+    "lr_scheduler_type": "is what the optimizer's state goes with",
+    "optim": "is what the optimizer's state goes with",
+}
+_INSTEAD = {"num_train_epochs": "set max_steps"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    save: bool = False
+    evaluate: bool = False
+    set: dict[str, Any] = field(default_factory=dict)
+
+    def words(self) -> str:
+        """For a person."""
+        given = [name for name in ("save", "evaluate") if getattr(self, name)]
+        return ", ".join([*given, *(f"{name} {json.dumps(value)}" for name, value in self.set.items())])
+
+
+def do(
+    conn: Connection,
+    project: str,
+    job_id: JobId,
+    wish: Wish,
+    now: int,
+    *,
+    once: IdempotencyUse | None = None,
+    by: str | None = None,
+) -> JobRow:
+    """The job as it is then. Raises NotFound; Conflict where no loop runs; InvalidSpec for what cannot be done."""
+    job = jobs.lock_for_user(conn, project, job_id)
+    if once is not None and _was_asked(conn, job, once, now):
+        return job
+    if job.state is not JobState.RUNNING or job.desired is not Desired.RUN:
+        _refuse(job)
+    asked = deeds.of_job(conn, job_id)
+    if problems := list(_problems(job, wish, asked)):
+        raise InvalidSpec(problems)
+    if len(asked) >= MOST:
+        raise Conflict(
+            f"job {job_id} keeps {MOST} such wishes, and no more: each of its attempts has to be told of all of them",
+            hint="a schedule, or a callback of your own, changes a rate as often as you like",
+            state=job.state,
+        )
+    wish = _exact(wish)
+    data = DoData(status="asked", message=f"asked for: {wish.words()}", by=by, save=wish.save, evaluate=wish.evaluate,
+                  set=wish.set)  # fmt: skip
+    no = events.append(conn, job_id, Kind.DO, data.model_dump(exclude_defaults=True), now)
+    assert no is not None
+    deeds.ask(conn, job_id, Deed(no=no, save=wish.save, evaluate=wish.evaluate, set=wish.set))
+    return jobs.get(conn, project, job_id)
+
+
+def _exact(wish: Wish) -> Wish:
+    """A number is what its argument is: 5e2 steps are 500, and a rate of 1 is 1.0."""
+    types: dict[str, Callable[[Any], Any]] = {"max_steps": int, "learning_rate": _rate}
+    return replace(wish, set={name: types.get(name, _same)(value) for name, value in wish.set.items()})
+
+
+def _rate(value: Any) -> Any:
+    return {name: float(rate) for name, rate in value.items()} if isinstance(value, Mapping) else float(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _was_asked(conn: Connection, job: JobRow, once: IdempotencyUse, now: int) -> bool:
+    """Before, by the same request: who holds the job's lock sees it."""
+    known = idempotency.find(conn, job.project, once.key)
+    holder = known or idempotency.take(
+        conn, IdempotencyRow(job.project, once.key, once.body_sha256, job.id, None, now)
+    )  # fmt: skip
+    if (holder.body_sha256, holder.job_id) != (once.body_sha256, job.id):
+        raise IdempotencyMismatch(
+            f"the Idempotency-Key {once.key!r} was used for something else, on job {holder.job_id}",
+            hint="use a new key for every wish, or send the first request again",
+        )
+    return known is not None
+
+
+_LATER = {
+    JobState.QUEUED: "ask again once it runs",
+    JobState.STARTING: "it begins in a moment: ask again once it runs",
+    JobState.PAUSED: "resume it first; resume itself takes max_steps",
+    JobState.FAILED: "resume it first; resume itself takes max_steps",
+    JobState.CANCELLED: "resume it first; resume itself takes max_steps",
+}
+
+
+def _refuse(job: JobRow) -> NoReturn:
+    refuse(job, Action.DO, hint=_LATER.get(job.state))
+
+
+# What is wrong with a wish -------------------------------------------------------------------------------------------
+
+
+def _problems(job: JobRow, wish: Wish, asked: list[Deed]) -> Iterator[Problem]:
+    if wish == Wish():
+        hint = 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'
+        yield Problem("", "nothing_to_do", "nothing is asked for", hint)
+    spec = JobSpec.parse(json.loads(job.spec))
+    if why := _has_no_loop(spec):
+        wanted = [name for name in ("save", "evaluate", "set") if getattr(wish, name)]
+        yield from (Problem(f"/{name}", "no_such_loop", why) for name in wanted)
+        return
+    if wish.evaluate and spec.data.eval is None and spec.trainer is None:
+        yield Problem("/evaluate", "nothing_to_evaluate", "the job has no data.eval", "a fork of it could have some")
+    unknown = [name for name in wish.set if name not in SETTABLE]
+    yield from (_cannot_be_set(name) for name in unknown)
+    known = {name: value for name, value in wish.set.items() if name in SETTABLE}
+    yield from _wrong(job, spec, known, asked)
+
+
+def _has_no_loop(spec: JobSpec) -> str | None:
+    if spec.loop is not None:
+        return "the job has a loop of its own, which nobody but its own code can tell what to do: it hears of stops"
+    if spec.data.train is None:
+        return "the job trains nothing, so there is no step to do it after"
+    return None
+
+
+def _cannot_be_set(name: str) -> Problem:
+    pointer, can = f"/set/{name[:80]}", f"these can: {', '.join(SETTABLE)}"
+    if name in FIELDS:
+        why = _WHY_NOT.get(name, ONCE)
+        hint = _INSTEAD.get(name, f"fork the job with another one; {can}")
+        return Problem(pointer, "cannot_be_set", f"{name} {why}", hint)
+    near = did_you_mean(name[:80], SETTABLE) or did_you_mean(name[:80], FIELDS)
+    return Problem(pointer, "unknown_field", f"no training argument named {name[:80]!r}", near or can)
+
+
+def _wrong(job: JobRow, spec: JobSpec, wanted: dict[str, Any], asked: list[Deed]) -> Iterator[Problem]:
+    plain = dict(wanted)
+    if "learning_rate" in plain:
+        yield from _wrong_rate(spec, plain)
+    step = int((loads(job.progress) or {}).get("step", 0))
+    end = plain.get("max_steps")
+    if isinstance(end, int | float) and not isinstance(end, bool) and end <= step:
+        yield Problem("/set/max_steps", "out_of_range", f"step {step} is reached already", f"at least {step + 1}")
+        del plain["max_steps"]
+    for name, strategy in CADENCES.items():
+        how = getattr(spec.training, strategy)
+        if name in plain and how != "steps":
+            detail = f"nobody counts {name}: {strategy} is {how!r}"
+            yield Problem(f"/set/{name}", "not_counted", detail, f'a fork with {strategy} "steps" would')
+            del plain[name]
+    yield from _unfit(job, plain, asked)
+
+
+def _wrong_rate(spec: JobSpec, plain: dict[str, Any]) -> Iterator[Problem]:
+    """Takes out of `plain` what the spec's own rules cannot judge."""
+    value, names = plain["learning_rate"], [one.id for one in spec.optimizers or ()]
+    at = "/set/learning_rate"
+    if spec.training.follows_a_metric:
+        how = spec.training.lr_scheduler_type
+        yield Problem(at, "cannot_be_set", f"{how} moves the rate by what evaluations find", "a fork may have another")
+        del plain["learning_rate"]
+    elif isinstance(value, Mapping):
+        del plain["learning_rate"]
+        if not names:
+            yield Problem(at, "wrong_type", f"is {kind_of(value)}, a number is needed: there is one optimizer")
+            return
+        for name, rate in value.items():
+            if name not in names:
+                hint = did_you_mean(name[:80], names) or f"there is: {', '.join(names)}"
+                yield Problem(f"{at}/{name[:80]}", "unknown_field", f"there is no optimizer {name[:80]!r}", hint)
+            elif isinstance(rate, bool) or not isinstance(rate, int | float):
+                yield Problem(f"{at}/{name}", "wrong_type", f"is {kind_of(rate)}, a number is needed")
+            elif rate < 0:
+                yield Problem(f"{at}/{name}", "out_of_range", "must be at least 0")
+        if not value:
+            yield Problem(at, "missing", "names no optimizer", f"there is: {', '.join(names)}")
+    elif len(names) > 1:
+        example = json.dumps({"learning_rate": {names[0]: 1e-3}})
+        yield Problem(at, "which_one", f"there are several optimizers: {', '.join(names)}", f"say whose: {example}")
+        del plain["learning_rate"]
+
+
+def _unfit(job: JobRow, wanted: dict[str, Any], asked: list[Deed]) -> Iterator[Problem]:
+    """What the spec's own rules say of it, with these values and those that were set before."""
+    if not wanted:
+        return
+    document = json.loads(job.spec)
+    before = {name: value for deed in asked for name, value in deed.set.items() if not isinstance(value, Mapping)}
+    document["training"] = {**document["training"], **before, **wanted}
+    try:
+        JobSpec.parse(document)
+    except InvalidSpec as invalid:
+        for one in invalid.problems:
+            name = one.pointer.removeprefix("/training/").partition("/")[0]
+            pointer = f"/set{one.pointer.removeprefix('/training')}" if name in wanted else "/set"
+            yield Problem(pointer, one.code, one.detail, one.hint)

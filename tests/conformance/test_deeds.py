@@ -1,0 +1,137 @@
+"""What is asked of a running loop reaches whoever runs it, once, however often it is told; what it sets stays set."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from contract.errors import Conflict
+from contract.events import Kind
+from contract.ids import JobId
+from contract.lifecycle import JobState
+from contract.messages import Deed, Grant
+from service.jobs.do import Wish, do
+from service.jobs.inbox import words
+from service.jobs.resume import ResumeChanges
+from service.store import deeds
+from tests.conformance.acting import Stage, Worker
+
+SLOWER = {"learning_rate": 1e-5}
+
+
+def ask(stage: Stage, job: JobId, **wish: Any) -> int:
+    """The number under which it was asked."""
+    return stage.write(lambda conn: do(conn, "default", job, Wish(**wish), stage.now, by="me")).last_no
+
+
+def does(worker: Worker, asked: int, step: int, status: str = "done", **says: Any) -> None:
+    data = {"status": status, "message": "", "asked": asked, **says}
+    worker.send(worker.write(Kind.DO, data, step))
+
+
+def told(stage: Stage) -> list[list[int]]:
+    """The numbers that control would push to workers now, without being asked."""
+    found = stage.read(lambda conn: words(conn, stage.stop_left))
+    return [[deed.no for deed in reply.deeds] for reply in found.values()]
+
+
+def next_attempt(stage: Stage, job: JobId) -> list[Deed]:
+    """What it is granted with, after this one was lost."""
+    stage.place()
+    worker = stage.claim(job)
+    worker.says_running()
+    assert isinstance(worker.answer, Grant)
+    return worker.answer.deeds
+
+
+def test_it_is_told_with_every_beat_until_the_worker_has_it_and_pushed_until_it_is_done(stage: Stage) -> None:
+    job, worker = stage.running()
+    first, second = ask(stage, job, save=True), ask(stage, job, set=SLOWER)
+
+    heard = [deed.no for deed in worker.beat().deeds]
+    worker.deeds = first
+    then = [deed.no for deed in worker.beat().deeds]
+
+    assert (heard, then) == ([first, second], [second])
+    assert told(stage) == [[first, second]]
+    does(worker, first, 7, save=True)
+    assert told(stage) == [[second]]
+    does(worker, second, 7, set={"learning_rate": {"from": 1, "to": 1e-5}})
+    assert told(stage) == []
+    asked = json.loads(stage.events(job, ["do"])[0].data)
+    assert (asked["status"], asked["by"], asked["save"]) == ("asked", "me", True)
+
+
+def test_what_was_set_is_granted_to_the_next_attempt_with_its_step_and_a_save_is_not(stage: Stage) -> None:
+    job, worker = stage.running()
+    asked = ask(stage, job, save=True, set={**SLOWER, "max_steps": 2})
+    does(worker, asked, 7, save=True, set={"learning_rate": {"from": 1, "to": 1e-5}}, refused={"max_steps": "late"})
+    waiting = ask(stage, job, save=True)
+    worker.fails()
+
+    assert next_attempt(stage, job) == [Deed(no=asked, set=SLOWER, step=7), Deed(no=waiting, save=True)]
+
+
+def test_done_again_or_told_by_an_attempt_that_is_over_it_changes_nothing(stage: Stage) -> None:
+    job, worker = stage.running()
+    asked = ask(stage, job, set=SLOWER)
+    worker.fails()
+    stage.place()
+    again = stage.claim(job)
+    again.says_running()
+
+    does(worker, asked, 7, set={"learning_rate": {"from": 1, "to": 2}})
+    assert [deed.step for deed in again.beat().deeds] == [None]
+    does(again, asked, 9, set={"learning_rate": {"from": 1, "to": 1e-5}})
+    does(again, asked, 11, "again", set={"learning_rate": {"from": 1, "to": 1e-5}})
+    again.fails()
+
+    assert [deed.step for deed in next_attempt(stage, job)] == [9]
+
+
+def test_training_cannot_set_what_nobody_asked_for(stage: Stage) -> None:
+    """Users' code writes to the same socket as the loop."""
+    job, worker = stage.running()
+    asked = ask(stage, job, set=SLOWER)
+
+    does(worker, asked, 7, set={"max_steps": {"from": 1, "to": 2}}, evaluate=True)
+    does(worker, 999, 7, set=SLOWER)
+    worker.fails()
+
+    assert all(not deed.set and not deed.save for deed in next_attempt(stage, job))
+
+
+def test_a_job_that_succeeds_first_says_what_it_did_not_come_to(stage: Stage) -> None:
+    job, worker = stage.running()
+    asked = ask(stage, job, save=True)
+
+    worker.finishes()
+
+    dropped = json.loads(stage.events(job, ["do"])[-1].data)
+    assert (dropped["status"], dropped["asked"]) == ("dropped", asked)
+    assert stage.read(lambda conn: deeds.of_job(conn, job)) == []
+    assert stage.states(job)[-1] == "succeeded"
+
+
+def test_a_pause_keeps_it_and_a_resume_with_another_end_is_the_later_word(stage: Stage) -> None:
+    job, worker = stage.running()
+    asked = ask(stage, job, set={**SLOWER, "max_steps": 900})
+    stage.pause(job)
+    worker.stops()
+    with pytest.raises(Conflict, match="is paused and cannot serve do"):
+        ask(stage, job, save=True)
+
+    stage.resume(job, ResumeChanges(max_steps=500))
+
+    assert stage.job(job).state is JobState.QUEUED
+    assert next_attempt(stage, job) == [Deed(no=asked, set=SLOWER)]
+
+
+def test_a_job_that_was_told_to_stop_is_asked_no_more(stage: Stage) -> None:
+    job, _ = stage.running()
+    stage.cancel(job)
+
+    with pytest.raises(Conflict, match="on its way to cancelled and cannot serve do; allowed now: "):
+        ask(stage, job, save=True)

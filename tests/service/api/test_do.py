@@ -1,0 +1,179 @@
+"""POST /jobs/{id}/do: what is asked of a running loop, told to whoever runs it until it is done, and kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from contract.events import Kind
+from contract.ids import JobId
+from contract.lifecycle import JobState
+from service.store import deeds, jobs
+from tests.service.api.conftest import Api
+
+TRAINS = {
+    "data": {"train": "toy/regression", "eval": "toy/regression"},
+    "training": {"max_steps": 100, "eval_strategy": "epoch", "save_steps": 10},
+}
+CODEC = {
+    "model": "toy/codec", "data": "toy/regression", "training": {},
+    "optimizers": [{"id": "main", "params": ["."], "use": "adam", "args": {"lr": 1e-3}},
+                   {"id": "aux", "params": ["quantiles"], "use": "adam", "args": {"lr": 1e-2}, "loss": "aux_loss"}],
+}  # fmt: skip
+
+
+async def running(api: Api, **spec: Any) -> JobId:
+    job = await api.submit(**{**TRAINS, **spec})
+    await api.db.write(lambda conn: jobs.record(conn, job, state=JobState.RUNNING, attempt=1))
+    return job
+
+
+async def asked(api: Api, job: JobId) -> list[dict[str, Any]]:
+    page = (await api.client.get(f"/jobs/{job}/events?kinds=do")).json()
+    return [event["data"] for event in page["data"]]
+
+
+async def test_what_is_asked_is_written_down_and_answered_with_the_job(both: Api) -> None:
+    job = await running(both)
+
+    answer = await both.client.post(f"/jobs/{job}/do", json={"save": True, "set": {"learning_rate": 1e-5}})
+
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["actions"][0] == "do"
+    [told] = await asked(both, job)
+    assert told == {
+        "status": "asked", "message": "asked for: save, learning_rate 1e-05", "save": True,
+        "set": {"learning_rate": 1e-5},
+    }  # fmt: skip
+    [deed] = await both.db.read(lambda conn: deeds.undone(conn, job))
+    assert (deed.no, deed.save, deed.evaluate, deed.set) == (answer.json()["last_no"], True, False, told["set"])
+
+
+async def test_a_number_is_what_its_argument_is(api: Api) -> None:
+    job = await running(api)
+
+    await api.client.post(
+        f"/jobs/{job}/do",
+        content='{"set": {"max_steps": 5e2, "learning_rate": 1}}',
+        headers={"Content-Type": "application/json"},
+    )
+
+    [deed] = await api.db.read(lambda conn: deeds.undone(conn, job))
+    assert [(type(value), value) for value in deed.set.values()] == [(int, 500), (float, 1.0)]
+
+
+async def test_the_same_idempotency_key_asks_once(both: Api) -> None:
+    job, headers = await running(both), {"Idempotency-Key": "save"}
+
+    first, again = [await both.client.post(f"/jobs/{job}/do", json={"save": True}, headers=headers) for _ in "12"]
+    other = await both.client.post(f"/jobs/{job}/do", json={"evaluate": True}, headers=headers)
+
+    assert (first.status_code, again.status_code, again.json()) == (202, 202, first.json())
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+    assert len(await asked(both, job)) == 1
+
+
+@pytest.mark.parametrize(("state", "hint"), [
+    (JobState.STARTING, "it begins in a moment: ask again once it runs"),
+    (JobState.PAUSED, "resume it first; resume itself takes max_steps"),
+    (JobState.SUCCEEDED, None),
+])  # fmt: skip
+async def test_where_no_loop_runs_it_says_what_would_work(api: Api, state: JobState, hint: str | None) -> None:
+    job = await api.submit()
+    await api.db.write(lambda conn: jobs.record(conn, job, state=state))
+
+    refused = await api.client.post(f"/jobs/{job}/do", json={"save": True})
+
+    assert (refused.status_code, refused.json()["state"], refused.json().get("hint")) == (409, state, hint)
+    assert "do" not in refused.json()["allowed"]
+    assert f"is {state} and cannot serve do" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(("body", "pointer", "said", "hint"), [
+    ({}, "", "nothing is asked for", 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'),
+    ({"save": "yes"}, "/save", "is a string, true or false is needed", None),
+    ({"sav": True}, "/sav", "no field is named 'sav'; there is: save, evaluate, set", "did you mean 'save'?"),
+    ({"set": {"learning_rat": 1}}, "/set/learning_rat", "no training argument named 'learning_rat'",
+     "did you mean 'learning_rate'?"),
+    ({"set": {"learning_rate": "low"}}, "/set/learning_rate", "is a string, a number is needed", None),
+    ({"set": {"learning_rate": -1}}, "/set/learning_rate", "must be at least 0", None),
+    ({"set": {"learning_rate": {"main": 1}}}, "/set/learning_rate",
+     "is an object, a number is needed: there is one optimizer", None),
+    ({"set": {"per_device_train_batch_size": 4}}, "/set/per_device_train_batch_size",
+     "per_device_train_batch_size says where in the data a step is, so that no checkpoint could be continued",
+     "fork the job with another one; these can: learning_rate, max_steps, logging_steps, eval_steps, save_steps"),
+    ({"set": {"num_train_epochs": 4}}, "/set/num_train_epochs",
+     "num_train_epochs says how long the run is only where max_steps does not", "set max_steps"),
+    ({"set": {"max_steps": 40}}, "/set/max_steps", "step 40 is reached already", "at least 41"),
+    ({"set": {"max_steps": 40.5}}, "/set/max_steps", "is a number, a whole number is needed", None),
+    ({"set": {"eval_steps": 5}}, "/set/eval_steps", "nobody counts eval_steps: eval_strategy is 'epoch'",
+     'a fork with eval_strategy "steps" would'),
+])  # fmt: skip
+async def test_what_cannot_be_asked_is_refused_at_its_place(
+    api: Api, body: Any, pointer: str, said: str, hint: str | None
+) -> None:
+    job = await running(api)
+    await api.db.write(lambda conn: jobs.record(conn, job, progress='{"step": 40, "max_steps": 100, "epoch": 1}'))
+
+    refused = await api.client.post(f"/jobs/{job}/do", json=body)
+
+    assert refused.status_code == 422, refused.text
+    [error] = refused.json()["errors"]
+    assert (error["pointer"], error["detail"], error.get("hint")) == (pointer, said, hint)
+    assert await asked(api, job) == []
+
+
+async def test_all_that_is_wrong_comes_at_once(api: Api) -> None:
+    job = await running(api, training={"lr_scheduler_type": "greedy", "eval_strategy": "epoch"})
+    plain = await running(api, data="toy/regression", training={})
+
+    nothing = await api.client.post(f"/jobs/{plain}/do", json={"evaluate": True})
+    wish = {"set": {"learning_rate": 1, "seed": 1, "logging_steps": -1}}
+    refused = await api.client.post(f"/jobs/{job}/do", json=wish)
+
+    found = {error["pointer"]: error["detail"] for error in refused.json()["errors"]}
+    assert set(found) == {"/set/learning_rate", "/set/seed", "/set/logging_steps"}
+    assert nothing.json()["errors"][0]["detail"] == "the job has no data.eval"
+    assert found["/set/learning_rate"] == "greedy moves the rate by what evaluations find"
+
+
+async def test_of_several_optimizers_it_has_to_be_said_which(api: Api) -> None:
+    job = await running(api, **CODEC)
+    post = api.client.post
+
+    which = await post(f"/jobs/{job}/do", json={"set": {"learning_rate": 1e-4}})
+    typo = await post(f"/jobs/{job}/do", json={"set": {"learning_rate": {"axu": 1e-4, "main": True}}})
+    good = await post(f"/jobs/{job}/do", json={"set": {"learning_rate": {"aux": 1e-4}}})
+
+    assert which.json()["errors"][0]["detail"] == "there are several optimizers: main, aux"
+    assert [error["pointer"] for error in typo.json()["errors"]] == [
+        "/set/learning_rate/axu",
+        "/set/learning_rate/main",
+    ]
+    assert typo.json()["errors"][0]["hint"] == "did you mean 'aux'?"
+    assert good.status_code == 202
+
+
+async def test_a_loop_of_one_s_own_and_a_job_that_trains_nothing_say_so(api: Api) -> None:
+    evaluates = await running(api, data={"eval": "toy/regression"}, training={})
+
+    refused = await api.client.post(f"/jobs/{evaluates}/do", json={"save": True, "set": {"max_steps": 5}})
+
+    assert [error["pointer"] for error in refused.json()["errors"]] == ["/save", "/set"]
+    assert refused.json()["errors"][0]["detail"] == "the job trains nothing, so there is no step to do it after"
+
+
+async def test_a_deleted_job_s_wishes_go_with_it(api: Api) -> None:
+    job = await running(api)
+    await api.client.post(f"/jobs/{job}/do", json={"save": True})
+    await api.db.write(lambda conn: jobs.record(conn, job, state=JobState.FAILED))
+
+    assert (await api.client.delete(f"/jobs/{job}")).status_code == 204
+    assert await api.db.read(lambda conn: deeds.of_job(conn, job)) == []
+
+
+def test_a_do_is_among_what_is_never_dropped() -> None:
+    from contract.events import KEPT
+
+    assert Kind.DO in KEPT

@@ -1,0 +1,162 @@
+"""What is asked of a loop is done after the step at hand, as if the arguments had asked for it, and comes out exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.messages import Deed
+from tests.trainer.test_changing import a_trainer
+from worker.emit import Wire
+from worker.launch import NEWS_AT
+from worker.steering import Steering
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.testing import Events, Print, fingerprint
+from worker.training import Training
+
+
+class Line:
+    """The supervisor's end of what a training process has: deeds go in, events come out."""
+
+    def __init__(self) -> None:
+        self.training = Training(selectors.DefaultSelector(), lambda events: None)
+        self._ours, self._theirs = socket.socketpair()
+        self.wire = Wire(self._theirs.detach())
+        self.fd = self.training._stop_fd
+
+    def told(self) -> list[dict[str, Any]]:
+        self.wire.send("outcome", {})
+        self._ours.settimeout(2)
+        data = b""
+        while not (data.endswith(b"\n") and json.loads(data.splitlines()[-1])["kind"] == "outcome"):
+            data += self._ours.recv(1 << 20)
+        return [json.loads(line) for line in data.splitlines()[:-1]]
+
+    def close(self) -> None:
+        self._ours.close()
+        self.training.close()
+
+
+@pytest.fixture
+def new_line() -> Iterator[Callable[[], Line]]:
+    """Each attempt has one of its own."""
+    made: list[Line] = []
+
+    def make() -> Line:
+        made.append(Line())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def line(new_line: Callable[[], Line]) -> Line:
+    return new_line()
+
+
+class AskIn(TrainerCallback):
+    """While the step is made after which it shall be done."""
+
+    def __init__(self, line: Line, step: int, *deeds: Deed) -> None:
+        self.line, self.step, self.deeds = line, step, deeds
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step - 1:
+            for deed in self.deeds:
+                self.line.training.tell_deed(deed)
+
+
+def run(
+    folder: Path, line: Line, *callbacks: TrainerCallback, deeds: Sequence[Deed] = (), resume: Path | None = None,
+    **arguments: Any,
+) -> tuple[Print, Events]:  # fmt: skip
+    events = Events()
+    trainer = a_trainer(folder, events, *callbacks, **{"logging_steps": 1, **arguments})
+    steering = Steering(trainer, line.wire, line.fd, deeds)
+    steering.begin(None if resume is None else str(resume))
+    trainer.add_callback(steering)
+    trainer.train(resume_from_checkpoint=resume)
+    return fingerprint(trainer, events.losses), events
+
+
+def test_a_save_and_an_evaluation_are_those_that_the_arguments_would_have_asked_for(tmp_path: Path, line: Line) -> None:
+    steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4, "max_steps": 4}
+    own, by_itself = run(tmp_path / "own", line, **steps)
+
+    deed = Deed(no=9, save=True, evaluate=True)
+    never = {"eval_strategy": "no", "save_strategy": "no", "max_steps": 4}
+    asked, events = run(tmp_path / "asked", line, AskIn(line, 4, deed), **never)
+
+    assert events.names == by_itself.names
+    assert (asked, [each.step for each in events.checkpoints]) == (own, [4])
+    [told] = line.told()
+    assert told["data"] == {"status": "done", "message": "saves; evaluates", "asked": 9, "save": True, "evaluate": True}
+    assert (told["kind"], told["step"]) == ("do", 4)
+
+
+def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
+    tmp_path: Path, new_line: Callable[[], Line]
+) -> None:
+    """From an older checkpoint, and from one that was made after it."""
+    deed = Deed(no=9, evaluate=True, set={"learning_rate": 4e-3, "max_steps": 16})
+    evals = {"eval_strategy": "steps", "eval_steps": 5}
+    first, second, third = new_line(), new_line(), new_line()
+    whole, _ = run(tmp_path, first, AskIn(first, 7, deed), **evals)
+    done = [deed.model_copy(update={"step": 7})]
+
+    older, again = run(tmp_path, second, deeds=done, resume=tmp_path / "checkpoint-5", **evals)
+    newer, _ = run(tmp_path, third, deeds=done, resume=tmp_path / "checkpoint-10", **evals)
+
+    assert older == Print(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
+    assert newer == Print(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
+    assert [each["step"] for each in again.logs if "eval_loss" in each] == [7, 10, 15, 16]
+    [at_once], [later], [before] = first.told(), second.told(), third.told()
+    changed = {"learning_rate": {"from": 0.01, "to": 0.004}, "max_steps": {"from": 14, "to": 16}}
+    assert at_once["data"]["set"] == later["data"]["set"] == changed
+    assert [(each["step"], each["data"]["status"]) for each in (at_once, later)] == [(7, "done"), (7, "again")]
+    assert before["data"]["message"] == "goes on with learning_rate 0.004, max_steps 16, as it was set"
+
+
+def test_what_an_attempt_before_did_not_come_to_is_done_after_the_first_step(tmp_path: Path, line: Line) -> None:
+    waiting = [Deed(no=3, save=True), Deed(no=4, set={"max_steps": 6})]
+
+    _, events = run(tmp_path, line, deeds=waiting, save_strategy="no")
+
+    assert [each.step for each in events.checkpoints] == [1]
+    assert [(each["data"]["asked"], each["step"]) for each in line.told()] == [(3, 1), (4, 1)]
+    assert events.logs[-1]["step"] == 6
+
+
+def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
+    late = Deed(no=5, set={"max_steps": 2, "logging_steps": 2})
+
+    run(tmp_path, line, AskIn(line, 3, late), max_steps=4)
+
+    [told] = line.told()
+    assert told["data"]["refused"] == {"max_steps": "step 3 is reached already: the least is 4"}
+    assert told["data"]["set"] == {"logging_steps": {"from": 1, "to": 2}}
+    assert told["data"]["message"].endswith("max_steps is not done: step 3 is reached already: the least is 4")
+
+
+def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:
+    steering = Steering(a_trainer(tmp_path), line.wire, line.fd, [])
+    line.training.tell_deed(Deed(no=1, save=True))
+    whole = line.training._deed_bytes
+    line.training.tell_deed(Deed(no=2, save=True))
+    line.training._stop_byte[NEWS_AT] = (whole + 5).to_bytes(8, "little")
+
+    first = steering._hear()
+    line.training._stop_byte[NEWS_AT] = line.training._deed_bytes.to_bytes(8, "little")
+
+    assert [deed.no for deed in first] == [1]
+    assert [deed.no for deed in steering._hear()] == [2]
+    assert os.fstat(line.fd).st_size > 4096
