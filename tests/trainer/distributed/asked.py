@@ -98,7 +98,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 
 ENDS: dict[str, dict[str, Any]] = {
     "everywhere": {"run": "failed_everywhere"},
-    "on one": {"run": "failed_on_one"},  # and then there are no lines any more
+    "on one": {"run": "failed_on_one", "ends": True},  # and then there are no lines any more
 }
 
 ASKED = {**DDP, **conformance(STRATEGIES), **ADAPTERS, **ENDS}

@@ -33,15 +33,18 @@ def main(asked: list[dict[str, object]], folder: Path) -> None:
     rank = int(os.environ.get("RANK", "0"))
     for number, scenario in enumerate(asked):
         options = dict(scenario)
-        name = str(options.pop("run"))
+        name, ends = str(options.pop("run")), bool(options.pop("ends", False))
         started = time.monotonic()
+        raised: Exception | None = None
         try:
             found = getattr(scenarios, name)(folder, **options)
         except Exception as error:
-            notes = getattr(error, "__notes__", [])
+            raised, notes = error, getattr(error, "__notes__", [])
             found = {"error": f"{type(error).__name__}: {error}", "notes": notes, "trace": traceback.format_exc()}
         result = {"seconds": round(time.monotonic() - started, 2), "found": found}
         (folder / f"result-{number}-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
+        if ends and raised is not None:
+            raise raised
 
 
 if __name__ == "__main__":

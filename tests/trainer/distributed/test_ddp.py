@@ -159,13 +159,18 @@ def test_processes_that_failed_alike_may_go_on_together(came: Results) -> None:
         assert each["steps"] == 8
 
 
-def test_one_that_fails_ends_the_others_and_tells_them_why(came: Results) -> None:
+def test_one_that_fails_in_the_middle_of_a_message_ends_and_the_others_with_its_reason(
+    came: Results, folder: Path
+) -> None:
     main, failed = came("on one")
 
     assert failed["error"] == "Boom: only here"
     assert main["error"] is not None
     assert any("process 1 failed before this one" in note and "Boom: only here" in note for note in main["notes"])
-    assert main["seconds"] < 60
+    # torchrun ends the others as soon as one is gone: each has said what it had to say before that.
+    printed = (folder / "output").read_text()
+    assert "Boom: only here\n" in printed
+    assert "process 1 failed before this one, which is 0 of 2: Boom: only here" in printed
 
 
 # What a launcher says

@@ -18,7 +18,7 @@ from contract.arguments import TrainingArguments
 from worker.trainer import adapters, weights
 from worker.trainer import checkpoint as files
 from worker.trainer.named import NamedOptimizers
-from worker.trainer.strategies import deepspeed_settings
+from worker.trainer.strategies import deepspeed_settings, lines
 from worker.trainer.strategies.place import Place
 from worker.trainer.strategies.sharded import Sharded
 
@@ -46,9 +46,10 @@ class DeepSpeed(Sharded):
         self._stage = deepspeed_settings.stage(config)
         self._parameters = [each for group in plain.param_groups for each in group["params"]]
         self._sizes = [len(group["params"]) for group in plain.param_groups]
-        self._engine, *_ = self._library.initialize(
-            model=model, optimizer=plain, config=config, dist_init_required=False
-        )
+        with lines.opening():
+            self._engine, *_ = self._library.initialize(
+                model=model, optimizer=plain, config=config, dist_init_required=False
+            )
         self._wrapped[model] = self._engine
         return self._engine, optimizer
 

@@ -6,21 +6,26 @@ gradients: a vote does not wait for a GPU.
 
 from __future__ import annotations
 
+import atexit
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from worker.trainer.strategies import lines
 from worker.trainer.strategies.place import Place
 
 T = TypeVar("T")
 
 _ALL_FAILED_SECONDS = 5.0
 """How long one whose training raised waits to see whether it did so everywhere."""
+_LAST_WORDS_SECONDS = 5.0
+"""How long it then stays for the others to end: a launcher that sees one gone ends them, before they have said why."""
 
 
 class Alone:
@@ -62,12 +67,13 @@ class Peers(Alone):
 
     def __init__(self, place: Place, backend: str | None, timeout: timedelta, device: torch.device) -> None:
         self.rank, self.world, self.local_rank = place.rank, place.world, place.local_rank
-        if not dist.is_initialized():
-            backend = backend or ("gloo" if device.type == "cpu" else f"{device.type}:nccl,cpu:gloo")
-            dist.init_process_group(backend, timeout=timeout)
         self.host = socket.gethostname()
-        speaks_on_host = "gloo" in str(dist.get_backend_config())
-        self._group: Any = None if speaks_on_host else dist.new_group(backend="gloo", timeout=timeout)
+        with lines.opening():
+            if not dist.is_initialized():
+                backend = backend or ("gloo" if device.type == "cpu" else f"{device.type}:nccl,cpu:gloo")
+                dist.init_process_group(backend, timeout=timeout)
+            speaks_on_host = "gloo" in str(dist.get_backend_config())
+            self._group: Any = None if speaks_on_host else dist.new_group(backend="gloo", timeout=timeout)
 
     def everyone(self, value: T) -> list[T]:
         found: list[Any] = [None] * self.world
@@ -122,21 +128,35 @@ class Peers(Alone):
             why = store.get(f"{key}/{first}").decode()
             if why != mine:
                 error.add_note(f"process {first} failed before this one, which is {self.rank} of {self.world}: {why}")
-            if _are_there(store, [f"{key}/{rank}" for rank in range(self.world)]):
+            if self._failed_together(store, key):
                 Peers.failures += 1
             else:
+                lines.cut()
                 dist.destroy_process_group()
+                atexit.register(self._end, store, key, is_first=first == str(self.rank))
         except Exception as another:  # the store goes with the process that holds it
             error.add_note(f"and the other processes could not be told: {another!r}")
 
+    def _failed_together(self, store: Any, key: str) -> bool:
+        """Whoever decides it first decides it for all."""
+        everyone, decided = [f"{key}/{rank}" for rank in range(self.world)], f"{key}/decided"
+        _within(_ALL_FAILED_SECONDS, lambda: store.check([decided]) or store.check(everyone))
+        found = "together" if store.check(everyone) else "apart"
+        return bool(store.compare_set(decided, "", found) == b"together")
 
-def _are_there(store: Any, names: list[str]) -> bool:
-    until = time.monotonic() + _ALL_FAILED_SECONDS
-    while time.monotonic() < until:
-        if store.check(names):
-            return True
+    def _end(self, store: Any, key: str, *, is_first: bool) -> None:
+        """As the process ends, its error printed. The first to fail is the last to go."""
+        with suppress(Exception):  # the store may be gone
+            store.set(f"{key}/{self.rank}/ended", "")
+            if is_first:
+                everyone = [f"{key}/{rank}/ended" for rank in range(self.world)]
+                _within(_LAST_WORDS_SECONDS, lambda: store.check(everyone))
+
+
+def _within(seconds: float, holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not holds():
         time.sleep(0.05)
-    return False
 
 
 def as_told(error: BaseException) -> BaseException:
