@@ -1,4 +1,5 @@
-"""What a test changes inside the processes that it starts: a protection switched off, or a death at a named moment.
+"""What a test changes inside the processes that it starts: a protection switched off, a death at a named moment, a wall
+clock that jumps.
 
 A folder on PYTHONPATH, with a `sitecustomize.py` that arms this module: Python imports it first in every process, the
 warm parent's clean environment included. Production code knows nothing of it.
@@ -27,13 +28,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ORDER = "order"
 
 
-def write(folder: Path, *, without: Iterable[str] = (), mortal: bool = False) -> str:
-    """Arms whatever Python starts with the returned PYTHONPATH; who is `mortal` dies where `die_at` says."""
+def write(folder: Path, *, without: Iterable[str] = (), mortal: bool = False, jumpy: bool = False) -> str:
+    """Arms whatever Python starts with the returned PYTHONPATH; who is `mortal` dies where `die_at` says, who is
+    `jumpy` reads the clock that `jump` sets."""
     folder.mkdir(parents=True, exist_ok=True)
     names = list(without)
     (folder / "sitecustomize.py").write_text(
         f"import sys\nsys.path.append({str(REPOSITORY)!r})\n"
-        f"from tests.support import preload\npreload.arm({str(folder)!r}, {names!r}, {mortal!r})\n"
+        f"from tests.support import preload\npreload.arm({str(folder)!r}, {names!r}, {mortal!r}, {jumpy!r})\n"
     )
     return f"{folder}{os.pathsep}{REPOSITORY}"
 
@@ -48,19 +50,29 @@ def die_at(folder: Path, moments: Mapping[str, int]) -> None:
     fresh.replace(folder / ORDER)
 
 
+def jump(folder: Path, who: str, seconds: float) -> None:
+    """From now on the wall clocks of `service` or `worker` are so far ahead of the time. Steady clocks go on."""
+    fresh = folder / f"clock-{who}.new"
+    fresh.write_text(str(seconds))
+    fresh.replace(folder / f"clock-{who}")
+
+
 def deaths(folder: Path) -> dict[str, int]:
     """Where somebody died so far, in that order, and who."""
     found = sorted(folder.glob("death-*"), key=lambda path: path.stat().st_mtime_ns)
     return {path.name.removeprefix("death-"): int(path.read_text()) for path in found}
 
 
-def arm(folder: str, without: Sequence[str], mortal: bool) -> None:
+def arm(folder: str, without: Sequence[str], mortal: bool, jumpy: bool) -> None:
+    by_module: dict[str, list[Callable[[ModuleType], None]]] = {}
     if without:
         from tests.faults.off import SWITCHES
 
-        by_module: dict[str, list[Callable[[ModuleType], None]]] = {}
         for name in without:
             by_module.setdefault(SWITCHES[name].module, []).append(SWITCHES[name].turn_off)
+    if jumpy:
+        by_module.setdefault("contract.events", []).append(_Clock(Path(folder)).start())
+    if by_module:
         sys.meta_path.insert(0, _AfterImport(by_module))
     if mortal:
         sys.addaudithook(_Death(Path(folder)))
@@ -95,6 +107,30 @@ class _Death:
         with suppress(FileExistsError):
             os.link(mine, stone)
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Clock:
+    """Stands before the wall clock of this process: Python's two, and the one that stamps events."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / f"clock-{'service' if 'service' in sys.orig_argv else 'worker'}"
+
+    def start(self) -> Callable[[ModuleType], None]:
+        now, now_ns = time.time, time.time_ns
+        time.time = lambda: now() + self.ahead()
+        time.time_ns = lambda: now_ns() + int(self.ahead() * 1e9)
+        return self.stamp
+
+    def ahead(self) -> float:
+        try:
+            return float(self.file.read_text())
+        except FileNotFoundError:
+            return 0.0
+
+    def stamp(self, events: ModuleType) -> None:
+        from datetime import UTC, datetime, timedelta
+
+        events.now_text = lambda: events.to_text(datetime.now(UTC) + timedelta(seconds=self.ahead()))  # type: ignore[attr-defined]
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

@@ -1,0 +1,21 @@
+"""Switches of the protections around time."""
+
+from __future__ import annotations
+
+import time
+from types import ModuleType
+from typing import Any
+
+from tests.faults.off import switch
+
+
+@switch("leases are timed by a clock that does not jump", module="service.jobs.rescue")
+def time_by_the_wall(rescue: ModuleType) -> None:
+    """As if heartbeats and leases were compared by the time of day."""
+    timers = rescue.Timers
+
+    def by_the_wall(method: Any) -> Any:
+        return lambda self, *given: method(self, *given[:-1], time.time())
+
+    for name in ("heard", "restart", "elapsed"):
+        setattr(timers, name, by_the_wall(getattr(timers, name)))

@@ -1,0 +1,48 @@
+"""Wall clocks that jump by an hour, forth and back: nobody is rescued for it, and a history keeps its order."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import preload
+from tests.support.processes import Processes
+from tests.support.redis_server import RedisServer
+from tests.support.system import LONG_TOY, System, assert_whole
+
+HOUR = 3600.0
+JUMPS = [("service", HOUR), ("worker", HOUR), ("service", -HOUR), ("worker", -HOUR)] * 4
+
+
+@pytest.fixture
+def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
+    """No database looks at a clock."""
+    found = System(processes, redis, sqlite_url)
+    found.environment["PYTHONPATH"] = preload.write(found.preload, without=protection_off, jumpy=True)
+    return found.start()
+
+
+@pytest.mark.fault(18, without="leases are timed by a clock that does not jump", red="lost .* without need")
+def test_clocks_that_jump_by_an_hour_rescue_nobody_and_keep_the_order(system: System) -> None:
+    job = system.submit(LONG_TOY)
+    step = 2
+    for who, seconds in JUMPS:
+        system.until_step(job, step)
+        preload.jump(system.preload, who, seconds)
+        assert system.job(job)["attempt"] <= 1, f"lost {who} without need"
+        step += 3
+    done = system.until_settled(job)
+
+    lost = system.counted("footplate_control_attempts_lost_total")
+    assert lost == 0, f"lost {lost} attempts without need"
+    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    events = system.events(job)
+    assert_whole(events)
+    hours = {event["at"][:13] for event in events}
+    assert len(hours) >= 3, f"the clocks did not jump: {hours}"
+    assert_ordered_by_cause(system, job)
+
+
+def assert_ordered_by_cause(system: System, job: str) -> None:
+    """Steps rise with `no`, whatever the times say."""
+    steps = [row["step"] for row in system.metrics(job)]
+    assert steps == sorted(steps)
