@@ -21,7 +21,7 @@ from service.store import jobs
 router = APIRouter(route_class=StrictRoute, tags=["metrics"])
 
 MOST_POINTS = 10_000
-MOST_IN_ALL = 200_000
+MOST_IN_ALL = 100_000
 """Points of all curves of one answer."""
 MOST_JOBS = 100
 Names = Annotated[

@@ -1,8 +1,8 @@
 """A metric as a pyramid of buckets, kept as its points come in: drawing ten million of them then reads some hundreds.
 
     level 0    the points: they are the log and eval events themselves
-    level 1    every 32 points are a bucket: its least, its most, the first that is no number, and which events they are
-    level 2    every 32 buckets of level 1 are one, and so on
+    level 1    every 64 points are a bucket: its least, its most, the first that is no number, and which events they are
+    level 2    every 64 buckets of level 1 are one, and so on
 
 A bucket is written once, when it is full. What grows is the end of each curve: one row, which holds the open bucket of
 every level and what the whole curve came to. A curve is one metric of one attempt, so that steps which a later attempt
@@ -15,6 +15,7 @@ import heapq
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -25,10 +26,12 @@ from contract.ids import JobId
 from service.store import curves
 from service.store.curves import BucketRow, CurveRow
 
-FAN = 32
+FAN = 64
 """Points of a bucket, and buckets of the next one."""
 MAX_NAMES = 500
 """Curves of one attempt: names beyond are in the events, and have no curve."""
+MAX_TOLD = 1000
+"""Of one event's names so many are looked at: one that has fifty thousand must not hold up the others' events."""
 MAX_NAME_CHARS = 200
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _MOST = sys.float_info.max
@@ -165,7 +168,9 @@ class Column:
         return self.values[place], self.nos[place], self.ats[place], self.steps[place], self.epochs[place]
 
     def highest_step(self, first: int, behind: int) -> int | None:
-        return max((step for step in self.steps[first:behind] if step is not None), default=None)
+        some: list[Any] = self.steps[first:behind]
+        # Nearly always all of them have one, and then this is done by C.
+        return max(some) if None not in some else max((step for step in some if step is not None), default=None)
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> Column | None:
@@ -222,7 +227,7 @@ class Gathered:
         return {attempt for attempt, _ in self._runs}
 
     def take(self, attempt: int, no: int, at: str, step: int | None, epoch: float | None, data: dict[str, Any]) -> None:
-        key = (attempt, tuple(data))
+        key = (attempt, tuple(data) if len(data) <= MAX_TOLD else tuple(islice(data, MAX_TOLD)))
         run = self._runs.get(key)
         if run is None:
             run = self._runs[key] = _Run()
@@ -269,7 +274,7 @@ def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
             if count >= MAX_NAMES or not _is_drawable(name):
                 continue
             curve, names[job, attempt] = Curve.new(), count + 1
-        full += _rows(job, attempt, name, curve.feed(column))
+        full += bucket_rows(job, attempt, name, curve.feed(column))
         changed.append(CurveRow(job, attempt, name, curve.written()))
     curves.add(conn, full)
     if changed:
@@ -287,7 +292,17 @@ def _is_drawable(name: str) -> bool:
     return 0 < len(name) <= MAX_NAME_CHARS and name.isprintable()
 
 
-def _rows(job: JobId, attempt: int, name: str, full: Iterable[tuple[int, int, Bucket]]) -> Iterator[BucketRow]:
+def bucket_rows(job: JobId, attempt: int, name: str, full: Iterable[tuple[int, int, Bucket]]) -> Iterator[BucketRow]:
     for level, place, bucket in full:
-        nos = to_json(bucket.nos).decode() if level == 1 else None
+        nos = to_json(_steps_between(bucket.nos)).decode() if level == 1 else None
         yield BucketRow(job, attempt, name, level, place, bucket.reaches, to_json(bucket.written()).decode(), nos)
+
+
+def _steps_between(nos: list[int]) -> list[int]:
+    """The first, and how far each lies behind the one before: written, a third as long."""
+    return [nos[0], *(after - before for before, after in pairwise(nos))]
+
+
+def read_nos(told: str) -> list[int]:
+    """What `_steps_between` wrote."""
+    return list(accumulate(from_json(told)))
