@@ -6,12 +6,13 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
 from contract.ids import JobId
+from contract.lifecycle import JobState, Reason
 from service.store import events, jobs
 from service.store.database import Database
 from service.store.rows import EventRow
@@ -62,19 +63,45 @@ def test_who_neither_reads_nor_writes_is_let_go_and_costs_no_memory(system: Syst
     assert system.job(job)["state"] == "queued", "it serves on"
 
 
-def fill(url: str, job: JobId) -> None:
-    """A long history, as ingest would have stored it."""
+@pytest.mark.soak
+@pytest.mark.fault(17, without=None, because="that all get all is no protection that could be switched off")
+def test_a_thousand_readers_get_everything_in_order_and_cost_little_memory(system: System, sqlite_url: str) -> None:
+    job = system.submit(WAITING)
+    service = system.services["api"]
+    before = resident_megabytes(service.pid)
+    address = f"{system.url.replace('http', 'ws')}/jobs/{job}/stream"
+    group = [system.processes.start("-m", "bench.readers", address, "500", name=f"readers-{n}") for n in range(2)]
+    for readers in group:
+        readers.until(lambda said=readers: "ready" in said.output, within=at_ease(60), what="all are caught up")
+
+    fill(sqlite_url, JobId(job), count=2_000, characters=100)
+    end(sqlite_url, JobId(job))
+
+    for readers in group:
+        assert readers.wait(at_ease(120)) == 0, readers.output
+    grown = resident_megabytes(service.pid, "VmHWM") - before
+    assert grown < 150, f"a thousand readers cost {grown:.0f} MB"
+
+
+def fill(url: str, job: JobId, count: int = EVENTS, characters: int = 1000) -> None:
+    """A long history behind its first event, which says that it was submitted: as ingest would have stored it."""
     db = Database(url)
-    text = '{"text":"' + "x" * 1000 + '"}'
-    rows = [EventRow(job, no, 0, -1, no, 0, "line", "2026-01-01T00:00:00.000Z", None, None, text) for no in numbers()]
+    text = '{"text":"' + "x" * characters + '"}'
+    rows = [
+        EventRow(job, no, 0, -1, no, 0, "line", "2026-01-01T00:00:00.000Z", None, None, text)
+        for no in range(2, count + 2)
+    ]
     db.write_now(lambda conn: events.insert_many(conn, rows))
     db.write_now(lambda conn: jobs.record(conn, job, last_no=rows[-1].no))
     db.close()
 
 
-def numbers() -> Iterator[int]:
-    """Behind the first, which says that it was submitted."""
-    return iter(range(2, EVENTS + 2))
+def end(url: str, job: JobId) -> None:
+    """As a user would who has seen enough of a job that nobody runs."""
+    db = Database(url)
+    move = partial(jobs.move, job_id=job, to=JobState.CANCELLED, expect=[JobState.QUEUED], reason=Reason.CANCEL, now=1)
+    assert db.write_now(move)
+    db.close()
 
 
 def connected(system: System, said: bytes) -> socket.socket:
@@ -104,6 +131,7 @@ def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def resident_megabytes(pid: int) -> float:
+def resident_megabytes(pid: int, which: str = "VmRSS") -> float:
+    """Now; or, as VmHWM, at the most."""
     with open(f"/proc/{pid}/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
+        return next(int(line.split()[1]) for line in status if line.startswith(which)) / 1024
