@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import runpy
+import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,16 +32,17 @@ def zipped(folder: Path) -> bytes:
 
 
 class Examples:
-    """`example(name)` is a job of examples/, `prepare(folder)` what its README runs first."""
+    """`example(name)` is a job of examples/, `prepare(folder)` what its README runs first, if anything."""
 
     def __init__(self, system: System) -> None:
         self.system = system
         self._prepared: set[str] = set()
 
     def prepare(self, folder: str) -> None:
-        if folder not in self._prepared:
-            runpy.run_path(str(EXAMPLES / folder / "prepare.py"))["prepare"](self.system.folder)
-            self._prepared.add(folder)
+        script = EXAMPLES / folder / "prepare.py"
+        if folder not in self._prepared and script.exists():
+            runpy.run_path(str(script))["prepare"](self.system.folder)
+        self._prepared.add(folder)
 
     def spec(self, name: str) -> JSON:
         self.prepare(name.partition("/")[0])
@@ -76,6 +80,18 @@ class Examples:
         return {Path(path).name: client.get(f"/jobs/{job}/outputs/{path}").content for path in paths}
 
 
+def installed(package: Path, folder: Path) -> Path:
+    """Where Python finds it, beside what this environment has. Nothing is asked of an index."""
+    uv = Path(sys.executable).with_name("uv")
+    install = [uv, "pip", "install", "--offline", "--python", sys.executable]
+    if not uv.exists():
+        install = [sys.executable, "-m", "pip", "install", "--no-index"]
+    # What building leaves lies beside the sources.
+    sources, lib = shutil.copytree(package, folder / "sources"), folder / "lib"
+    subprocess.run([*install, "--quiet", "--no-deps", "--no-build-isolation", "--target", lib, sources], check=True)
+    return lib
+
+
 @pytest.fixture(scope="session")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
     # A node's settings and its secrets stand beside the service's: one environment serves both.
@@ -84,5 +100,6 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
         "FOOTPLATE_ENV_ALLOWED": "EXAMPLE_*",
         "FOOTPLATE_SECRET_EXAMPLE_TOKEN": "hunter2-hunter2",
     }
+    settings["PYTHONPATH"] = str(installed(EXAMPLES / "plugin", tmp_path_factory.mktemp("plugin")))
     with standing_system(tmp_path_factory.mktemp("examples"), **settings) as system:
         yield Examples(system)

@@ -1,0 +1,23 @@
+"""examples/plugin: a package that is installed beside the node's own, and named by jobs that bring no code."""
+
+from __future__ import annotations
+
+from tests.examples.conftest import Examples
+
+
+def test_what_a_plugin_registers_is_shown_checked_and_trained(examples: Examples) -> None:
+    system = examples.system
+    spec = examples.spec("plugin/job.json")
+    job = system.submit(spec)
+
+    shown = system.get("/components")
+    assert shown["models"]["waves/sines"]["summary"].startswith("A sum of sines")
+    assert shown["data"]["waves/points"]["args"]["properties"]["n"]["description"] == "How many points"
+    wrong = {**spec, "model": {"use": "waves/sines", "args": {"waves": 65}}, "callbacks": ["waves/loudst"]}
+    refused = {one["pointer"]: one for one in system.client.post("/jobs", json=wrong).json()["errors"]}
+    assert "64" in refused["/model/args/waves"]["detail"]
+    assert refused["/callbacks/0"]["hint"] == "did you mean 'waves/loudest'?"
+    assert examples.ended(job)["state"] == "succeeded"
+    rows = system.metrics(job)
+    assert [row["eval_loss"] for row in rows if "eval_loss" in row][-1] < 0.02
+    assert [row["loudest"] for row in rows if "loudest" in row][-1] > 0.2
