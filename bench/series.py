@@ -1,0 +1,121 @@
+"""A curve of very many points, drawn: `GET /jobs/{id}/metrics/series` of an API process; its spike must be there.
+
+Events are written by SQL itself; their buckets by what ingest keeps them with.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from sqlalchemy import Connection, text
+
+from bench import report
+from bench.post import database_url, serve
+from contract.ids import JobId
+from service.events.curves import Column, Curve, bucket_rows
+from service.store import curves, jobs
+from service.store.curves import CurveRow
+from service.store.database import Database
+from tests.conformance.acting import Stage
+from tests.support.processes import Processes
+
+BARS_MS = {100_000: 100, 10_000_000: 300}
+AT = "2026-01-01T00:00:00.000Z"
+SPIKE = 1e6
+CHUNK = 100_000
+_NUMBERS = {
+    "sqlite": "WITH RECURSIVE many(n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM many WHERE n <= :count)",
+    "postgresql": "WITH many AS (SELECT generate_series(2, :count + 1) AS n)",
+}
+_EVENTS = """
+INSERT INTO events (job_id, no, attempt, source, seq, rank, kind, at, step, epoch, data)
+{numbers} SELECT :job, n, 1, 0, n, 0, 'log', :at, n, 1.0,
+  '{{"loss":' || CASE WHEN n = :spike THEN '1000000.0' ELSE CAST(n % 1000 * 7919 % 1000 AS TEXT) || '.0' END || '}}'
+FROM many
+"""
+
+
+def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
+    rows = []
+    for database in ("sqlite", "postgres"):
+        with database_url(database, folder) as url:
+            if url:
+                rows += _measure(folder / database, database, url, [100_000, 1_000_000 if quick else 10_000_000])
+    return rows
+
+
+def _measure(folder: Path, database: str, url: str, counts: list[int]) -> list[report.Row]:
+    processes = Processes(folder)
+    try:
+        _, port = serve(processes, folder / "home", url)
+        db = Database(url)
+        try:
+            filled = {count: _filled(db, count) for count in counts}
+        finally:
+            db.close()
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            return [row for count, job in filled.items() for row in _asked(client, database, job, count)]
+    finally:
+        processes.stop_all()
+
+
+def _filled(db: Database, count: int) -> JobId:
+    job = Stage(db).submit()
+    spike = count // 3
+    numbers = _NUMBERS[db.dialect]
+    values = {"job": job, "count": count, "at": AT, "spike": spike}
+    # One statement of ten million rows takes longer than a service's may.
+    for first in range(0, count, 1_000_000):
+        part = values | {"count": min(count, first + 1_000_000)}
+        asked = _EVENTS.format(
+            numbers=numbers.replace("2 UNION", f"{first + 2} UNION").replace("(2,", f"({first + 2},")
+        )
+        db.write_now(partial(_execute, asked=asked, values=part))
+    curve = Curve.new()
+    for first in range(2, count + 2, CHUNK):
+        column = _column(first, min(first + CHUNK, count + 2), spike)
+        full = list(bucket_rows(job, 1, "loss", curve.feed(column)))
+        db.write_now(partial(curves.add, rows=full))
+    db.write_now(lambda conn: curves.save(conn, [CurveRow(job, 1, "loss", curve.written())]))
+    db.write_now(lambda conn: jobs.record(conn, job, last_no=count + 1))
+    return job
+
+
+def _execute(conn: Connection, asked: str, values: dict[str, Any]) -> None:
+    conn.execute(text(asked), values)
+
+
+def _column(first: int, behind: int, spike: int) -> Column:
+    nos = list(range(first, behind))
+    values = [SPIKE if no == spike else float(no * 7919 % 1000) for no in nos]
+    return Column(nos, [AT] * len(nos), list(nos), [1.0] * len(nos), values)
+
+
+def _asked(client: httpx2.Client, database: str, job: JobId, count: int) -> list[report.Row]:
+    rows = []
+    for what, path in (("1,000 points of it", "series?points=1000"), ("its summary", "summary")):
+        took = []
+        for _ in range(20):
+            started = time.perf_counter()
+            answer = client.get(f"/jobs/{job}/metrics/{path}")
+            took.append(1000 * (time.perf_counter() - started))
+            _verify(answer.json()["data"][0], count)
+        bar = f"≤ {BARS_MS[count]}" if count in BARS_MS else ""
+        rows.append(report.Row(f"a curve of {count:,} points, {database}: {what}", took, "ms", bar))
+    return rows
+
+
+def _verify(told: dict[str, Any], count: int) -> None:
+    assert told["count"] == count
+    if "y" in told:
+        assert 250 <= len(told["y"]) <= 1000
+        assert SPIKE in told["y"], "the spike is missing"
+
+
+if __name__ == "__main__":
+    report.main(run, quick="--quick" in sys.argv)
