@@ -22,6 +22,7 @@ from contract.ids import new_job_id, uuid7
 from service import problems
 from service.api import (
     browsing,
+    bulk,
     bundles,
     curves,
     history,
@@ -78,6 +79,7 @@ def routes() -> FastAPI:
     for part in (
         jobs,
         verbs,
+        bulk,
         history,
         curves,
         logs,

@@ -222,11 +222,11 @@ async def delete_job(request: Request, job: JobPath) -> Response:
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(job_id(job))
     audit.info("job %s of project %s deleted by %s", job, services.project, services.caller.by)
-    await asyncio.to_thread(_remove, services.settings.artifacts_path, folders)
+    await asyncio.to_thread(remove_folders, services.settings.artifacts_path, folders)
     return Response(status_code=204)
 
 
-def _remove(root: Path, folders: list[str]) -> None:
+def remove_folders(root: Path, folders: list[str]) -> None:
     """Files after rows: a crash between leaves files that nobody names, never rows without files."""
     for folder in folders:
         shutil.rmtree(root / folder, ignore_errors=True)

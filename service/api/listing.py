@@ -42,8 +42,8 @@ async def list_jobs(
         states=read_states(state),
         tag=tag,
         name=name,
-        created_after=_milliseconds(created_after),
-        created_before=_milliseconds(created_before),
+        created_after=milliseconds(created_after),
+        created_before=milliseconds(created_before),
     )
 
     def read(conn: Connection) -> str:
@@ -74,6 +74,6 @@ def read_states(text: str | None) -> list[JobState]:
     return [JobState(one) for one in names]
 
 
-def _milliseconds(moment: datetime | None) -> int | None:
+def milliseconds(moment: datetime | None) -> int | None:
     # Whole milliseconds by integers: a float would lose one now and then.
     return None if moment is None else (moment - _EPOCH) // (datetime.resolution * 1000)

@@ -70,6 +70,30 @@ class JobList(Shape):
     total_estimate: int
 
 
+class BulkError(Shape):
+    status: int
+    """What it would have been answered, asked alone."""
+    code: str
+    detail: str
+    hint: str | None
+    state: JobState | None = None
+    allowed: list[Action] | None = None
+
+
+class BulkItem(Shape):
+    job: str
+    state: JobState | None
+    """As it is then; null: there is none."""
+    error: BulkError | None
+    """null: it was done, or held already."""
+
+
+class BulkOutcome(Shape):
+    data: list[BulkItem]
+    next_cursor: str | None
+    """Send the same again with it as `cursor`: more jobs match."""
+
+
 class Event(Shape):
     v: Literal[1]
     job: str

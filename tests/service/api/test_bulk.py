@@ -1,0 +1,103 @@
+"""POST /jobs/bulk: one verb for many jobs, each with its own answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from contract.ids import JobId, new_job_id
+from contract.lifecycle import JobState
+from service.api import bulk
+from service.store import jobs
+from tests.service.api.conftest import Api
+
+
+async def ask(api: Api, **body: Any) -> dict[str, Any]:
+    answer = await api.client.post("/jobs/bulk", json=body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def state(api: Api, job: JobId) -> str:
+    return str((await api.client.get(f"/jobs/{job}")).json()["state"])
+
+
+async def test_each_job_has_the_answer_that_it_would_have_had_alone(both: Api) -> None:
+    waits, done, missing = await both.submit(), await both.submit(), new_job_id()
+    await both.end(done)
+
+    told = await ask(both, action="cancel", ids=[waits, done, missing, "nonsense", waits])
+
+    outcomes = {one["job"]: (one["state"], one["error"] and one["error"]["status"]) for one in told["data"]}
+    assert outcomes == {
+        waits: ("cancelled", None), done: ("succeeded", 409), missing: (None, 404), "nonsense": (None, 404),
+    }  # fmt: skip
+    assert told["data"][1]["error"]["allowed"] == ["delete"]
+    again = await ask(both, action="cancel", ids=[waits])
+    assert again["data"] == [{"job": waits, "state": "cancelled", "error": None}]
+    version = (await both.client.get(f"/jobs/{waits}")).json()["version"]
+    assert version == 2
+
+
+async def test_jobs_that_match_are_asked_where_the_verb_can_change_them(both: Api) -> None:
+    mine = [await both.submit(tags=["sweep"]) for _ in range(3)]
+    other = await both.submit()
+    await both.end(mine[0], JobState.FAILED)
+
+    paused = await ask(both, action="pause", where={"tag": "sweep"})
+    resumed = await ask(both, action="resume", where={"tag": "sweep", "state": ["failed"]})
+    nobody = await ask(both, action="delete", where={"tag": "sweep", "state": ["queued"]})
+
+    assert {one["job"] for one in paused["data"]} == set(mine[1:])
+    assert [one["job"] for one in resumed["data"]] == [mine[0]]
+    assert nobody == {"data": [], "next_cursor": None}
+    assert [await state(both, job) for job in (*mine, other)] == ["queued", "paused", "paused", "queued"]
+
+
+async def test_what_is_deleted_is_gone_with_its_files(api: Api) -> None:
+    job = await api.submit(tags=["old"])
+    await api.end(job)
+    folder = api.services.settings.artifacts_path / "jobs" / job
+    folder.mkdir(parents=True)
+
+    told = await ask(api, action="delete", where={"tag": "old"})
+
+    assert told["data"] == [{"job": job, "state": None, "error": None}]
+    assert (await api.client.get(f"/jobs/{job}")).status_code == 404
+    assert not folder.exists()
+
+
+async def test_more_than_one_answer_holds_go_on_behind_its_cursor(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "MOST", 2)
+    for _ in range(5):
+        await api.submit(tags=["sweep"])
+
+    cursor, sizes = None, []
+    while not sizes or cursor is not None:
+        more = {} if cursor is None else {"cursor": cursor}
+        told = await ask(api, action="cancel", where={"tag": "sweep"}, **more)
+        sizes.append(len(told["data"]))
+        cursor = told["next_cursor"]
+
+    assert sizes == [2, 2, 1]
+    assert await api.db.read(lambda conn: jobs.state_counts(conn)) == {"cancelled": 5}
+
+
+@pytest.mark.parametrize(("body", "pointer"), [
+    ({"action": "cancel"}, ""),
+    ({"action": "cancel", "ids": ["a"], "where": {"tag": "b"}}, ""),
+    ({"action": "cancel", "where": {}}, "/where"),
+    ({"action": "cancel", "ids": []}, "/ids"),
+    ({"action": "cancel", "ids": ["a"] * 501}, "/ids"),
+    ({"action": "cancel", "ids": ["a"], "cursor": "c"}, "/cursor"),
+    ({"action": "cancel", "where": {"tga": "b"}}, "/where/tga"),
+    ({"action": "cancel", "where": {"state": ["runing"]}}, "/where/state/0"),
+    ({"action": "do", "ids": ["a"]}, "/action"),
+    ({"action": "stop", "ids": ["a"]}, "/action"),
+])  # fmt: skip
+async def test_what_does_not_say_which_is_refused(api: Api, body: Any, pointer: str) -> None:
+    refused = await api.client.post("/jobs/bulk", json=body)
+
+    assert refused.status_code == 422, refused.text
+    assert [error["pointer"] for error in refused.json()["errors"]] == [pointer]
