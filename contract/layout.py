@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from contract.ids import JobId
+from contract.ids import CheckpointId, JobId
 
 PROBE = ".footplate-store"
 """Written by the service at the root; a node that cannot read it gets no work."""
@@ -22,6 +22,11 @@ def attempt_folder(job: JobId, attempt: int) -> PurePosixPath:
 
 def checkpoint_folder(job: JobId, attempt: int, step: int) -> PurePosixPath:
     return attempt_folder(job, attempt) / f"checkpoint-{step}"
+
+
+def pinned_folder(job: JobId, checkpoint: CheckpointId, step: int) -> PurePosixPath:
+    """A second name of a checkpoint that is kept for good, where no attempt writes."""
+    return job_folder(job) / "pinned" / checkpoint / f"checkpoint-{step}"
 
 
 def outputs_folder(job: JobId, attempt: int) -> PurePosixPath:

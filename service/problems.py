@@ -72,6 +72,10 @@ class RangeNotSatisfiable(FootplateError):
     status = 416
     title = "The range lies outside the file"
 
+    def __init__(self, message: str, *, size: int = 0) -> None:
+        super().__init__(message, hint=f"it has {size} bytes: bytes=0-")
+        self.size = size
+
 
 class InvalidQuery(InvalidSpec):
     """A query that cannot be answered; pointers start with /query."""
@@ -112,6 +116,8 @@ def of_error(scope: Any, error: FootplateError) -> Response:
         more |= {"state": error.state, "allowed": error.allowed}
     elif isinstance(error, Unavailable | TooManyRequests):
         more["headers"] = {"Retry-After": str(error.retry_after_seconds)}
+    elif isinstance(error, RangeNotSatisfiable):
+        more["headers"] = {"Content-Range": f"bytes */{error.size}"}
     elif isinstance(error, Unauthorized):
         more["headers"] = {"WWW-Authenticate": 'Bearer realm="footplate"'}
     if error.status >= 500 and not isinstance(error, Unavailable):

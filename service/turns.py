@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 
 from contract import keys, layout
 from contract.errors import Unavailable
-from contract.ids import JobId, uuid7
+from contract.ids import CheckpointId, JobId, uuid7
 from contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
 from contract.moments import Moment, reached
 from service.counts import Counts, Depths
@@ -34,6 +34,7 @@ from service.jobs import dispatch
 from service.jobs.beat import StopLeft
 from service.jobs.dispatch import Bell
 from service.jobs.inbox import Heard, answer, words
+from service.jobs.pins import prune_pins
 from service.jobs.placing import place_waiting
 from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late
 from service.jobs.remove import Remover
@@ -42,6 +43,7 @@ from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, jobs, queue
 from service.store.database import Database, Write
 from service.store.queue import BellRow
+from service.store.rows import CheckpointRow
 from service.store.times import now_ms, text_of
 
 log = logging.getLogger("footplate.control")
@@ -432,6 +434,10 @@ class Turns:
         if late:
             log.info("removed %d checkpoints of given-up attempts that nobody had heard of: %s …", len(late), late[0])
         await asyncio.to_thread(prune_folders, artifacts)
+        await asyncio.to_thread(prune_pins, artifacts, self._checkpoint)
+
+    def _checkpoint(self, checkpoint: CheckpointId) -> CheckpointRow | None:
+        return self._db.read_now(lambda conn: checkpoints.find(conn, checkpoint))
 
 
 def _bell_key(row: BellRow) -> Hashable:

@@ -1,18 +1,11 @@
-"""Bundles: users' own code, kept by its sha256. An upload streams to a file beside its place, never into memory."""
+"""Bundles: users' own code, kept by its sha256."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-import os
-import tempfile
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
@@ -25,12 +18,14 @@ from contract.errors import Forbidden, InvalidSpec, NotFound, Problem
 from contract.short_forms import long_form
 from contract.spec import JobSpec
 from service.api import shapes
-from service.api.outputs import Download
+from service.api.downloads import download
+from service.api.uploads import body_of, uploaded
 from service.api.views import moment
 from service.callers import Needed, Scope, needs
 from service.deps import Services, StrictRoute, json_response, services_of
 from service.jobs.bundles import CODE_IS_OFF, HOW_TO_TURN_ON, check, drop, keep, not_allowed
 from service.jobs.requires import nowhere
+from service.opening import open_below
 from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType
 from service.store import bundles
 from service.store.rows import BundleRow
@@ -39,10 +34,6 @@ from service.store.times import now_ms
 router = APIRouter(route_class=StrictRoute, tags=["bundles"])
 
 ZIP = "application/zip"
-PIECE = 1024 * 1024
-LEFT_SECONDS = 86_400
-"""An upload that is as old was left behind by a process that died."""
-UPLOADING = ".upload-"
 BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {ZIP: {"schema": {"type": "string", "format": "binary"}}}}
 }
@@ -88,37 +79,19 @@ async def create_bundle(request: Request) -> Response:
     """By its sha256: the same zip again is the same bundle, and is answered 200."""
     services = services_of(request)
     require_code(services)
-    folder = services.settings.artifacts_path / layout.bundle_file("").parent
-    async with _uploaded(request, folder) as (file, sha256, size):
-        entries = await asyncio.to_thread(look_into, file, size)
+    _refuse_what_is_no_zip(request)
+    artifacts = services.settings.artifacts_path
+    body = body_of(request, MAX_BYTES, _too_large)
+    async with uploaded(body, artifacts / layout.bundle_file("").parent, MAX_BYTES, _too_large) as upload:
+        entries = await asyncio.to_thread(look_into, upload.file, upload.bytes)
         files = json.dumps([[one.path, one.bytes] for one in entries])
         unpacked = sum(one.bytes for one in entries)
-        row = BundleRow(services.project, sha256, size, unpacked, files, now_ms())
-        put = partial(_put, Path(file.name), services.settings.artifacts_path / layout.bundle_file(sha256))
+        row = BundleRow(services.project, upload.sha256, upload.bytes, unpacked, files, now_ms())
+        put = partial(upload.put, artifacts / layout.bundle_file(upload.sha256))
         kept, is_new = await services.db.write(partial(keep, row=row, put=put))
         # Another project may have let go of the last one between the two.
         await asyncio.to_thread(put)
-    return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/bundles/{sha256}"})
-
-
-@asynccontextmanager
-async def _uploaded(request: Request, folder: Path) -> AsyncIterator[tuple[IO[bytes], str, int]]:
-    """The body in a file that is on the disk, its sha256 and its size."""
-    _refuse_what_is_no_zip(request)
-    await asyncio.to_thread(_sweep, folder)
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=UPLOADING, suffix=".zip") as file:
-        digest, size, waiting = hashlib.sha256(), 0, bytearray()
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > MAX_BYTES:
-                raise _too_large()
-            digest.update(chunk)
-            waiting += chunk
-            if len(waiting) >= PIECE:
-                await asyncio.to_thread(file.write, bytes(waiting))
-                waiting.clear()
-        await asyncio.to_thread(_finish, file, bytes(waiting))
-        yield file, digest.hexdigest(), size
+    return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/bundles/{kept.sha256}"})
 
 
 def _refuse_what_is_no_zip(request: Request) -> None:
@@ -127,41 +100,11 @@ def _refuse_what_is_no_zip(request: Request) -> None:
         how = f"as {given!r}" if given else "without a Content-Type"
         hint = f"curl --data-binary @code.zip -H 'Content-Type: {ZIP}'"
         raise UnsupportedMediaType(f"the body came {how}, and a bundle is a zip", hint=hint)
-    if request.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
-        raise UnsupportedMediaType("Content-Encoding is not taken", hint="send the zip as it is")
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > MAX_BYTES:
-        raise _too_large()
 
 
 def _too_large() -> BodyTooLarge:
     problem = too_large()
     return BodyTooLarge(problem.detail, hint=problem.hint)
-
-
-def _finish(file: Any, rest: bytes) -> None:
-    file.write(rest)
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _put(uploaded: Path, place: Path) -> None:
-    with suppress(FileExistsError):
-        os.link(uploaded, place)
-        os.chmod(place, 0o644)
-    folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _sweep(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(f"{UPLOADING}*"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > LEFT_SECONDS:
-                left.unlink()
 
 
 @router.get(
@@ -197,15 +140,16 @@ async def get_bundle(request: Request, sha256: Sha256) -> Response:
     "/bundles/{sha256}/archive",
     operation_id="download_bundle",
     summary="Its zip, byte for byte",
-    responses={200: {"content": {ZIP: {}}}, 206: {"description": "The range."}},
+    responses={200: {"content": {ZIP: {}}}, 206: {"description": "The range.", "content": {ZIP: {}}}},
 )
 async def download_bundle(request: Request, sha256: Sha256) -> Response:
     services = services_of(request)
     row = await _row(services, sha256)
-    path = services.settings.artifacts_path / layout.bundle_file(row.sha256)
-    if not await asyncio.to_thread(path.is_file):
+    place = str(layout.bundle_file(row.sha256))
+    file = await asyncio.to_thread(open_below, services.settings.artifacts_path, place)
+    if file is None:
         raise NotFound(f"the file of bundle {sha256} is gone from the artifact store", hint="POST the same zip again")
-    return Download(path, media_type=ZIP, filename=f"{row.sha256[:12]}.zip")
+    return download(request, file, f"{row.sha256[:12]}.zip", sha256=row.sha256, media_type=ZIP)
 
 
 @router.delete("/bundles/{sha256}", status_code=204, operation_id="delete_bundle", summary="Let go of a bundle")

@@ -1,4 +1,4 @@
-"""What happened: events, metrics, attempts, checkpoints, and the spec that was asked for."""
+"""What happened: events, metrics, attempts, and the spec that was asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contract.ids import JobId
 from service.api import shapes, views
 from service.deps import JobPath, Services, StrictRoute, job_id, json_response, services_of
 from service.problems import InvalidQuery
-from service.store import attempts, checkpoints, events, jobs, nodes
+from service.store import attempts, events, jobs, nodes
 from service.store.rows import EventRow
 
 router = APIRouter(route_class=StrictRoute, tags=["history"])
@@ -95,22 +95,6 @@ async def list_attempts(request: Request, job: JobPath) -> Response:
         sources = attempts.sources_of_job(conn, job_id(job))
         names = {node.id: node.name for node in nodes.everyone(conn)} if sources else {}
         return [views.attempt(row, sources, names) for row in attempts.of_job(conn, job_id(job))]
-
-    return json_response({"data": await services.db.read(read), "next_cursor": None})
-
-
-@router.get(
-    "/jobs/{job}/checkpoints",
-    operation_id="list_checkpoints",
-    summary="Its checkpoints, newest first",
-    **shapes.answers(shapes.CheckpointList),
-)
-async def list_checkpoints(request: Request, job: JobPath) -> Response:
-    services = services_of(request)
-
-    def read(conn: Connection) -> list[shapes.Json]:
-        jobs.get(conn, services.project, job_id(job))
-        return [views.checkpoint(row) for row in checkpoints.of_job(conn, job_id(job))]
 
     return json_response({"data": await services.db.read(read), "next_cursor": None})
 

@@ -242,11 +242,32 @@ class Checkpoint(Shape):
     manifest_sha256: str
     metrics: Json
     is_best: bool
+    pinned: bool
+    """It stays, whatever the job's limits say."""
     created_at: str
 
 
 class CheckpointList(Shape):
     data: list[Checkpoint]
+    next_cursor: str | None
+
+
+class DeletedCheckpoint(Checkpoint):
+    frees_bytes: int
+    """Once its folder is gone, which is soon. 0: it was going already."""
+
+
+class CheckpointFile(Shape):
+    path: str
+    bytes: int
+    sha256: str
+    """Of what was written when the checkpoint was committed."""
+
+
+class CheckpointFileList(Shape):
+    checkpoint: str
+    """Its id: what `latest` and `best` meant."""
+    data: list[CheckpointFile]
     next_cursor: str | None
 
 

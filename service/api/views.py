@@ -93,6 +93,7 @@ def checkpoint(row: CheckpointRow) -> dict[str, Any]:
         "manifest_sha256": row.manifest_sha256,
         "metrics": loads(row.metrics),
         "is_best": row.is_best,
+        "pinned": row.is_pinned,
         "created_at": moment(row.created_at),
     }
 

@@ -59,17 +59,24 @@ def rotate(conn: Connection, job_id: JobId) -> None:
     """
     rows = checkpoints.offers(conn, job_id)
     committed = [row for row in rows if row.status == checkpoints.COMMITTED]
-    if not committed or rows[-1].attempt == committed[0].attempt:
+    free = [row for row in rows if committed and _may_go(row, committed[0].attempt)]
+    if not free:
         return
     job = jobs.lock(conn, job_id)
     limit = _limit(job) if job else None
-    if job is None or limit is None or len(committed) < limit or not _is_past_resuming(conn, job, committed[0].attempt):
+    counted = [row for row in committed if not row.is_pinned]
+    if job is None or limit is None or len(counted) < limit or not _is_past_resuming(conn, job, committed[0].attempt):
         return
-    last = committed[limit - 1].no
+    last = counted[limit - 1].no
     best = _best(job, rows)
-    gone = {row.id for row in rows if row.no < last and row.attempt < committed[0].attempt and row.id not in best}
+    gone = {row.id for row in free if row.no < last and row.id not in best}
     paths = {row.path for row in rows if row.id in gone} - {row.path for row in rows if row.id not in gone}
     checkpoints.mark(conn, job_id, paths, checkpoints.DELETING)
+
+
+def _may_go(row: CheckpointRow, newest: int) -> bool:
+    """Pinned ones stay, beside as many as the limit says; of one that was pinned no training knows."""
+    return not row.is_pinned and (row.attempt < newest or row.lies_aside)
 
 
 def _limit(job: JobRow) -> int | None:

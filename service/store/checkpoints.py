@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from contract.ids import JobId
+from contract.ids import CheckpointId, JobId
 from service.store.mapping import columns_of, values_of
 from service.store.rows import CheckpointRow
 from service.store.tables import IS_DELETING, checkpoints
@@ -25,6 +25,7 @@ _STORED_STEP = select(func.max(checkpoints.c.step)).where(
     checkpoints.c.status == COMMITTED,
 )
 _OFFERS = _OF_JOB.where(checkpoints.c.status.not_in([DELETING, DELETED]))
+_BY_ID = select(*columns_of(checkpoints, CheckpointRow)).where(checkpoints.c.id == bindparam("id"))
 _DELETING = select(checkpoints.c.job_id, checkpoints.c.path).where(IS_DELETING)
 
 
@@ -42,6 +43,12 @@ def offers(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
     return _rows(conn, _OFFERS, job_id)
 
 
+def find(conn: Connection, checkpoint: CheckpointId) -> CheckpointRow | None:
+    """Whosever it is, and whatever its status; None once its job was deleted."""
+    row = conn.execute(_BY_ID, {"id": checkpoint}).one_or_none()
+    return CheckpointRow(*row) if row else None
+
+
 def stored_step(conn: Connection, job_id: JobId, attempt: int) -> int | None:
     """The step of the attempt's newest checkpoint."""
     step: int | None = conn.execute(_STORED_STEP, {"job_id": job_id, "attempt": attempt}).scalar_one()
@@ -56,9 +63,16 @@ def insert_checkpoint(conn: Connection, row: CheckpointRow) -> None:
 
 
 def mark(conn: Connection, job_id: JobId, paths: Collection[str], status: str) -> None:
+    """Whoever says so, a pinned one does not go."""
     if paths:
         named = (checkpoints.c.job_id == job_id) & checkpoints.c.path.in_(sorted(paths))
+        if status in (DELETING, DELETED):
+            named &= checkpoints.c.pinned_from.is_(None)
         conn.execute(update(checkpoints).where(named).values(status=status))
+
+
+def change(conn: Connection, checkpoint: CheckpointId, **columns: Any) -> None:
+    conn.execute(update(checkpoints).where(checkpoints.c.id == checkpoint).values(**columns))
 
 
 def heal(conn: Connection, job_id: JobId, path: str) -> None:

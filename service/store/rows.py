@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.ids import CheckpointId, ClaimId, Fence, JobId, KeyId, NodeId
+from contract.layout import pinned_folder
 from contract.lifecycle import Desired, JobState, Reason, StopMode
 
 
@@ -155,6 +156,17 @@ class CheckpointRow:
     score: float | None
     """The metric that ranks it, where it was evaluated at its step."""
     created_at: int
+    pinned_from: str | None = None
+    """Of a pinned one: where it lay before, and may lie still. None: it is not pinned."""
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.pinned_from is not None
+
+    @property
+    def lies_aside(self) -> bool:
+        """Where pinned ones do: no training relies on it there."""
+        return self.path == str(pinned_folder(self.job_id, self.id, self.step))
 
 
 UNREADABLE_STORE = "it cannot read the service's artifact store"

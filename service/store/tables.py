@@ -195,6 +195,7 @@ checkpoints = Table(
     Column("is_best", Boolean, nullable=False),
     Column("score", Float),
     Column("created_at", BigInteger, nullable=False),
+    Column("pinned_from", Text),
 )
 Index("ix_checkpoints_job", checkpoints.c.job_id, checkpoints.c.no)
 IS_DELETING = text("status = 'deleting'")

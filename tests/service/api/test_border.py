@@ -12,6 +12,7 @@ import pytest
 from contract.errors import Unavailable
 from service import readiness
 from service.api import browsing, jobs, listing
+from service.store import jobs as store
 from tests.service.api.conftest import SPEC, Api
 
 SECURITY = {
@@ -166,12 +167,7 @@ async def test_outputs_are_attachments_below_their_folder_and_nothing_else(api: 
     (folder / "inner").symlink_to(folder / "model.safetensors")
     (folder / "out").symlink_to(artifacts)
 
-    def keep(conn: Any) -> None:
-        from service.store import jobs as store
-
-        store.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs")
-
-    await api.db.write(keep)
+    await api.db.write(lambda conn: store.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs"))
     listed = (await api.client.get(f"/jobs/{job}/outputs")).json()["data"]
     page = await api.client.get(f"/jobs/{job}/outputs/deep/page.html")
     part = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": "bytes=10-19"})
@@ -181,11 +177,13 @@ async def test_outputs_are_attachments_below_their_folder_and_nothing_else(api: 
     assert page.headers["content-type"] == "application/octet-stream"
     assert (part.status_code, part.content) == (206, bytes(range(10, 20)))
     assert part.headers["content-range"] == "bytes 10-19/100"
-    for wrong in ("bytes=200-", "bytes=5-1", "lines=1-2"):
+    for wrong in ("bytes=200-", "bytes=5-1", "bytes=-0", "bytes=abc", "bytes=-"):
         refused = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": wrong})
         assert is_problem(refused, 416, "range_not_satisfiable")
+        assert refused.headers["content-range"] == "bytes */100"
     for path in (
         "link",
+        "inner",
         "out/secret",
         "../outputs/../../../../../secret",
         "..%2f..%2fsecret",
@@ -195,4 +193,26 @@ async def test_outputs_are_attachments_below_their_folder_and_nothing_else(api: 
         "x" * 5000,
     ):
         assert is_problem(await api.client.get(f"/jobs/{job}/outputs/{path}"), 404, "not_found"), path
-    assert (await api.client.get(f"/jobs/{job}/outputs/inner")).content == bytes(range(100))
+
+
+async def test_a_download_is_taken_up_only_where_the_file_is_still_the_same(api: Api, artifacts: Path) -> None:
+    job = await api.submit()
+    file = artifacts / "jobs" / job / "attempts" / "1" / "outputs" / "weights ä.bin"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(bytes(range(100)))
+    await api.db.write(lambda conn: store.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs"))
+    address = f"/jobs/{job}/outputs/weights%20%C3%A4.bin"
+
+    head = await api.client.head(address, headers={"Range": "bytes=0-1"})
+    etag, changed = head.headers["etag"], head.headers["last-modified"]
+
+    assert (head.status_code, head.headers["content-length"], head.content) == (200, "100", b"")
+    assert head.headers["content-disposition"] == "attachment; filename*=utf-8''weights%20%C3%A4.bin"
+    for if_range, status in ((etag, 206), (changed, 206), ('"another"', 200), (f"W/{etag}", 200)):
+        answer = await api.client.get(address, headers={"Range": "bytes=-10", "If-Range": if_range})
+        assert (answer.status_code, answer.content) == (status, bytes(range(90 if status == 206 else 0, 100)))
+    for ignored in ("lines=1-2", "bytes=0-1,5-6"):
+        assert (await api.client.get(address, headers={"Range": ignored})).status_code == 200
+    assert (await api.client.get(address, headers={"If-None-Match": etag})).status_code == 304
+    file.write_bytes(bytes(50))
+    assert (await api.client.head(address)).headers["etag"] != etag

@@ -36,6 +36,8 @@ OPERATIONS = {
     "get_spec", "job_schema", "list_attempts", "list_bundles", "list_checkpoints", "list_components", "list_events",
     "list_jobs", "list_keys", "list_metrics", "list_nodes", "list_outputs", "livez", "openapi", "pause_job",
     "prometheus", "readyz", "resume_job", "stream_events", "validate_job",
+    "delete_checkpoint", "download_checkpoint", "download_checkpoint_file", "get_checkpoint", "list_checkpoint_files",
+    "pin_checkpoint",
     "compare_series", "get_queue", "get_series", "list_lines", "summarize_metrics",
 }  # fmt: skip
 """Clients are generated from these names. A new route adds its own here; a name that is here never changes."""

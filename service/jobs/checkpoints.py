@@ -1,0 +1,144 @@
+"""What users do with a job's checkpoints: find one, keep it for good, let it go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from contract.errors import FootplateError, NotFound
+from contract.events import Kind
+from contract.ids import JobId
+from service.jobs.prune import rotate
+from service.store import checkpoints, events, jobs
+from service.store.checkpoints import COMMITTED, CORRUPT, DELETED, DELETING
+from service.store.rows import CheckpointRow, JobRow
+
+LATEST, BEST = "latest", "best"
+
+
+class CheckpointNeeded(FootplateError):
+    code = "checkpoint_needed"
+    status = 409
+    title = "The checkpoint is needed"
+
+
+class CheckpointPinned(FootplateError):
+    code = "checkpoint_pinned"
+    status = 409
+    title = "The checkpoint is pinned"
+
+
+class CheckpointNotThere(FootplateError):
+    code = "checkpoint_gone"
+    status = 409
+    title = "The checkpoint is not there to be kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    row: CheckpointRow
+    frees_bytes: int
+    """Once its folder is gone, which is soon. 0: it was going already."""
+
+
+def look(conn: Connection, project: str, job_id: JobId, name: str) -> CheckpointRow:
+    """By its id, or the `latest` or `best` that is committed. Raises NotFound."""
+    jobs.get(conn, project, job_id)
+    return _named(checkpoints.of_job(conn, job_id), job_id, name)
+
+
+def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, by: str | None = None) -> Dropped:
+    """Raises NotFound, CheckpointPinned, CheckpointNeeded. Saying it twice is harmless."""
+    job = jobs.lock_for_user(conn, project, job_id)
+    rows = checkpoints.of_job(conn, job_id)
+    row = _named(rows, job_id, name)
+    if row.status in (DELETING, DELETED):
+        return Dropped(row, 0)
+    if row.is_pinned:
+        raise CheckpointPinned(f"checkpoint {row.id} is pinned", hint='PATCH it with {"pinned": false} first')
+    _refuse_what_is_needed(job, rows, row)
+    # A step that an attempt has saved twice is two rows and one folder, which holds the later one.
+    frees = next(one for one in rows if one.path == row.path).bytes
+    checkpoints.mark(conn, job_id, [row.path], DELETING)
+    text = f"checkpoint {row.id}, of step {row.step}, was deleted and frees {frees:,} bytes"
+    events.append(conn, job_id, Kind.NOTE, jobs.asked_by(by, {"message": text, "checkpoint": row.id}), now)
+    return Dropped(replace(row, status=DELETING), frees)
+
+
+def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: CheckpointRow) -> None:
+    if job.state.is_terminal:
+        return
+    # One that does not verify is no place to go on from; without it the job would look like one that never had any.
+    enough = (COMMITTED,) if row.status == COMMITTED else (COMMITTED, CORRUPT)
+    others = [one for one in rows if one.status in enough and one.path != row.path]
+    if not others:
+        raise CheckpointNeeded(
+            f"checkpoint {row.id} is the only one that job {job.id}, which is {job.state}, could continue from",
+            hint="cancel the job, or wait until it has saved another",
+        )
+    newest = next((one for one in rows if one.status == COMMITTED), None)
+    if job.state.holds_slots and newest is not None and newest.attempt == job.attempt and newest.path == row.path:
+        # Its training may have let go of the ones before, and nobody has heard of it yet.
+        raise CheckpointNeeded(
+            f"checkpoint {row.id} is the newest of an attempt that is under way, which would continue from it",
+            hint="wait until it has saved another, or pause the job",
+        )
+
+
+def pin(
+    conn: Connection, project: str, job_id: JobId, name: str, aside: str, now: int, *, by: str | None = None
+) -> CheckpointRow:
+    """It lies `aside` now as well, where nobody rotates it. Raises CheckpointNotThere when it has gone meanwhile."""
+    jobs.lock_for_user(conn, project, job_id)
+    row = require_committed(_named(checkpoints.of_job(conn, job_id), job_id, name))
+    if row.is_pinned:
+        return row
+    came_from = row.path if row.path != aside else None
+    checkpoints.change(conn, row.id, path=aside, pinned_from=came_from or aside)
+    _tell(conn, row, "pinned: it stays whatever the job's limits say", by, now)
+    return replace(row, path=aside, pinned_from=came_from or aside)
+
+
+def unpin(
+    conn: Connection, project: str, job_id: JobId, name: str, back: str | None, now: int, *, by: str | None = None
+) -> CheckpointRow:
+    """From now on its job's limits count for it again. `back` is where it still lies, where it came from."""
+    jobs.lock_for_user(conn, project, job_id)
+    row = _named(checkpoints.of_job(conn, job_id), job_id, name)
+    if not row.is_pinned:
+        return row
+    path = back if back is not None and back == row.pinned_from else row.path
+    checkpoints.change(conn, row.id, path=path, pinned_from=None)
+    _tell(conn, row, "not pinned any more", by, now)
+    rotate(conn, job_id)
+    return next(one for one in checkpoints.of_job(conn, job_id) if one.id == row.id)
+
+
+def require_committed(row: CheckpointRow) -> CheckpointRow:
+    if row.status != COMMITTED:
+        raise CheckpointNotThere(
+            f"checkpoint {row.id}, of step {row.step}, is {row.status}: there is nothing to keep",
+            hint="GET …/checkpoints lists those that are committed",
+        )
+    return row
+
+
+def _named(rows: Sequence[CheckpointRow], job_id: JobId, name: str) -> CheckpointRow:
+    there = [one for one in rows if one.status == COMMITTED]
+    if name == LATEST:
+        found, why = there, f"job {job_id} has no checkpoint {'any more' if rows else 'yet'}"
+    elif name == BEST:
+        found = [one for one in there if one.is_best]
+        why = f"job {job_id} has no best checkpoint: it looks for none (metric_for_best_model), or it is gone"
+    else:
+        found, why = [one for one in rows if one.id == name], f"job {job_id} has no checkpoint {name[:80]!r}"
+    if not found:
+        raise NotFound(why, hint=f"GET /jobs/{job_id}/checkpoints lists them; 'latest' and 'best' are names, too")
+    return found[0]
+
+
+def _tell(conn: Connection, row: CheckpointRow, what: str, by: str | None, now: int) -> None:
+    data = {"message": f"checkpoint {row.id}, of step {row.step}, is {what}", "checkpoint": row.id}
+    events.append(conn, row.job_id, Kind.NOTE, jobs.asked_by(by, data), now)

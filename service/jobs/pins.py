@@ -1,0 +1,101 @@
+"""Where a pinned checkpoint lies: under a second name that no attempt knows, so that no rotation finds it.
+
+Training rotates by itself, and may be at it in the very moment in which somebody pins. The files get a second name
+each (hard links: no byte is copied), in a folder of the service's own; what training does to the first one is all the
+same from then on, and nobody has to be told in time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from contract.errors import FootplateError
+from contract.ids import CheckpointId, uuid7
+from contract.layout import MANIFEST, pinned_folder
+from service.jobs.sealed import CheckpointDamaged, SealedFile, opened, sealed
+from service.opening import sync_folder
+from service.store.checkpoints import DELETED
+from service.store.rows import CheckpointRow
+
+LEFT_SECONDS = 24 * 3600.0
+"""What no row names is taken for left behind when it is as old."""
+
+
+class CannotPin(FootplateError):
+    code = "cannot_pin"
+    status = 409
+    title = "The artifact store cannot keep it"
+
+
+def put_aside(artifacts: Path, row: CheckpointRow) -> str:
+    """Its path there, relative to the store. Raises NotFound, CheckpointDamaged, CannotPin."""
+    files = sealed(artifacts, row)
+    place = pinned_folder(row.job_id, row.id, row.step)
+    folder = artifacts / place
+    if row.path == str(place) or folder.exists():
+        return str(place)
+    scratch = folder.parent / f".tmp-{uuid7()}"
+    try:
+        for one in files:
+            _link(artifacts, row, one, scratch / one.path)
+        for each in {scratch / one.path for one in files}:
+            sync_folder(each.parent)
+        scratch.rename(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        if folder.exists():
+            return str(place)
+        raise CannotPin(
+            f"checkpoint {row.id} cannot get a second name in the artifact store: {error.strerror or error}",
+            hint="pinning needs a store with hard links, in which the service may write",
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return str(place)
+
+
+def _link(artifacts: Path, row: CheckpointRow, sealed_file: SealedFile, target: Path) -> None:
+    with opened(artifacts, row, sealed_file) as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(artifacts / row.path / sealed_file.path, target, follow_symlinks=False)
+        # By name, and names may have changed since: it must be the file that was looked at.
+        if not os.path.samestat(os.fstat(file.fileno()), os.lstat(target)):
+            raise CheckpointDamaged(f"checkpoint {row.id}: {sealed_file.path} was changed in this moment")
+
+
+def lies_where_it_was(artifacts: Path, row: CheckpointRow) -> str | None:
+    """Where a pinned one came from, if it is still there."""
+    if row.pinned_from is None or row.pinned_from == row.path:
+        return None
+    there, here = (artifacts / path / MANIFEST for path in (row.pinned_from, row.path))
+    try:
+        return row.pinned_from if os.path.samefile(there, here) else None
+    except OSError:
+        return None
+
+
+def remove(artifacts: Path, row: CheckpointRow) -> None:
+    """The second name of one that is not pinned any more."""
+    shutil.rmtree((artifacts / pinned_folder(row.job_id, row.id, row.step)).parent, ignore_errors=True)
+
+
+def prune_pins(artifacts: Path, read: Callable[[CheckpointId], CheckpointRow | None]) -> list[Path]:
+    """Removes second names that nobody uses: whoever made or gave up one has died before all was written down.
+
+    Never the last name of something that may be wanted: after a database was restored from a backup, a folder that no
+    row knows is all that there is.
+    """
+    horizon = time.time() - LEFT_SECONDS
+    gone = []
+    for folder in artifacts.glob("jobs/*/pinned/*"):
+        row = read(CheckpointId(folder.name)) if folder.stat().st_mtime < horizon else None
+        if row is None or (row.lies_aside and row.status != DELETED):
+            continue
+        if row.status == DELETED or (artifacts / row.path).is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+            gone.append(folder)
+    return gone

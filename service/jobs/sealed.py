@@ -1,0 +1,88 @@
+"""What a checkpoint is made of, by the manifest that was sealed when it was committed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from contract.errors import FootplateError, NotFound
+from contract.layout import MANIFEST
+from service.opening import open_below
+from service.store import checkpoints
+from service.store.rows import CheckpointRow
+
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class CheckpointDamaged(FootplateError):
+    code = "checkpoint_damaged"
+    status = 409
+    title = "The checkpoint is not as it was committed"
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    path: str
+    bytes: int
+    sha256: str
+
+
+def sealed(artifacts: Path, row: CheckpointRow) -> list[SealedFile]:
+    """Its files, the manifest last. Raises NotFound where they are gone, CheckpointDamaged where nobody can say what
+    they should be."""
+    if row.status in (checkpoints.DELETING, checkpoints.DELETED):
+        raise NotFound(f"checkpoint {row.id}, of step {row.step}, was deleted: only what is known of it is left")
+    file = open_below(artifacts, f"{row.path}/{MANIFEST}")
+    if file is None:
+        raise _damaged(row, f"{MANIFEST} is not there any more")
+    with file:
+        if os.fstat(file.fileno()).st_size > MAX_MANIFEST_BYTES:
+            raise _damaged(row, f"{MANIFEST} is larger than any")
+        text = file.read()
+    digest = hashlib.sha256(text).hexdigest()
+    if row.manifest_sha256 not in ("", digest):
+        raise _damaged(row, f"{MANIFEST} is not the one that was committed (its sha256 differs)")
+    return [*_files(text, row), SealedFile(MANIFEST, len(text), digest)]
+
+
+def opened(artifacts: Path, row: CheckpointRow, sealed_file: SealedFile) -> IO[bytes]:
+    """Its content is not compared here, which would be to read it twice: whoever downloads it knows its sha256."""
+    file = open_below(artifacts, f"{row.path}/{sealed_file.path}")
+    if file is None:
+        raise _damaged(row, f"{sealed_file.path} is missing")
+    size = os.fstat(file.fileno()).st_size
+    if size != sealed_file.bytes:
+        file.close()
+        raise _damaged(row, f"{sealed_file.path} has {size} bytes, and was written with {sealed_file.bytes}")
+    return file
+
+
+def _files(text: bytes, row: CheckpointRow) -> list[SealedFile]:
+    """Training wrote it, and a user's own code runs there: what it names is as good as what a stranger sends."""
+    try:
+        told: dict[str, dict[str, Any]] = json.loads(text)["files"]
+        found = [SealedFile(path, about["bytes"], about["sha256"]) for path, about in sorted(told.items())]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(row, f"{MANIFEST} cannot be read") from error
+    for one in found:
+        is_good = isinstance(one.bytes, int) and one.bytes >= 0 and isinstance(one.sha256, str)
+        if not (is_good and _SHA256.fullmatch(one.sha256) and _stays_inside(one.path)):
+            raise _damaged(row, f"{MANIFEST} does not say what {one.path[:100]!r} should be")
+    return found
+
+
+def _stays_inside(path: str) -> bool:
+    return path.isprintable() and {"", ".", ".."}.isdisjoint(path.split("/"))
+
+
+def _damaged(row: CheckpointRow, what: str) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        f"checkpoint {row.id}, of step {row.step}: {what}",
+        hint="the next attempt verifies every byte, and continues from the one before",
+    )

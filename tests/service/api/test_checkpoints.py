@@ -1,0 +1,288 @@
+"""Checkpoints over REST: found, downloaded as they were committed, kept for good, let go."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.ids import JobId, new_checkpoint_id
+from contract.layout import checkpoint_folder, pinned_folder
+from contract.lifecycle import JobState
+from service.api.shapes import Checkpoint, CheckpointFileList, DeletedCheckpoint
+from service.jobs import pins
+from service.jobs.prune import rotate
+from service.store import checkpoints, events
+from service.store.rows import CheckpointRow
+from service.store.times import now_ms
+from tests.service.api.conftest import Api
+from tests.service.api.test_border import is_problem
+
+FILES = {"model.safetensors": bytes(range(256)) * 1000, "deep/empty": b"", "trainer_state.json": b"{}"}
+
+
+async def save(api: Api, job: JobId, step: int, attempt: int = 1, **changes: Any) -> CheckpointRow:
+    """As training commits one, and ingest hears of it."""
+    path = str(checkpoint_folder(job, attempt, step))
+    folder = api.services.settings.artifacts_path / path
+    for name, content in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    told = {name: {"bytes": len(content), "sha256": sha256(content).hexdigest()} for name, content in FILES.items()}
+    manifest = json.dumps({"format": 1, "step": step, "files": told}).encode()
+    (folder / "manifest.json").write_bytes(manifest)
+    row = CheckpointRow(
+        id=new_checkpoint_id(), job_id=job, attempt=attempt, step=step, no=step, path=path, status="committed",
+        bytes=1000, files=4, manifest_sha256=sha256(manifest).hexdigest(), metrics="{}", is_best=False, score=None,
+        created_at=now_ms(),
+    )  # fmt: skip
+    row = replace(row, **changes)
+    await api.db.write(lambda conn: checkpoints.insert_checkpoint(conn, row))
+    return row
+
+
+@pytest.fixture
+def artifacts(api: Api) -> Path:
+    return api.services.settings.artifacts_path
+
+
+async def status_of(api: Api, row: CheckpointRow) -> str:
+    found: str = (await api.client.get(f"/jobs/{row.job_id}/checkpoints/{row.id}")).json()["status"]
+    return found
+
+
+async def test_one_is_found_by_its_id_as_the_latest_and_as_the_best(api: Api) -> None:
+    job = await api.submit()
+    first, second = await save(api, job, 5, is_best=True), await save(api, job, 10)
+    await save(api, job, 15, status="corrupt")
+
+    for name, row in (("latest", second), ("best", first), (first.id, first)):
+        answer = await api.client.get(f"/jobs/{job}/checkpoints/{name}")
+        assert Checkpoint.model_validate(answer.json()).id == row.id
+    for name in ("newest", "ckpt_" + "0" * 32, "%00", "..%2f.."):
+        assert is_problem(await api.client.get(f"/jobs/{job}/checkpoints/{name}"), 404, "not_found")
+    other = await api.submit()
+    for name in ("latest", "best", first.id):
+        assert is_problem(await api.client.get(f"/jobs/{other}/checkpoints/{name}/files"), 404, "not_found")
+
+
+async def test_its_files_come_with_what_they_were_and_one_by_one_with_ranges(api: Api) -> None:
+    job = await api.submit()
+    row = await save(api, job, 5)
+    address = f"/jobs/{job}/checkpoints/latest/files"
+
+    told = CheckpointFileList.model_validate((await api.client.get(address)).json())
+    sums = {one.path: (one.bytes, one.sha256) for one in told.data}
+    whole = await api.client.get(f"{address}/model.safetensors")
+    etag = f'"{sums["model.safetensors"][1]}"'
+    part = await api.client.get(f"{address}/model.safetensors", headers={"Range": "bytes=255999-", "If-Range": etag})
+    head = await api.client.head(f"{address}/deep/empty")
+
+    assert told.checkpoint == row.id
+    assert sums["manifest.json"][1] == row.manifest_sha256
+    assert {name: sums[name] for name in FILES} == {
+        name: (len(content), sha256(content).hexdigest()) for name, content in FILES.items()
+    }
+    assert (whole.status_code, whole.content, whole.headers["etag"]) == (200, FILES["model.safetensors"], etag)
+    assert (part.status_code, part.content) == (206, b"\xff")
+    assert (head.status_code, head.headers["content-length"]) == (200, "0")
+    missing = await api.client.get(f"{address}/model.bin")
+    assert is_problem(missing, 404, "not_found")
+    assert "model.safetensors" in missing.json()["hint"]
+
+
+async def test_the_archive_is_a_tar_of_the_length_that_was_announced(api: Api) -> None:
+    job = await api.submit()
+    await save(api, job, 5)
+    address = f"/jobs/{job}/checkpoints/latest/archive"
+
+    head, answer = await api.client.head(address), await api.client.get(address)
+
+    assert head.headers["content-length"] == answer.headers["content-length"] == str(len(answer.content))
+    assert answer.headers["content-disposition"] == f'attachment; filename="{job}-checkpoint-5.tar"'
+    assert (await api.client.get(address)).content == answer.content
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
+        for name, content in FILES.items():
+            file = tar.extractfile(f"checkpoint-5/{name}")
+            assert file is not None
+            assert file.read() == content
+
+
+def climbing(folder: Path) -> None:
+    manifest = {"files": {"../../../../secret": {"bytes": 6, "sha256": "0" * 64}}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def linked(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(folder / "trainer_state.json")
+
+
+def all_linked(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to(folder.with_name("elsewhere"))
+
+
+def shorter(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"short")
+
+
+@pytest.mark.parametrize("harm", [climbing, linked, all_linked, shorter])
+async def test_what_is_not_as_it_was_committed_is_not_served(
+    api: Api, artifacts: Path, harm: Callable[[Path], None]
+) -> None:
+    """Training runs users' own code, and may write what it likes below its own folder."""
+    job = await api.submit()
+    row = await save(api, job, 5, **({"manifest_sha256": ""} if harm is climbing else {}))
+    harm(artifacts / row.path)
+    (artifacts / "secret").write_text("secret")
+    address = f"/jobs/{job}/checkpoints/{row.id}"
+
+    for answer in (
+        await api.client.get(f"{address}/files/model.safetensors"),
+        await api.client.get(f"{address}/archive"),
+        await api.client.patch(address, json={"pinned": True}),
+    ):
+        assert is_problem(answer, 409, "checkpoint_damaged")
+    assert not (artifacts / pinned_folder(job, row.id, 5)).exists()
+    refused = await api.client.get(f"{address}/files/..%2f..%2f..%2f..%2f..%2fsecret")
+    assert refused.status_code in (404, 409)
+
+
+async def test_one_that_is_deleted_says_what_that_frees_and_who_did_it(both: Api) -> None:
+    job = await both.submit()
+    first = await save(both, job, 5)
+    await save(both, job, 10)
+
+    answer = await both.client.delete(f"/jobs/{job}/checkpoints/{first.id}")
+    again = await both.client.delete(f"/jobs/{job}/checkpoints/{first.id}")
+
+    assert answer.status_code == again.status_code == 202
+    deleted = DeletedCheckpoint.model_validate(answer.json())
+    assert (deleted.status, deleted.frees_bytes, again.json()["frees_bytes"]) == ("deleting", 1000, 0)
+    assert is_problem(await both.client.get(f"/jobs/{job}/checkpoints/{first.id}/files"), 404, "not_found")
+    notes = await both.db.read(lambda conn: events.after(conn, job, 0, 100, ["note"]))
+    assert json.loads(notes[-1].data)["checkpoint"] == first.id
+    assert await both.db.read(checkpoints.deleting) == [(job, first.path)]
+
+
+async def test_the_only_one_that_a_job_could_continue_from_stays_until_the_job_is_over(api: Api) -> None:
+    job = await api.submit()
+    corrupt, only = await save(api, job, 5, status="corrupt"), await save(api, job, 10)
+
+    refused = await api.client.delete(f"/jobs/{job}/checkpoints/latest")
+    allowed = await api.client.delete(f"/jobs/{job}/checkpoints/{corrupt.id}")
+    await api.end(job, JobState.FAILED)
+
+    assert is_problem(refused, 409, "checkpoint_needed")
+    assert allowed.status_code == 202
+    assert (await api.client.delete(f"/jobs/{job}/checkpoints/{only.id}")).status_code == 202
+
+
+async def test_a_corrupt_one_stays_where_without_it_a_job_would_look_like_one_that_never_had_any(api: Api) -> None:
+    job = await api.submit()
+    row = await save(api, job, 5, status="corrupt")
+
+    assert is_problem(await api.client.delete(f"/jobs/{job}/checkpoints/{row.id}"), 409, "checkpoint_needed")
+
+
+async def test_a_pinned_one_stays_when_training_rotates_it_away(both: Api) -> None:
+    """Training does so by itself: it deletes the folder, and says so afterwards."""
+    artifacts = both.services.settings.artifacts_path
+    job = await both.submit(training={"save_total_limit": 1})
+    row = await save(both, job, 5)
+    address = f"/jobs/{job}/checkpoints/{row.id}"
+
+    pinned = await both.client.patch(address, json={"pinned": True})
+    folder = artifacts / row.path
+    same = (folder / "model.safetensors").stat().st_ino
+    shutil.rmtree(folder)
+    for status in ("deleting", "deleted"):
+        await both.db.write(lambda conn, status=status: checkpoints.mark(conn, job, [row.path, _path(pinned)], status))
+
+    assert (pinned.status_code, pinned.json()["pinned"], pinned.json()["status"]) == (200, True, "committed")
+    assert (artifacts / _path(pinned) / "model.safetensors").stat().st_ino == same
+    found = await both.client.get(f"{address}/files/model.safetensors")
+    assert (await status_of(both, row), found.content) == ("committed", FILES["model.safetensors"])
+    assert is_problem(await both.client.delete(address), 409, "checkpoint_pinned")
+
+
+def _path(answer: Any) -> str:
+    path: str = answer.json()["path"]
+    return path
+
+
+async def test_limits_count_without_the_pinned_and_hold_for_one_that_is_not_pinned_any_more(api: Api) -> None:
+    job = await api.submit(training={"save_total_limit": 1})
+    old, older = await save(api, job, 10), await save(api, job, 5)
+    for row in (old, older):
+        await api.client.patch(f"/jobs/{job}/checkpoints/{row.id}", json={"pinned": True})
+    await save(api, job, 20, attempt=2)
+    await save(api, job, 30, attempt=3)
+    await api.db.write(lambda conn: rotate(conn, job))
+    listed = (await api.client.get(f"/jobs/{job}/checkpoints")).json()["data"]
+
+    free = await api.client.patch(f"/jobs/{job}/checkpoints/{older.id}", json={"pinned": False})
+
+    assert [(one["step"], one["status"]) for one in listed] == [
+        (30, "committed"), (20, "deleting"), (10, "committed"), (5, "committed"),
+    ]  # fmt: skip
+    assert (free.json()["status"], free.json()["pinned"], free.json()["path"]) == ("deleting", False, older.path)
+
+
+async def test_one_that_is_not_pinned_any_more_has_one_name_again(api: Api, artifacts: Path) -> None:
+    job = await api.submit()
+    row = await save(api, job, 5)
+    address = f"/jobs/{job}/checkpoints/{row.id}"
+    answers = await asyncio.gather(*(api.client.patch(address, json={"pinned": True}) for _ in range(4)))
+
+    assert {answer.status_code for answer in answers} == {200}
+    free = await api.client.patch(address, json={"pinned": False})
+
+    assert _path(free) == row.path
+    assert list((artifacts / "jobs" / job / "pinned").iterdir()) == []
+    moved = await api.client.patch(address, json={"pinned": True})
+    shutil.rmtree(artifacts / row.path)
+    kept = await api.client.patch(address, json={"pinned": False})
+    assert (_path(kept), kept.json()["status"]) == (_path(moved), "committed")
+    assert (artifacts / _path(kept) / "manifest.json").exists()
+
+
+async def test_only_what_is_there_can_be_pinned(api: Api) -> None:
+    job = await api.submit()
+    corrupt, gone = await save(api, job, 5, status="corrupt"), await save(api, job, 10, status="deleted")
+
+    for row in (corrupt, gone):
+        refused = await api.client.patch(f"/jobs/{job}/checkpoints/{row.id}", json={"pinned": True})
+        assert is_problem(refused, 409, "checkpoint_gone")
+    for body in ({}, {"pinned": 1}, {"pinned": True, "forever": True}):
+        assert (await api.client.patch(f"/jobs/{job}/checkpoints/{corrupt.id}", json=body)).status_code == 422
+
+
+async def test_second_names_that_nobody_uses_go_after_a_day(
+    api: Api, artifacts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await api.submit()
+    left, used = await save(api, job, 5), await save(api, job, 10)
+    pins.put_aside(artifacts, left)
+    await api.client.patch(f"/jobs/{job}/checkpoints/{used.id}", json={"pinned": True})
+    unknown = artifacts / "jobs" / job / "pinned" / new_checkpoint_id()
+    unknown.mkdir()
+
+    def prune() -> list[str]:
+        gone = pins.prune_pins(artifacts, lambda one: api.db.read_now(lambda conn: checkpoints.find(conn, one)))
+        return [folder.name for folder in gone]
+
+    assert prune() == []
+    monkeypatch.setattr(pins, "LEFT_SECONDS", -1.0)
+    assert prune() == [left.id]
+    assert unknown.exists()
