@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import Given, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.asked import Given, UsageError, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.text import age, say, say_json, size, table, tell
 
 if TYPE_CHECKING:
     from footplate import Client
+    from footplate.sdk.blocking import SavedCheckpoint
 
 
 def add_verbs(verbs: Verbs) -> None:
-    checkpoints = add_verb(verbs, "checkpoints", run_checkpoints, "what a job has saved")
+    checkpoints = add_verb(
+        verbs, "checkpoints", run_checkpoints, "what a job has saved; keep one for good, or let it go"
+    )
     add_job(checkpoints)
+    what = checkpoints.add_mutually_exclusive_group()
+    for option, text in (
+        ("pin", "keep this one whatever the job's limits say"),
+        ("unpin", "not any more"),
+        ("delete", "let go of this one, and say what that frees"),
+    ):
+        what.add_argument(f"--{option}", metavar="CHECKPOINT", help=f"{text}: an id, latest or best")
     download = add_verb(verbs, "download", run_download, "fetch what a job left behind: model, metrics, spec")
     add_job(download)
     download.add_argument("paths", metavar="PATH", nargs="*", help="only these files; else all of them")
+    download.add_argument("--checkpoint", help="fetch this checkpoint instead: an id, latest or best")
     download.add_argument("-o", "--output", help="the folder to write to; else one with the job's id, here")
     diff = add_verb(verbs, "diff", run_diff, "where the effective specs of two jobs differ")
     diff.add_argument("a", metavar="A", help="a job")
@@ -25,23 +36,49 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_checkpoints(given: Given) -> int:
-    found = find(client_of(given), given.job).checkpoints.list()
+    saved = find(client_of(given), given.job).checkpoints
+    if given.delete:
+        return _delete(saved.get(given.delete), given)
+    if given.pin:
+        found: Sequence[SavedCheckpoint] = [saved.get(given.pin).pin()]
+    elif given.unpin:
+        found = [saved.get(given.unpin).unpin()]
+    else:
+        found = saved.list()
     if given.json:
         for one in found:
             say_json(one.model_dump(mode="json"))
         return 0
-    head = ("CHECKPOINT", "STEP", "ATTEMPT", "STATUS", "BEST", "SIZE", "AGE")
+    head = ("CHECKPOINT", "STEP", "ATTEMPT", "STATUS", "BEST", "PINNED", "SIZE", "AGE")
     rows = (
-        (one.id, one.step, one.attempt, one.status, "best" if one.is_best else "", size(one.bytes), age(one.created_at))
+        (
+            one.id, one.step, one.attempt, one.status, "best" if one.is_best else "", "pinned" if one.pinned else "",
+            size(one.bytes), age(one.created_at),
+        )
         for one in found
-    )
+    )  # fmt: skip
     table(head, rows, empty="the job has saved no checkpoint yet")
+    return 0
+
+
+def _delete(one: SavedCheckpoint, given: Given) -> int:
+    frees = one.delete()
+    if given.json:
+        say_json({"id": one.id, "frees_bytes": frees})
+    else:
+        say(f"{one.id} goes, and frees {size(frees)}")
     return 0
 
 
 def run_download(given: Given) -> int:
     job = find(client_of(given), given.job)
-    written = job.outputs.download(given.output or job.id, only=given.paths or None)
+    if given.checkpoint and given.paths:
+        raise UsageError("a checkpoint is fetched whole", hint="leave the paths out, or --checkpoint")
+    if given.checkpoint:
+        one = job.checkpoints.get(given.checkpoint)
+        written = one.download(given.output or f"{job.id}-checkpoint-{one.step}")
+    else:
+        written = job.outputs.download(given.output or job.id, only=given.paths or None)
     if given.json:
         say_json([str(path) for path in written])
         return 0

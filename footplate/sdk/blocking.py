@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+from pydantic import PrivateAttr
+
+from footplate.sdk.checkpoints import AsyncCheckpoint, AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.jobs import (
     Amendments,
-    AsyncCheckpoints,
     AsyncJob,
     AsyncJobs,
     Filters,
@@ -18,7 +20,18 @@ from footplate.sdk.jobs import (
     ResumeChanges,
     Spec,
 )
-from footplate.sdk.models import Attempt, Checkpoint, Event, JobInfo, Line, MetricSummary, Output, Series, Validation
+from footplate.sdk.models import (
+    Attempt,
+    Checkpoint,
+    CheckpointFile,
+    Event,
+    JobInfo,
+    Line,
+    MetricSummary,
+    Output,
+    Series,
+    Validation,
+)
 from footplate.sdk.telling import AsyncMetrics
 from footplate.sdk.wire import each, now
 
@@ -155,22 +168,60 @@ class Metrics:
         return now(self._metrics.series(*names, x=x, points=points, everything=everything))
 
 
+class SavedCheckpoint(Checkpoint):
+    """One of a job's checkpoints, as it stood when the service was asked."""
+
+    _one: AsyncCheckpoint = PrivateAttr()
+
+    @classmethod
+    def of(cls, one: AsyncCheckpoint) -> Self:
+        found = cls.model_validate(one.model_dump())
+        found._one = one
+        return found
+
+    def contents(self) -> Sequence[CheckpointFile]:
+        """With the sha256 of what was written when it was committed."""
+        return now(self._one.contents())
+
+    def download(self, folder: str | os.PathLike[str]) -> Sequence[Path]:
+        """Its files, below `folder`, each whole and compared by its sha256, or not there. What breaks off goes on where
+        it was, also when it is called again."""
+        return now(self._one.download(folder))
+
+    def pin(self) -> Self:
+        """Keeps it, whatever the job's limits say."""
+        return self.of(now(self._one.pin()))
+
+    def unpin(self) -> Self:
+        return self.of(now(self._one.unpin()))
+
+    def delete(self) -> int:
+        """Lets go of it; the answer is how many bytes that frees, in a moment."""
+        return now(self._one.delete())
+
+
 class Checkpoints:
-    """What a job has saved. Listed, not yet downloaded: they lie in the artifact store."""
+    """What a job has saved."""
 
     def __init__(self, checkpoints: AsyncCheckpoints) -> None:
         self._checkpoints = checkpoints
 
-    def list(self) -> Sequence[Checkpoint]:
+    def list(self) -> Sequence[SavedCheckpoint]:
         """Newest first."""
-        return now(self._checkpoints.list())
+        return [SavedCheckpoint.of(one) for one in now(self._checkpoints.list())]
 
-    def latest(self) -> Checkpoint | None:
-        return now(self._checkpoints.latest())
+    def get(self, checkpoint: str) -> SavedCheckpoint:
+        """By its id; or "latest", or "best". Raises NotFound."""
+        return SavedCheckpoint.of(now(self._checkpoints.get(checkpoint)))
 
-    def best(self) -> Checkpoint | None:
+    def latest(self) -> SavedCheckpoint | None:
+        found = now(self._checkpoints.latest())
+        return None if found is None else SavedCheckpoint.of(found)
+
+    def best(self) -> SavedCheckpoint | None:
         """By metric_for_best_model; None where the job looks for none."""
-        return now(self._checkpoints.best())
+        found = now(self._checkpoints.best())
+        return None if found is None else SavedCheckpoint.of(found)
 
 
 class Outputs:

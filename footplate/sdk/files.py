@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
@@ -15,6 +17,8 @@ from footplate.sdk.models import Output
 from footplate.sdk.wire import Line, Wire
 
 READ_SECONDS = 60.0
+HASHED_BYTES = 8 * 1024 * 1024
+"""Between two looks at what else the event loop has to do."""
 
 
 class AsyncOutputs:
@@ -34,45 +38,85 @@ class AsyncOutputs:
             there = ", ".join(one.path for one in found) or "nothing"
             detail = f"the job has no output {sorted(missing)[0]!r}; it has: {there}"
             raise NotFound(404, {"code": "not_found", "detail": detail})
-        return [await self._one(one, Path(folder)) for one in wanted]
+        remote = [Remote(f"{self._path}/{quote(one.path)}", one.path, one.bytes) for one in wanted]
+        return [await fetch(self._wire, one, Path(folder)) for one in remote]
 
-    async def _one(self, output: Output, folder: Path) -> Path:
-        target = below(folder, output.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            part.touch()
-            await self._fetch(f"{self._path}/{quote(output.path)}", part, output.bytes)
-            if (have := part.stat().st_size) != output.bytes:
-                raise DownloadFailed(
-                    f"{output.path} has {have} bytes, and {output.bytes} were announced",
-                    hint="it was written to meanwhile; download it again",
-                )
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
+
+@dataclass(frozen=True)
+class Remote:
+    """A file of the service's, and what was announced of it."""
+
+    address: str
+    path: str
+    bytes: int
+    sha256: str | None = None
+
+    def part(self, target: Path) -> Path:
+        """Where it grows. One whose content is known goes on growing there in another process, another day."""
+        return target.with_name(f".{target.name}.{self.sha256[:16] if self.sha256 else os.getpid()}.part")
+
+
+async def fetch(wire: Wire, remote: Remote, folder: Path) -> Path:
+    """Below the folder: whole, or not there. One that is there with the same content is not fetched again."""
+    target = below(folder, remote.path)
+    if remote.sha256 and target.is_file() and await _sha256(wire, target) == remote.sha256:
         return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = remote.part(target)
+    part.touch()
+    try:
+        await _fetch(wire, remote, part)
+        await _compare(wire, remote, part)
+        os.replace(part, target)
+    except BaseException as error:
+        if remote.sha256 is None or isinstance(error, DownloadFailed):
+            part.unlink(missing_ok=True)
+        raise
+    return target
 
-    async def _fetch(self, path: str, part: Path, size: int) -> None:
-        version, tried = "", 0
-        while True:
-            have = part.stat().st_size if version else 0
-            if version and have == size:
-                break  # only the end of the connection was missing
-            headers = {"Range": f"bytes={have}-", "If-Range": version} if have else {}
-            # Compressed on the way, a range would be one of something else.
-            request = Ask("GET", path, headers={**headers, "Accept-Encoding": "identity"}).on(self._wire)
-            try:
-                async with self._wire.open(request) as line:
-                    await _check(line)
-                    version = line.response.headers.get("etag", "")
-                    await _append(line, part)
-                break
-            except httpx2.TransportError as error:
-                tried = tried + 1 if part.stat().st_size == have else 1
-                if tried >= self._wire.tries:
-                    raise unreachable(request.url, error) from error
-                await self._wire.sleep(pause(tried))
+
+async def _compare(wire: Wire, remote: Remote, part: Path) -> None:
+    if (have := part.stat().st_size) != remote.bytes:
+        raise DownloadFailed(
+            f"{remote.path} has {have} bytes, and {remote.bytes} were announced",
+            hint="it was written to meanwhile; download it again",
+        )
+    if remote.sha256 and await _sha256(wire, part) != remote.sha256:
+        raise DownloadFailed(
+            f"{remote.path} is not what was written when it was made (its sha256 differs)",
+            hint="download it again; where that fails as well, it has changed on the service's disk",
+        )
+
+
+async def _sha256(wire: Wire, path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(HASHED_BYTES):
+            digest.update(piece)
+            await wire.sleep(0)
+    return digest.hexdigest()
+
+
+async def _fetch(wire: Wire, remote: Remote, part: Path) -> None:
+    version, tried = f'"{remote.sha256}"' if remote.sha256 else "", 0
+    while True:
+        have = part.stat().st_size if version else 0
+        if version and have == remote.bytes:
+            break  # only the end of the connection was missing
+        headers = {"Range": f"bytes={have}-", "If-Range": version} if have else {}
+        # Compressed on the way, a range would be one of something else.
+        request = Ask("GET", remote.address, headers={**headers, "Accept-Encoding": "identity"}).on(wire)
+        try:
+            async with wire.open(request) as line:
+                await _check(line)
+                version = line.response.headers.get("etag", "")
+                await _append(line, part)
+            break
+        except httpx2.TransportError as error:
+            tried = tried + 1 if part.stat().st_size == have else 1
+            if tried >= wire.tries:
+                raise unreachable(request.url, error) from error
+            await wire.sleep(pause(tried))
 
 
 async def _check(line: Line) -> None:

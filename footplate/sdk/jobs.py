@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
 
 from footplate.errors import InvalidRequest, JobCancelled, JobFailed
 from footplate.sdk.asking import Ask, ask, ask_json
+from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.following import Place, follow, read_event
 from footplate.sdk.models import (
     FAILED,
     SUCCEEDED,
     Attempt,
-    Checkpoint,
     Event,
     Failure,
     JobInfo,
@@ -274,25 +274,6 @@ class AsyncJob(JobView):
     def _now(self, told: dict[str, Any]) -> Self:
         self.info = JobInfo.model_validate(told)
         return self
-
-
-class AsyncCheckpoints:
-    """What a job has saved. Listed, not yet downloaded: they lie in the artifact store."""
-
-    def __init__(self, wire: Wire, job: str) -> None:
-        self._wire, self._path = wire, f"{job}/checkpoints"
-
-    async def list(self) -> Sequence[Checkpoint]:
-        """Newest first."""
-        told = await ask_json(self._wire, Ask("GET", self._path))
-        return [Checkpoint.model_validate(one) for one in told["data"]]
-
-    async def latest(self) -> Checkpoint | None:
-        return next((one for one in await self.list() if one.status == "committed"), None)
-
-    async def best(self) -> Checkpoint | None:
-        """By metric_for_best_model; None where the job looks for none."""
-        return next((one for one in await self.list() if one.is_best and one.status == "committed"), None)
 
 
 def as_json(spec: Spec, fields: Mapping[str, Any]) -> dict[str, Any]:

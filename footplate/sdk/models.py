@@ -91,7 +91,16 @@ class Checkpoint(Model):
     path: str
     metrics: dict[str, Any] = Field(default_factory=dict)
     is_best: bool = False
+    pinned: bool = False
+    """It stays, whatever the job's limits say."""
     created_at: str = ""
+
+
+class CheckpointFile(Model):
+    path: str
+    bytes: int
+    sha256: str
+    """Of what was written when the checkpoint was committed."""
 
 
 class Seen(Model):

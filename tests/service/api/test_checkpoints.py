@@ -18,6 +18,8 @@ import pytest
 from contract.ids import JobId, new_checkpoint_id
 from contract.layout import checkpoint_folder, pinned_folder
 from contract.lifecycle import JobState
+from footplate import AsyncClient
+from footplate.errors import Conflict, DownloadFailed
 from service.api.shapes import Checkpoint, CheckpointFileList, DeletedCheckpoint
 from service.jobs import pins
 from service.jobs.prune import rotate
@@ -156,6 +158,35 @@ async def test_what_is_not_as_it_was_committed_is_not_served(
     assert not (artifacts / pinned_folder(job, row.id, 5)).exists()
     refused = await api.client.get(f"{address}/files/..%2f..%2f..%2f..%2f..%2fsecret")
     assert refused.status_code in (404, 409)
+
+
+async def test_the_client_brings_what_was_committed_and_nothing_else(api: Api, artifacts: Path, tmp_path: Path) -> None:
+    job = await api.submit()
+    row = await save(api, job, 5)
+    async with AsyncClient(api.url) as client:
+        found = await (await client.jobs.get(job)).checkpoints.latest()
+        assert found is not None
+        model = tmp_path / "out" / "model.safetensors"
+        model.parent.mkdir()
+        sums = {one.path: one.sha256 for one in await found.contents()}
+        # As somebody's download left it that was killed.
+        model.with_name(f".{model.name}.{sums[model.name][:16]}.part").write_bytes(FILES[model.name][:1000])
+
+        written = await found.download(model.parent)
+
+        assert {str(path.relative_to(model.parent)) for path in written} == {*FILES, "manifest.json"}
+        assert model.read_bytes() == FILES[model.name]
+        assert [path.name for path in model.parent.rglob("*.part")] == []
+        (artifacts / row.path / model.name).write_bytes(bytes(len(FILES[model.name])))
+        await found.download(model.parent)  # all of it is there
+        with pytest.raises(DownloadFailed, match="sha256"):
+            await found.download(tmp_path / "again")
+        assert not list((tmp_path / "again").rglob("*model*"))
+        assert (await found.pin()).pinned
+        with pytest.raises(Conflict, match="pinned"):
+            await found.delete()
+        assert not (await found.unpin()).pinned
+        assert await (await client.jobs.get(job)).checkpoints.best() is None
 
 
 async def test_one_that_is_deleted_says_what_that_frees_and_who_did_it(both: Api) -> None:
