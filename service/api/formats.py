@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 CSV, TEXT = "text/csv", "text/plain"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 VARIES = {"Vary": "Accept"}
 
 

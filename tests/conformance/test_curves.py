@@ -203,6 +203,14 @@ def test_an_event_of_very_many_names_is_stored_and_soon_looked_at_no_further(sta
     assert len(stage.events(job, ["log"])) == 1
 
 
+def test_half_a_character_beside_a_metric_breaks_no_curve(stage: Stage) -> None:
+    job, worker = stage.running()
+    entry = worker.entry(worker.write(Kind.LOG, {"loss": 1.0, "said": "HALF"}, 3)).replace(b"HALF", b"\\ud800")
+    worker.send_entries([entry])
+
+    assert xy(drawn(stage, job, "loss")[0]) == ([3], [1.0])
+
+
 def test_points_of_times_and_of_no_step_stand_where_they_can(stage: Stage) -> None:
     job, worker = stage.running()
     worker.send(worker.write(Kind.EVAL, {"score": 1.0}), worker.write(Kind.EVAL, {"score": 2.0}, 7))

@@ -77,6 +77,16 @@ async def test_as_plain_text_a_line_is_a_line_and_moves_no_cursor(api: Api) -> N
     assert part.headers["link"] == f'</jobs/{job}/logs?limit=1&stream=stdout&after=2>; rel="next"'
 
 
+async def test_half_a_character_in_a_line_breaks_neither_answer(both: Api) -> None:
+    job = await both.submit()
+    await both.append(job, line("half \ud800 of one"), kind=Kind.LINE)
+
+    plain = await both.client.get(f"/jobs/{job}/logs", headers={"Accept": "text/plain"})
+
+    assert await texts(both, job) == ["half ? of one"]
+    assert plain.text == "half \ufffd of one\n"
+
+
 @pytest.mark.parametrize(
     ("query", "pointer"), [("stream=out", "/query/stream"), ("rank=-1", "/query/rank"), ("grep=", "/query/grep")]
 )
