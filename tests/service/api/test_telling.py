@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
+
+import pytest
 
 from contract.events import Kind
 from footplate import AsyncClient
+from footplate.cli import main
 from service.jobs.placing import place_waiting
 from service.store.times import now_ms
 from tests.conformance.acting import Stage
@@ -35,6 +39,23 @@ async def test_curves_of_one_job_and_of_several(api: Api) -> None:
     assert (loss.y[0], math.isnan(loss.y[1]), loss.y[2]) == (1.0, True, -math.inf)
     assert set(every) == {"loss", "f1"}
     assert [(one.job, one.y) for one in both] == [(job, (3.0,)), (other, ())]
+
+
+async def test_a_terminal_gets_curves_that_are_drawn_over_themselves(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, worker = Stage(api.db).running()
+    told(worker, [{"loss": 3.0, "lr": 1.0}, {"loss": 1.0}, {"loss": 2.0}])
+    worker.finishes()
+    monkeypatch.setenv("FOOTPLATE_URL", api.url)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    assert await asyncio.to_thread(main, ["metrics", job, "--follow", "--names", "loss"]) == 0
+
+    first, again = capsys.readouterr().out.split("\033[2A\033[J")
+    assert first.startswith("\033[?7l")
+    assert again.endswith("\033[?7h")
+    assert again.splitlines()[1].split() == ["loss", "2", "1", "2", "3", "1", "3", "█▁▅"]
 
 
 async def test_lines_that_are_there_and_lines_that_come(api: Api) -> None:
