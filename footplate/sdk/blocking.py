@@ -28,6 +28,7 @@ from footplate.sdk.models import (
     JobInfo,
     Line,
     MetricSummary,
+    Outcome,
     Output,
     Series,
     Validation,
@@ -66,6 +67,13 @@ class Jobs:
     ) -> Sequence[Series]:
         """Curves of several jobs beside each other: as `job.metrics.series`, for each of them."""
         return now(self._jobs.series(jobs, *names, x=x, points=points, everything=everything))
+
+    def bulk(
+        self, action: str, *, ids: Sequence[str] | None = None, mode: str = "checkpoint", **where: Unpack[Filters]
+    ) -> Sequence[Outcome]:
+        """cancel, pause, resume or delete, asked of many jobs: of these, or of all that match and that it can change.
+        An outcome for each."""
+        return now(self._jobs.bulk(action, ids=ids, mode=mode, **where))
 
 
 class Job(JobView):

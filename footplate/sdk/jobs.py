@@ -21,6 +21,7 @@ from footplate.sdk.models import (
     Failure,
     JobInfo,
     Line,
+    Outcome,
     Progress,
     Series,
     Validation,
@@ -160,6 +161,27 @@ class AsyncJobs:
         """Curves of several jobs beside each other: as `job.metrics.series`, for each of them."""
         ids = [path_of(one if isinstance(one, str) else one.id) for one in jobs]
         return await series_of(self._wire, ids, names, x, points, everything)
+
+    async def bulk(
+        self, action: str, *, ids: Sequence[str] | None = None, mode: str = "checkpoint", **where: Unpack[Filters]
+    ) -> Sequence[Outcome]:
+        """cancel, pause, resume or delete, asked of many jobs: of these, or of all that match and that it can change.
+        An outcome for each."""
+        body: dict[str, Any] = {"action": action, "mode": mode} | ({"ids": list(ids)} if ids is not None else {})
+        project, found = where.pop("project", None), dict[str, Any](where)
+        if isinstance(found.get("state"), str):
+            found["state"] = found["state"].split(",")
+        outcomes: list[Outcome] = []
+        while True:
+            what = Ask.with_json(
+                "POST", "/jobs/bulk", body | ({"where": found} if ids is None else {}), is_repeatable=True,
+                params={"project": project},
+            )  # fmt: skip
+            told = await ask_json(self._wire, what)
+            outcomes += [Outcome.model_validate(one) for one in told["data"]]
+            if told["next_cursor"] is None:
+                return outcomes
+            body["cursor"] = told["next_cursor"]
 
     def _job(self, told: dict[str, Any]) -> AsyncJob:
         return AsyncJob(self._wire, JobInfo.model_validate(told), self._patience)

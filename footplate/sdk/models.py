@@ -24,6 +24,16 @@ class Progress(Model):
     eta_s: float | None = None
 
 
+class Outcome(Model):
+    """What became of one job of many that were asked the same."""
+
+    job: str
+    state: str | None = None
+    """As it is then; None: there is none."""
+    error: dict[str, Any] | None = None
+    """Why not: status, code, detail, hint. None: it was done, or held already."""
+
+
 class JobInfo(Model):
     """A job as it stood when the service was asked."""
 

@@ -74,6 +74,9 @@ def test_a_job_is_paused_resumed_amended_cancelled_and_deleted(client: Client, s
     job = client.jobs.create(LONG_TOY)
     standing.until_step(job.id, 3)
 
+    asked = job.do(set={"max_steps": 1000}).info.last_no
+    [order] = [event for event in job.events(kinds="do", follow=False) if event.no == asked]
+    assert order.data["set"] == {"max_steps": 1000}
     assert "cancel" in job.pause().info.actions
     standing.until_state(job.id, "paused")
     with pytest.raises(WaitTimeout, match="not ended in time"):
@@ -83,7 +86,10 @@ def test_a_job_is_paused_resumed_amended_cancelled_and_deleted(client: Client, s
     with pytest.raises(VersionChanged):
         job.amend(name="yours", if_version=version)
     assert job.resume(priority=1).info.priority == 1
-    assert job.cancel("kill").wait(timeout=30).state == "cancelled"
+    [cancelled] = client.jobs.bulk("cancel", ids=[job.id], mode="kill")
+    assert cancelled.error is None
+    assert client.jobs.bulk("cancel", name="nobody's") == []
+    assert job.wait(timeout=30).state == "cancelled"
     with pytest.raises(JobCancelled):
         job.raise_for_status()
     with pytest.raises(Conflict) as refused:

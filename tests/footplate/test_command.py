@@ -55,7 +55,7 @@ def test_a_job_is_found_by_its_end_its_beginning_its_name_and_as_the_last(comman
 
 
 def test_ctrl_c_stops_watching_and_not_the_job(command: Command, standing: System) -> None:
-    job = command.good("submit", "-", stdin=LONG).strip()
+    job = command.good("submit", "-", "--set", "training.max_steps=100000", stdin=LONG).strip()
     watch = command.start("watch", job, "--after", "0")
     watch.until(lambda: "step 3 " in watch.output, within=at_ease(60), what="it shows step 3")
 
@@ -65,6 +65,9 @@ def test_ctrl_c_stops_watching_and_not_the_job(command: Command, standing: Syste
     assert f"stopped watching; {job} goes on" in watch.output
     assert "Traceback" not in watch.output
     assert standing.state(job) == "running"
+    assert command.good("do", job, "--save", "--set", "logging_steps=5").startswith(f"{job} running")
+    refused = command.run("do", job, "--set", "learning_rat=1")
+    assert (refused.returncode, "did you mean 'learning_rate'?" in refused.stderr) == (2, True)
     assert command.good("cancel", job, "--mode", "kill").startswith(f"{job} stopping")
     ended = command.run("watch", job)
     assert ended.returncode == 1
