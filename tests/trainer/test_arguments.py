@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.utils import memory
 from torch import nn
 
 import footplate
 from contract.arguments import TrainingArguments as Plain
 from tests.trainer import sides
 from worker.components import toy
-from worker.trainer import evaluate, watching
+from worker.trainer import evaluate
 from worker.trainer.activations import repeated_layers
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.callbacks import TrainerCallback
@@ -159,12 +160,12 @@ def _(folder: Path) -> None:
 
 @about("torch_empty_cache_steps")
 def _(folder: Path) -> None:
-    calls, real = [], watching.clear_device_cache
-    watching.clear_device_cache = lambda: calls.append(1)
+    calls, real = [], memory.clear_device_cache
+    memory.clear_device_cache = lambda: calls.append(1)
     try:
         a_trainer(folder, torch_empty_cache_steps=2).train()
     finally:
-        watching.clear_device_cache = real
+        memory.clear_device_cache = real
     assert len(calls) == 2
 
 

@@ -63,6 +63,17 @@ print("torch" in sys.modules)
     assert python(script) == "False"
 
 
+def test_importing_the_trainer_imports_torch_and_what_it_is_made_of_and_nothing_else() -> None:
+    """Accelerate costs a tenth of what torch does, and is imported when there is a Trainer."""
+    script = """
+import sys
+from footplate import Trainer, TrainingArguments, TrainerCallback
+packages = {name.partition(".")[0] for name in sys.modules}
+print(sorted(packages & {"accelerate", "datasets", "peft", "pyarrow", "tensorboard", "transformers", "yaml"}))
+"""
+    assert python(script) == "[]"
+
+
 def test_importing_the_client_is_quick_and_imports_neither_torch_nor_the_service() -> None:
     script = """
 import sys, time

@@ -10,6 +10,7 @@ WHAT_TRAINING_IMPORTS = (
     "torch._dynamo",
     "accelerate",
     "worker.trainer.trainer",
+    "worker.trainer.strategies.single",
     # torch imports these when it first reads a batch, loads a checkpoint or starts a loading process.
     "multiprocessing.popen_fork",
     "multiprocessing.queues",

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from accelerate import skip_first_batches
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from contract.arguments import TrainingArguments
@@ -184,6 +183,8 @@ def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0, stream: 
         batches.start_at(skip)
         return iter(loader)
     if skip and isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+        from accelerate import skip_first_batches
+
         shorter: DataLoader[Any] = skip_first_batches(loader, skip)
         return iter(shorter)
     rest: Iterator[Any] = iter(loader)

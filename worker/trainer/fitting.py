@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
-from accelerate.utils.memory import find_executable_batch_size as smaller_until_it_fits
 from torch import Tensor
 
 from worker.trainer.data import batch_length
@@ -39,6 +37,8 @@ class FittingStep(Step):
                 self._cut_smaller(longest)
 
     def _cut_smaller(self, longest: int) -> None:
+        from accelerate.utils.memory import clear_device_cache
+
         self.tally.forget_step()
         self.zero()
         if isinstance(self.optimizer, NamedOptimizers):
@@ -71,6 +71,8 @@ class FittingStep(Step):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
+    from accelerate.utils.memory import should_reduce_batch_size
+
     return isinstance(error, MemoryError) or (isinstance(error, Exception) and should_reduce_batch_size(error))
 
 
@@ -120,5 +122,7 @@ def find_executable_batch_size(
             auto_find_batch_size=auto_find_batch_size,
         )
     if auto_find_batch_size:
+        from accelerate.utils.memory import find_executable_batch_size as smaller_until_it_fits
+
         return smaller_until_it_fits(function=function, starting_batch_size=starting_batch_size)
     return partial(function, batch_size=starting_batch_size)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 
 from worker.trainer.callbacks import TrainerCallback
@@ -40,11 +39,13 @@ class EmptyCache(TrainerCallback):
     """Gives cached memory back to the device, every so many steps."""
 
     def __init__(self, steps: int) -> None:
-        self.steps = steps
+        from accelerate.utils.memory import clear_device_cache
+
+        self.steps, self.clear = steps, clear_device_cache
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.steps == 0:
-            clear_device_cache()
+            self.clear()
 
 
 class StopOnNan(TrainerCallback):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from contract.arguments import TrainingArguments
 from contract.errors import NotAvailableYet
 from worker.trainer.strategies.place import Place
-from worker.trainer.strategies.single import Single
+
+if TYPE_CHECKING:
+    from worker.trainer.strategies.single import Single
 
 
 def choose(args: TrainingArguments) -> Single:
-    """What several processes need is imported where there are several."""
+    """What several processes need is imported where there are several; Accelerate, where there is a Trainer."""
     place = Place.here(args.local_rank)
     if args.fsdp:
         _refuse_one("fsdp", place)
@@ -30,6 +34,8 @@ def choose(args: TrainingArguments) -> Single:
 
         return DeepSpeed(args, place)
     if place.world == 1:
+        from worker.trainer.strategies.single import Single
+
         return Single(args)
     from worker.trainer.strategies.ddp import Ddp
 
