@@ -38,7 +38,7 @@ OPERATIONS = {
     "prometheus", "readyz", "resume_job", "stream_events", "validate_job",
     "delete_checkpoint", "download_checkpoint", "download_checkpoint_file", "get_checkpoint", "list_checkpoint_files",
     "pin_checkpoint",
-    "compare_series", "get_queue", "get_series", "list_lines", "summarize_metrics",
+    "bulk_jobs", "compare_series", "do_job", "get_queue", "get_series", "list_lines", "summarize_metrics",
 }  # fmt: skip
 """Clients are generated from these names. A new route adds its own here; a name that is here never changes."""
 
