@@ -12,7 +12,7 @@ from typing import Any
 CONFIG = """\
 seed = 7
 continue-on-failure = true
-request-timeout = 20
+request-timeout = 60
 max-stream-events = 1
 warnings = false
 

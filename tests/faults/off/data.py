@@ -1,0 +1,21 @@
+"""Switches of the protections around data."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from tests.faults.off import switch
+
+
+@switch("a row that cannot be read names its file", module="worker.components.lines")
+def let_the_row_fail(lines: ModuleType) -> None:
+    """What the file system or the parser raises goes on as it is, as of any code of a user's."""
+    import os
+
+    def read(self: Any, index: int) -> Any:
+        path, start, end = self._place(index)
+        with path.open("rb", buffering=0) as file:
+            return self._row(os.pread(file.fileno(), end - start, start), path)
+
+    lines.Lines.__getitem__ = read

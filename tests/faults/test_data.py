@@ -1,0 +1,71 @@
+"""Data that is not there, goes in the midst of a run, or is cut: said with its name, and what was learned stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Processes
+from tests.support.redis_server import RedisServer
+from tests.support.system import JSON, System, assert_whole
+
+NAME = "data://here.jsonl"
+ENDLESS: JSON = {
+    "model": "toy/mlp",
+    "data": {"use": "files/jsonl", "args": {"paths": [NAME]}},
+    "training": {
+        "max_steps": 1_000_000, "per_device_train_batch_size": 4, "logging_steps": 10, "save_strategy": "steps",
+        "save_steps": 50, "save_total_limit": 2,
+    },
+    "retry": {"max_attempts": 3, "on": ["node_lost", "crashed", "stalled"]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
+    """The database has no part in this."""
+    return System(processes, redis, sqlite_url, without=protection_off).start()
+
+
+@pytest.mark.fault(21, without="a row that cannot be read names its file", red="failed for another reason")
+def test_data_that_goes_in_mid_run_fails_the_job_by_name_and_leaves_its_checkpoint(system: System) -> None:
+    never = system.submit({**ENDLESS, "data": "data://nowhere.jsonl"})
+    assert_blames(system, never, "data://nowhere.jsonl")
+
+    file = system.folder / "data/here.jsonl"
+    write(file)
+    job = system.submit(ENDLESS)
+    system.until_checkpoint(job, 50)
+    file.unlink()
+    assert_blames(system, job, str(file))
+    learned = newest_checkpoint(system, job)
+
+    write(file)
+    assert system.do(job, "resume").status_code == 202
+    system.until_checkpoint(job, learned + 50)
+    file.write_text("")
+    assert_blames(system, job, str(file))
+
+    events = system.events(job)
+    assert_whole(events)
+    second = [event["step"] for event in events if event["attempt"] == 2 and event["kind"] == "log"]
+    assert second[0] > learned, "it went on from what was learned before"
+
+
+def assert_blames(system: System, job: str, name: str) -> None:
+    done = system.until_settled(job)
+    assert (done["state"], done["reason"]) == ("failed", "dataset_error"), f"failed for another reason: {done}"
+    assert name in done["error"]["message"]
+
+
+def newest_checkpoint(system: System, job: str) -> int:
+    rows = system.get(f"/jobs/{job}/checkpoints")["data"]
+    return max(int(row["step"]) for row in rows if row["status"] == "committed")
+
+
+def write(file: Path) -> None:
+    file.parent.mkdir(exist_ok=True)
+    rows = [{"x": [n / 64 + i for i in range(8)], "labels": [n / 64] * 4} for n in range(64)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
