@@ -28,18 +28,16 @@ def _more_than_one(value: Any) -> bool:
     return isinstance(value, int | float) and value > 1
 
 
-def _not_single(value: Any) -> bool:
-    return isinstance(value, str) and value in ("ddp", "fsdp", "deepspeed", "accelerate")
+def _is_untried(value: Any) -> bool:
+    return isinstance(value, str) and value in ("deepspeed", "accelerate")
 
 
-ONE = "leave it out: a job is one process on one slot or GPU"
+ONE = "leave it out: processes_per_node and gpus_per_node are for one node"
 
 NOT_YET = (
     Rule("/resume_from", _given, "no job starts from another's checkpoint yet", "resume continues the job itself"),
     Rule("/resources/nodes", _more_than_one, "a job runs on one node yet", ONE),
-    Rule("/resources/gpus_per_node", _more_than_one, "a job uses one GPU at most yet", ONE),
-    Rule("/resources/processes_per_node", _more_than_one, "a job runs as one process yet", ONE),
-    Rule("/resources/strategy/type", _not_single, "this strategy cannot run yet", 'write {"type": "single"}'),
+    Rule("/resources/strategy/type", _is_untried, "this strategy cannot run in a job yet", 'say "ddp", or "fsdp"'),
 )  # fmt: skip
 
 _STEPS = [(rule, rule.pointer.split("/")[1:]) for rule in NOT_YET]

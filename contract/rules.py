@@ -10,6 +10,7 @@ from contract.body import pointer_to
 from contract.errors import Problem
 from contract.learning_rules import broken_learning_rules
 from contract.short_forms import Json, Named, components
+from contract.strategies import broken_strategy_rules
 
 ROOTS = ("data://", "models://")
 """What the path of a component may begin with; whoever reads it resolves it there and nowhere else."""
@@ -37,6 +38,7 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
         yield Problem("/training/eval_strategy", "disagreement", detail, "add data.eval, or leave eval_strategy out")
     yield from _ids_once(document.get("optimizers"))
     yield from broken_learning_rules(document, training)
+    yield from broken_strategy_rules(document, training)
 
 
 def _of_a_loop(document: Json, *, has_code: bool) -> Iterator[Problem]:

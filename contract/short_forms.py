@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from contract.body import pointer_to
 from contract.both_places import unite
 from contract.errors import Problem
+from contract.strategies import with_strategy
 
 Json = dict[str, Any]
 
@@ -86,6 +87,8 @@ def long_form(body: Json) -> Long:
     training = document.get("training")
     if isinstance(training, dict):
         long.problems += unite(document, training, long.origins)
+    if isinstance(resources := document.get("resources"), dict):
+        document["resources"] = with_strategy(resources)
     return long
 
 

@@ -24,6 +24,7 @@ from worker.artifacts import AttemptFiles
 from worker.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK
 from worker.trainer.callbacks import TrainerCallback
 from worker.trainer.state import TrainerControl, TrainerState
+from worker.trainer.strategies.peers import Alone
 
 QUEUE_BYTES = 256 * 1024
 """Log events queue as well until so much waits. What is kept queues beyond it."""
@@ -117,6 +118,18 @@ def _line(event: dict[str, Any]) -> bytes:
     return text.encode() + b"\n"
 
 
+class SecondaryWire(Wire):
+    """Of a rank that is not the first, which tells what all know alike. This one says that it is there."""
+
+    def send(self, kind: str, data: dict[str, Any], step: int | None = None, epoch: float | None = None) -> None:
+        if kind in TOLD_BY_THE_FIRST:
+            kind, data = TICK, {}
+        super().send(kind, data, step, epoch)
+
+
+TOLD_BY_THE_FIRST = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO})
+
+
 class StoppedEvaluating(Exception):
     """Asked to stop while it evaluates or predicts and nothing is trained: there is no step to stop after."""
 
@@ -130,6 +143,8 @@ class Emit(TrainerCallback):
         self.latest: dict[str, Any] = {}
         """The newest value of every metric: what a result tells."""
         self.obeyed: StopMode | None = None
+        self.peers: Alone = Alone()
+        """The other ranks, once there is a Trainer: what one of them obeys, all do."""
         self.stop_fd = stop_fd
         self._stop = mmap.mmap(stop_fd, mmap.PAGESIZE)
         self._files = files
@@ -174,8 +189,14 @@ class Emit(TrainerCallback):
             self._progress_due, self._tick_due = now + PROGRESS_SECONDS, now + TICK_SECONDS
             self._progress(state, now)
 
+    def agree(self) -> bool:
+        """Whether training was stopped. A rank may have looked at the stop byte a step before another."""
+        if self.peers.any([self.obeyed is not None])[0] and self.obeyed is None:
+            self.obeyed = StopMode.GRACEFUL
+        return self.obeyed is not None
+
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._stop[0] and not self._trains:
+        if not self._trains and self.peers.any([self._stop[0] != 0])[0]:
             self._obey(control)
             raise StoppedEvaluating
         now = time.monotonic()

@@ -32,6 +32,8 @@ TICK = "tick"
 """A line that only says: still here."""
 OUTCOME = "outcome"
 """The line with which training tells how it ended: a DoneData."""
+ANOTHER_S = "another_s"
+"""Beside it, where a rank failed because another was gone."""
 
 
 class Order(BaseModel):
@@ -44,6 +46,10 @@ class Order(BaseModel):
     fence: Fence
     claim: ClaimId
     rank: int = 0
+    world: int = 1
+    """How many ranks the attempt has."""
+    port: int | None = None
+    """Where the ranks meet, on this machine; None: there is nobody to meet."""
     spec: dict[str, Any]
     gpus: list[str]
     checkpoints: list[CheckpointOffer]
@@ -92,7 +98,8 @@ TO_WARM: TypeAdapter[Start | Kill] = TypeAdapter(Annotated[Start | Kill, Field(d
 FROM_WARM: TypeAdapter[Started | Exited] = TypeAdapter(Annotated[Started | Exited, Field(discriminator="type")])
 
 FD_NAMES = ("order", "events", "stop", "stdout", "stderr")
-"""The descriptors of a start, in this order: the Order to read, the socket to emit on, the stop byte, two pipes."""
+"""The descriptors of a start, in this order: the Order to read, the socket to emit on, the stop byte, two pipes. One
+more, of the first of several ranks: the socket that listens where they meet."""
 
 
 @contextmanager
@@ -128,14 +135,16 @@ def listen(folder: Path) -> socket.socket:
     return listening
 
 
-def send_start(connection: socket.socket, order: Order, events: int, stop: int, stdout: int, stderr: int) -> None:
+def send_start(
+    connection: socket.socket, order: Order, events: int, stop: int, stdout: int, stderr: int, *meeting: int
+) -> None:
     memory = os.memfd_create("footplate-order", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(memory), "wb") as file:
             file.write(order.model_dump_json().encode())
         os.lseek(memory, 0, os.SEEK_SET)
         message = Start(rank=order.rank).model_dump_json().encode()
-        socket.send_fds(connection, [message], [memory, events, stop, stdout, stderr])
+        socket.send_fds(connection, [message], [memory, events, stop, stdout, stderr, *meeting])
     finally:
         os.close(memory)
 

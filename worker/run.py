@@ -29,10 +29,11 @@ from contract.events import DoneData, Ending, Kind, StateData, json_safe
 from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
-from worker import bundles, loop, outcome, predictions, tracking
+from contract.strategies import strategy_arguments
+from worker import bundles, gang, loop, outcome, predictions, tracking
 from worker.build import Parts, build
-from worker.emit import Emit, StoppedEvaluating, Wire
-from worker.launch import OUTCOME, TICK, Order, read_order
+from worker.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
+from worker.launch import ANOTHER_S, OUTCOME, TICK, Order, read_order
 from worker.learning import suit
 from worker.roots import Roots
 from worker.steering import Steering
@@ -44,26 +45,28 @@ FLUSH_SECONDS = 60.0
 """How long the last events may take to leave: the supervisor is told of everything before this process ends."""
 
 
-def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float) -> int:
+def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, meeting: int | None = None) -> int:
     """Runs one rank of one attempt; the exit code says only whether the outcome was told."""
     started = time.monotonic()
     order = read_order(order_fd)
-    wire = Wire(events_fd)
+    wire = SecondaryWire(events_fd) if order.rank else Wire(events_fd)
     emit: Emit | None = None
+    another_s = False
     try:
         emit = Emit(wire, stop_fd, order.files)
         wire.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
         settle(order)
+        gang.join(order, meeting)
         done = train(order, emit)
     except BaseException as error:
         # Or torch's handler raises once more, here, when the next data worker is found dead.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        verdict = outcome.of_exception(error, order.rank)
+        verdict, another_s = outcome.of_exception(error, order.rank), gang.is_another_s(error)
         done = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=verdict.error)
         if emit is not None:
             with suppress(Exception):
                 emit.last_progress()
-    wire.send(OUTCOME, done.model_dump(mode="json"))
+    wire.send(OUTCOME, {**done.model_dump(mode="json"), ANOTHER_S: another_s})
     sys.stdout.flush()
     wire.flush(within=FLUSH_SECONDS)
     return 0
@@ -90,7 +93,12 @@ def settle(order: Order) -> None:
 def train(order: Order, emit: Emit) -> DoneData:
     """The attempt as a story."""
     spec = JobSpec.parse(order.spec)
-    args = replace(spec.training, output_dir=str(order.files.folder), **tracking.arguments(spec, order))
+    args = replace(
+        spec.training,
+        output_dir=str(order.files.folder),
+        **tracking.arguments(spec, order),
+        **strategy_arguments(spec.resources.strategy),
+    )
     # Before the model is made, so that its first weights follow the seed.
     set_seed(args.seed)
     if spec.code is not None:
@@ -104,8 +112,9 @@ def train(order: Order, emit: Emit) -> DoneData:
     trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
     trainer.on_save_failed = emit.save_failed
     trainer.relied_on = emit.relied_on
+    emit.peers = trainer.strategy.peers
     emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
-    if not order.gpus and (args.bf16 or args.fp16):
+    if not order.gpus and order.rank == 0 and (args.bf16 or args.fp16):
         emit.note("without a GPU, mixed precision runs under CPU autocast")
     try:
         done = train_evaluate_predict(trainer, parts, spec, order, emit)
@@ -118,17 +127,22 @@ def train(order: Order, emit: Emit) -> DoneData:
 def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
     """What there is data for."""
     if parts.train is not None:
-        _carry_tracking(order, emit)
-        folder = checkpoint_to_continue(order, emit)
+        folder = emit.peers.first(lambda: prepare_to_continue(order, emit))
         steering = Steering(trainer, emit.wire, emit.stop_fd, order.deeds)
         steering.begin(folder)
         trainer.add_callback(steering)
         trainer.train(resume_from_checkpoint=folder)
-        if emit.obeyed is not None and trainer.state.global_step < trainer.state.max_steps:
+        if emit.agree() and trainer.state.global_step < trainer.state.max_steps:
             return stopped(trainer, emit)
     elif parts.eval is not None:
         trainer.evaluate()
     return finished(trainer, spec, order, emit, test=parts.test)
+
+
+def prepare_to_continue(order: Order, emit: Emit) -> Verified | None:
+    """By the first rank, for all."""
+    _carry_tracking(order, emit)
+    return checkpoint_to_continue(order, emit)
 
 
 def stopped(trainer: Trainer, emit: Emit) -> DoneData:
@@ -208,13 +222,11 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
     try:
         if spec.data.train is not None:
             trainer.save_model(str(folder))
-        folder.mkdir(parents=True, exist_ok=True)
-        if predicted is not None:
-            predictions.write(folder, predicted.predictions, predicted.label_ids)
-        (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
-        (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        if order.rank == 0:
+            _write_beside_the_model(folder, spec, told, predicted)
     except (OSError, SafetensorError) as error:
-        _drop(folder)
+        if order.rank == 0:
+            _drop(folder)
         raise CannotSave(f"training is done, and its outputs could not be written to {folder}: {error}") from error
     reached(Moment.AFTER_OUTPUTS_WRITTEN)
     return DoneData(
@@ -224,6 +236,14 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
         had_checkpoint=emit.had_checkpoint,
         outputs=order.files.relative(folder),
     )
+
+
+def _write_beside_the_model(folder: Path, spec: JobSpec, told: dict[str, Any], predicted: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if predicted is not None:
+        predictions.write(folder, predicted.predictions, predicted.label_ids)
+    (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 def _drop(outputs: Path) -> None:

@@ -16,6 +16,7 @@ import selectors
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -26,6 +27,7 @@ from contract.events import DoneData, Ending, Kind, now_text
 from contract.lifecycle import Reason, StopMode
 from contract.messages import AttemptReply, Deed, Grant, Stop
 from contract.moments import Moment, reached
+from contract.strategies import needs_a_launcher
 from worker import outcome
 from worker.control import Link
 from worker.environment import asked_for
@@ -33,9 +35,10 @@ from worker.journal import Header, Journal, JournalFull
 from worker.launch import Order
 from worker.node import Node
 from worker.outcome import Verdict
+from worker.ranks import LAST_WORDS_SECONDS, Events, Rank
 from worker.scratch import scratch
 from worker.settings import WorkerSettings
-from worker.training import Events, Training
+from worker.training import Training, meeting_place
 from worker.usage import Usage
 
 log = logging.getLogger("footplate.worker")
@@ -46,7 +49,6 @@ SYNC_SECONDS = 1.0
 SYSTEM_SECONDS = 10.0
 WARM_SECONDS = 120.0
 """How long a launch waits for a warm parent that is being restarted."""
-LAST_WORDS_SECONDS = 2.0
 LAST_SAVE_SECONDS = 60.0
 """For the checkpoint at a time limit."""
 TERM_SHARE, KILL_SHARE = 0.8, 0.9
@@ -71,8 +73,10 @@ class Supervisor:
         self._runs_since: float | None = None
         """When training said that it runs: from there on a time limit counts, as it does for control."""
         self._oom_kills = outcome.oom_kill_count()
-        self._usage: Usage | None = None
+        self._usage: list[tuple[int, Usage]] = []
         resources = grant.spec.get("resources") or {}
+        self._world = int(resources.get("processes_per_node") or max(1, len(grant.gpus)))
+        self._meets = self._world > 1 or needs_a_launcher(resources)
         self._stall_seconds = float(resources.get("stall_limit") or 600.0)
         self._time_limit: float | None = resources.get("time_limit")
         secrets = {name: self._node.secrets.get(name, "") for name in grant.spec.get("secrets") or []}
@@ -125,7 +129,7 @@ class Supervisor:
         """Whether training was asked for. It is not where a stop comes first, or the warm parent never does."""
         while not self._is_superseded and self._stop is None and self._verdict is None:
             try:
-                self._training.start(self._places.run, self._order())
+                self._start()
             except OSError:
                 # It is being started again.
                 self._turn(0.1)
@@ -133,13 +137,25 @@ class Supervisor:
                 return True
         return False
 
-    def _order(self) -> Order:
+    def _start(self) -> None:
+        if not self._meets:
+            self._training.start(self._places.run, [self._order(0)])
+            return
+        with meeting_place() as meeting:
+            port = meeting.getsockname()[1]
+            orders = [self._order(rank, port) for rank in range(self._world)]
+            self._training.start(self._places.run, orders, meeting)
+
+    def _order(self, rank: int, port: int | None = None) -> Order:
         grant, settings = self._grant, self._settings
         return Order(
             job=grant.job,
             attempt=grant.attempt,
             fence=grant.fence,
             claim=grant.claim,
+            rank=rank,
+            world=self._world,
+            port=port,
             spec=grant.spec,
             gpus=grant.gpus,
             checkpoints=grant.checkpoints,
@@ -148,8 +164,16 @@ class Supervisor:
             data=settings.data_path,
             models=settings.models_path,
             threads=int(os.environ.get("OMP_NUM_THREADS") or self._node.threads),
-            environment={**self._asked_for, "TMPDIR": self._scratch},
+            environment={**self._asked_for, "TMPDIR": self._scratch_of(rank)},
         )
+
+    def _scratch_of(self, rank: int) -> str:
+        """Several unpack the same, each for itself."""
+        if self._world == 1:
+            return self._scratch
+        folder = Path(self._scratch, f"rank-{rank}")
+        folder.mkdir(exist_ok=True)
+        return str(folder)
 
     # Watch
 
@@ -161,10 +185,10 @@ class Supervisor:
                 training.signal(signal.SIGKILL)
             elif not training.has_guardian and not training.was_let_go:
                 self._end_with(_crashed("this node's warm parent died, and training with it"))
-        # The dead write no more: what is in the pipes is all there is, unless somebody ran away with an end.
         deadline = time.monotonic() + LAST_WORDS_SECONDS
         while not training.is_heard_out and time.monotonic() < deadline:
             self._turn(0.1)
+        training.look()
 
     def _turn(self, longest: float = TICK_SECONDS) -> None:
         """One turn of the loop: what came, then what is due."""
@@ -175,7 +199,8 @@ class Supervisor:
             self._training.heard_at = now
         self._turned_at = now
         self._look_for_stops(now)
-        if self._verdict is None and self._training.exit is None:
+        self._training.look()
+        if self._verdict is None and not self._training.has_exited:
             self._look_at_training(now)
         if now - self._synced_at >= SYNC_SECONDS:
             self._synced_at = now
@@ -201,18 +226,25 @@ class Supervisor:
 
     def _look_at_training(self, now: float) -> None:
         training = self._training
-        if training.pid is None:
+        if not training.has_started:
             if now - self._started > WARM_SECONDS:
                 self._end_with(_crashed("this node's warm parent does not start anything"))
             return
         if now - training.heard_at > self._stall_seconds:
             self._end_with(outcome.stalled(self._stall_seconds, training.tail()))
-        if self._usage is None:
-            self._usage, self._system_at = Usage(training.pid, self._grant.gpus), now + SYSTEM_SECONDS
+        if not self._usage:
+            self._usage, self._system_at = self._usage_of_each(), now + SYSTEM_SECONDS
         if now >= self._system_at:
             self._system_at = now + SYSTEM_SECONDS
             ran = {"running_s": round(self._running_seconds(now), 3)}
-            self._write([_event(Kind.SYSTEM, ran | self._usage.look())])
+            self._write([{"rank": rank, **_event(Kind.SYSTEM, ran | each.look())} for rank, each in self._usage])
+
+    def _usage_of_each(self) -> list[tuple[int, Usage]]:
+        """Where each rank has a GPU, it is that of its number."""
+        gpus = self._grant.gpus
+        own = [[gpu] for gpu in gpus] if len(gpus) == self._world else [gpus] * self._world
+        started = [rank for rank in self._training.ranks if rank.pid is not None]
+        return [(rank.number, Usage(rank.pid, own[rank.number])) for rank in started if rank.pid is not None]
 
     def _obey(self, stop: Stop) -> None:
         """The same stop comes with every beat. Another one of control's counts anew, but never later."""
@@ -303,28 +335,38 @@ class Supervisor:
 
     def _how_it_ended(self) -> DoneData:
         """Finished wins over a stop that came too late; a verdict of ours over what training made of being killed."""
-        told, stop = self._training.told, self._stop
-        if told is not None and told.ending is Ending.FINISHED:
+        told, stop, failed = self._training.told, self._stop, self._training.failed
+        if told is not None and told.ending is Ending.FINISHED and failed is None:
             return told
         if self._verdict is not None:
             return _failed(self._verdict)
-        if stop is not None and (told is None or told.ending is Ending.STOPPED):
+        has_said_why = failed is not None and failed.told is not None
+        if stop is not None and not has_said_why:
             result = told.result if told else {}
             if stop.because == "time_limit":
                 return _failed(outcome.time_limit(self._time_limit), result)
             return DoneData(ending=Ending.STOPPED, reason=Reason(stop.because), stop=stop.because, result=result)
-        if told is not None and told.error is not None:
-            return told
-        return _failed(self._why_it_died())
+        if failed is not None and failed.told is not None:
+            return self._by_rank(failed.told)
+        return self._by_rank(_failed(self._why_it_died(failed)))
 
-    def _why_it_died(self) -> Verdict:
-        exit, output = self._training.exit, self._training.tail()
-        if exit is None:
+    def _by_rank(self, done: DoneData) -> DoneData:
+        """Of several, which one it was is the first thing to know."""
+        if self._world == 1 or done.error is None or done.error.rank is None:
+            return done
+        message = f"rank {done.error.rank} of {self._world}: {done.error.message}"
+        return done.model_copy(update={"error": done.error.model_copy(update={"message": message})})
+
+    def _why_it_died(self, rank: Rank | None) -> Verdict:
+        exit = rank.exit if rank is not None else None
+        if rank is None or exit is None:
             return _crashed("training is gone, and nobody saw how")
         if exit.never_started is not None:
             return _crashed(f"the node could not start training: {exit.never_started}")
         kills = outcome.oom_kill_count() - self._oom_kills
-        return outcome.of_exit(exit.code, rank=exit.rank, peak_rss_mb=exit.peak_rss_mb, oom_kills=kills, output=output)
+        return outcome.of_exit(
+            exit.code, rank=exit.rank, peak_rss_mb=exit.peak_rss_mb, oom_kills=kills, output=rank.tail()
+        )
 
     # Hand over
 

@@ -1,92 +1,104 @@
-"""A training process as its supervisor sees it: started through the warm parent, heard, stopped, and how it ended.
+"""The training processes of one attempt as its supervisor sees them: started, heard, stopped, and how they ended.
 
-order, socket, stop byte, two pipes  ->  warm parent  ->  the process
-the process's events and lines       ->  `on_events`, checked: user code shares that socket and may write anything
+    orders, sockets, one stop byte, pipes   ->  warm parent  ->  the ranks
+    what they say, each with its rank       ->  `on_events`
+
+One rank's bad end is everybody's: the others wait for it in vain, so they are ended too, and it is the reason.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import mmap
 import os
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
-
-from contract.events import DoneData, Kind, now_text
+from contract.events import DoneData, Ending, Kind
 from contract.lifecycle import StopMode
 from contract.messages import Deed
-from worker import launch, outcome
-from worker.launch import FROM_WARM, NEWS_AT, STOP_BYTES, STORED_AT, Exited, Kill, Order, Started
-from worker.lines import Lines
+from worker import launch
+from worker.launch import FROM_WARM, NEWS_AT, STOP_BYTES, STORED_AT, Kill, Order, Started
 from worker.linux import kill_group
+from worker.ranks import Events, Rank
 
-log = logging.getLogger("footplate.worker")
+LAST_WORDS_SECONDS = 1.0
+"""What the other ranks may still say once one has failed."""
+LINGER_SECONDS = 30.0
+"""How long they may take to end once the first one has finished, outputs and all."""
+HERE = "127.0.0.1"
 
-READ_BYTES = 256 * 1024
-BITES = 16
-"""Reads in a row from one stream: a chatty training must not keep its limits waiting."""
-MAX_LINE_BYTES = 1024 * 1024
-BUFFER_BYTES = 4 * 1024 * 1024
-TOLD_BY_TRAINING = frozenset({Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO, Kind.NOTE})
 
-Events = list[dict[str, Any]]
+@contextmanager
+def meeting_place() -> Iterator[socket.socket]:
+    """A socket that listens where ranks meet. It is bound before anybody is told where, so nobody else can be there."""
+    with socket.create_server((HERE, 0)) as listening:
+        yield listening
 
 
 class Training:
-    """One rank. Its descriptors are in the supervisor's selector, with what to call as data."""
+    """All ranks of one attempt on this node."""
 
     def __init__(self, selector: selectors.BaseSelector, on_events: Callable[[Events], None]) -> None:
-        self.pid: int | None = None
-        self.exit: Exited | None = None
+        self.ranks: list[Rank] = []
         self.was_let_go = False
         """Ended before the warm parent had started it: nobody died."""
-        self.told: DoneData | None = None
-        """What it said of its own end."""
         self.heard_at = time.monotonic()
+        """When any of them said anything: they wait for each other, so that one that hangs silences all."""
         self._selector, self._on_events = selector, on_events
         self._warm: socket.socket | None = None
-        self._streams: dict[int, Any] = {}
-        self._unread = b""
-        self._lines = {name: Lines(name) for name in ("stdout", "stderr")}
+        self._failed: list[Rank] = []
+        """In the order in which it was noticed."""
+        self._end_others_at: float | None = None
+        self._is_being_ended = self._runs = False
         self._stop_fd = os.memfd_create("footplate-stop", os.MFD_CLOEXEC)
         os.ftruncate(self._stop_fd, mmap.PAGESIZE)
         self._stop_byte = mmap.mmap(self._stop_fd, mmap.PAGESIZE)
         self._deed_bytes = 0
 
-    def start(self, folder: Path, order: Order) -> None:
-        """Asks the warm parent for it; OSError while there is none."""
+    def start(self, folder: Path, orders: Sequence[Order], meeting: socket.socket | None = None) -> None:
+        """Asks the warm parent for them; OSError while there is none. The first keeps the place where they meet."""
         warm = launch.connect(folder)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-        ours.setblocking(False)
-        self._listen(ours.fileno(), ours, partial(self._read_events, ours))
-        ends = []
-        for lines in self._lines.values():
-            reading, writing = os.pipe2(os.O_CLOEXEC)
-            os.set_blocking(reading, False)
-            self._listen(reading, reading, partial(self._read_lines, reading, lines))
-            ends.append(writing)
+        self.close_ranks()
+        self.ranks = [Rank(order.rank, self._selector, self._hear) for order in orders]
         try:
-            launch.send_start(warm, order, theirs.fileno(), self._stop_fd, *ends)
+            for rank, order in zip(self.ranks, orders, strict=True):
+                more = [meeting.fileno()] if meeting is not None and rank is self.ranks[0] else []
+                with rank.opened() as (events, stdout, stderr):
+                    launch.send_start(warm, order, events, self._stop_fd, stdout, stderr, *more)
         except OSError:
             warm.close()
             raise
-        finally:
-            theirs.close()
-            for end in ends:
-                os.close(end)
         self._selector.register(warm, selectors.EVENT_READ, self._hear_warm)
         self._warm = warm
+
+    @property
+    def told(self) -> DoneData | None:
+        """What the first rank said of its end: it speaks for all where they finish, or stop."""
+        return self.ranks[0].told if self.ranks else None
+
+    @property
+    def failed(self) -> Rank | None:
+        """The rank whose end is the reason of all others'. Where several failed alike, the first of them."""
+        if not self._failed:
+            return None
+        first = min(self._failed, key=lambda rank: rank.is_another_s)
+        alike = [rank for rank in self._failed if _same_end(rank, first) and not rank.is_another_s]
+        return min(alike, key=lambda rank: rank.number, default=first)
+
+    @property
+    def has_started(self) -> bool:
+        """Every rank has a process, or had one."""
+        return bool(self.ranks) and all(rank.pid is not None or rank.exit is not None for rank in self.ranks)
+
+    @property
+    def has_exited(self) -> bool:
+        """Every rank has, and the warm parent said how."""
+        return bool(self.ranks) and all(rank.exit is not None for rank in self.ranks)
 
     @property
     def has_guardian(self) -> bool:
@@ -95,18 +107,18 @@ class Training:
 
     @property
     def is_gone(self) -> bool:
-        """It and everything it forked. Without a guardian nobody says so; its streams end."""
+        """All of them, and everything that they forked. Without a guardian nobody says so; their streams end."""
         if self._warm is not None:
-            return self.exit is not None
-        return self.exit is not None or self.pid is None or not self._streams
+            return self.has_exited
+        return all(rank.is_gone for rank in self.ranks)
 
     @property
     def is_heard_out(self) -> bool:
-        """Nothing that it said is still under way."""
-        return not self._streams
+        """Nothing that they said is still under way."""
+        return all(rank.is_heard_out for rank in self.ranks)
 
     def ask_to_stop(self, mode: StopMode) -> None:
-        """It looks there after every step."""
+        """They look there after every step."""
         self._stop_byte[0] = STOP_BYTES[mode]
 
     def tell_stored(self, step: int) -> None:
@@ -121,15 +133,26 @@ class Training:
         self._deed_bytes += len(line)
         self._stop_byte[NEWS_AT] = self._deed_bytes.to_bytes(8, "little")
 
+    def look(self) -> None:
+        """Ends ranks that wait for one that is gone, once they had a moment to say what they saw of it."""
+        for rank in self.ranks:
+            self._judge(rank)
+        if self._end_others_at is not None and time.monotonic() > self._end_others_at:
+            self._end_others_at = None
+            self.signal(signal.SIGKILL)
+
     def signal(self, number: signal.Signals) -> None:
         """Through the warm parent: only who waits for a process knows that its number is still its own."""
-        if self.exit is not None:
+        # What they make of it is no reason for anything.
+        self._is_being_ended = True
+        if self.has_exited:
             return
         if self._warm is None:
-            if self.pid is not None:
-                kill_group(self.pid, number)
-        elif self.pid is None and number is signal.SIGKILL:
-            # Not even started: without us it will not be, or not for long.
+            for rank in self.ranks:
+                if rank.pid is not None and rank.exit is None:
+                    kill_group(rank.pid, number)
+        elif not self.has_started and number is signal.SIGKILL:
+            # Not even started: without us they will not be, or not for long.
             self.was_let_go = True
             self.let_go()
         else:
@@ -144,25 +167,18 @@ class Training:
             self._warm = None
 
     def tail(self) -> str:
-        """The last of what it printed."""
-        lines = [line for each in self._lines.values() for line in each.tail]
-        return "\n".join(lines[-outcome.OUTPUT_LINES :])[-outcome.TRACEBACK_CHARS :]
+        """The last of what the first rank printed."""
+        return self.ranks[0].tail() if self.ranks else ""
 
     def close(self) -> None:
         self.let_go()
-        for fd in list(self._streams):
-            self._end_stream(fd)
+        self.close_ranks()
         self._stop_byte.close()
         os.close(self._stop_fd)
 
-    def _listen(self, fd: int, stream: Any, read: Callable[[], None]) -> None:
-        self._streams[fd] = stream
-        self._selector.register(fd, selectors.EVENT_READ, read)
-
-    def _end_stream(self, fd: int) -> None:
-        stream = self._streams.pop(fd)
-        self._selector.unregister(fd)
-        os.close(stream) if isinstance(stream, int) else stream.close()
+    def close_ranks(self) -> None:
+        for rank in self.ranks:
+            rank.close()
 
     def _hear_warm(self) -> None:
         if self._warm is None:
@@ -176,63 +192,42 @@ class Training:
             self.let_go()
             return
         message = FROM_WARM.validate_json(packet)
+        rank = self.ranks[message.rank]
+        self.heard_at = time.monotonic()
         if isinstance(message, Started):
-            self.pid, self.heard_at = message.pid, time.monotonic()
+            rank.pid = message.pid
         else:
-            self.exit = message
+            rank.exit, rank.exited_at = message, time.monotonic()
 
-    def _read_events(self, stream: socket.socket) -> None:
-        for _ in range(BITES):
-            try:
-                chunk = stream.recv(READ_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                chunk = b""
-            if not chunk:
-                self._end_stream(stream.fileno())
-                return
-            self.heard_at = time.monotonic()
-            *lines, self._unread = (self._unread + chunk).split(b"\n")
-            if len(self._unread) > MAX_LINE_BYTES:
-                self._unread = b""
-            self._on_events([event for line in lines if (event := self._understand(line)) is not None])
+    def _hear(self, rank: Rank, events: Events) -> None:
+        self.heard_at = time.monotonic()
+        if rank.told is not None:
+            self._judge(rank)
+        self._on_events([event for event in events if event["kind"] != Kind.STATE or self._all_run(rank)])
 
-    def _read_lines(self, fd: int, lines: Lines) -> None:
-        for _ in range(BITES):
-            try:
-                chunk = os.read(fd, READ_BYTES)
-            except BlockingIOError:
-                return
-            self.heard_at = time.monotonic()
-            self._on_events(lines.take(chunk))
-            if not chunk:
-                self._end_stream(fd)
-                return
+    def _all_run(self, rank: Rank) -> bool:
+        """Whether this one was the last to say so: the attempt runs once all of its ranks do."""
+        rank.runs, ran = True, self._runs
+        self._runs = all(each.runs for each in self.ranks)
+        return self._runs and not ran
 
-    def _understand(self, line: bytes) -> dict[str, Any] | None:
-        """An event, if it is one."""
-        try:
-            said = json.loads(line)
-            kind, data = said["kind"], said["data"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
-        if not isinstance(data, dict) or not isinstance(kind, str):
-            return None
-        if kind == launch.OUTCOME:
-            with suppress(ValidationError):
-                self.told = DoneData.model_validate(data)
-        if kind == launch.TICK and "forked_ms" in data:
-            log.info("training runs as %s: forked in %s ms", self.pid, data["forked_ms"])
-        return _checked(said) if kind in TOLD_BY_TRAINING else None
+    def _judge(self, rank: Rank) -> None:
+        """What its own word, or its exit, comes to for the others."""
+        if self._is_being_ended:
+            return
+        finished = self.told is not None and self.told.ending is Ending.FINISHED
+        if rank.failed and rank not in self._failed and not finished:
+            self._failed.append(rank)
+        if rank.exit is None or self._end_others_at is not None:
+            return
+        if rank in self._failed:
+            self._end_others_at = time.monotonic() + LAST_WORDS_SECONDS
+        elif finished and rank is self.ranks[0]:
+            self._end_others_at = time.monotonic() + LINGER_SECONDS
 
 
-def _checked(said: dict[str, Any]) -> dict[str, Any]:
-    step, epoch, at = said.get("step"), said.get("epoch"), said.get("at")
-    return {
-        "kind": Kind(said["kind"]),
-        "at": at if isinstance(at, str) and len(at) < 40 else now_text(),
-        "step": step if isinstance(step, int) else None,
-        "epoch": epoch if isinstance(epoch, int | float) else None,
-        "data": said["data"],
-    }
+def _same_end(one: Rank, other: Rank) -> bool:
+    """Both said the same; who died without a word is only like himself."""
+    if one.told is None or other.told is None or one.told.error is None or other.told.error is None:
+        return one is other
+    return one.told.error.code == other.told.error.code

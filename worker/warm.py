@@ -94,25 +94,27 @@ class Warm:
         if supervisor not in self._ranks:
             return
         try:
-            message, fds, _, _ = socket.recv_fds(supervisor, 4096, len(FD_NAMES))
+            message, fds, _, _ = socket.recv_fds(supervisor, 4096, len(FD_NAMES) + 1)
         except OSError:
             message, fds = b"", []
         if not message:
             self._bury(supervisor)
             return
+        rank = 0
         try:
             request = TO_WARM.validate_json(message)
-            if isinstance(request, Start) and len(fds) == len(FD_NAMES):
-                self._start(supervisor, request.rank, fds)
+            if isinstance(request, Start) and len(fds) >= len(FD_NAMES):
+                rank = request.rank
+                self._start(supervisor, rank, fds)
             elif not isinstance(request, Start):
-                for rank in self._ranks[supervisor]:
-                    rank.kill(signal.Signals(request.signal))
+                for each in self._ranks[supervisor]:
+                    each.kill(signal.Signals(request.signal))
         except ValidationError as error:
             log.error("a supervisor said what nobody understands: %s", error)
         except OSError as error:
             # No memory, no process, no descriptor left for one more: that is no reason to end the others.
             log.error("training cannot be started: %s", error)
-            _tell(supervisor, Exited(rank=0, code=os.EX_OSERR, peak_rss_mb=0.0, never_started=str(error)))
+            _tell(supervisor, Exited(rank=rank, code=os.EX_OSERR, peak_rss_mb=0.0, never_started=str(error)))
         finally:
             for fd in fds:
                 os.close(fd)
@@ -199,11 +201,11 @@ def _train(fds: list[int], forked_at: float) -> int:
     from worker import run
 
     adopt_orphans()
-    order, events, stop, stdout, stderr = fds
+    order, events, stop, stdout, stderr, *meeting = fds
     for fd, number in ((stdout, 1), (stderr, 2)):
         os.dup2(fd, number)
         os.close(fd)
-    return run.main(order, events, stop, forked_at)
+    return run.main(order, events, stop, forked_at, *meeting)
 
 
 def _describe(path: Path) -> int:

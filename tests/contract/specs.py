@@ -45,20 +45,34 @@ SLUGS = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,9}\Z")
 COMPONENTS = NAMES | st.fixed_dictionaries({"use": NAMES}, optional={"args": ARGS})
 SETS = st.dictionaries(SLUGS.filter(lambda name: name != "use"), COMPONENTS, min_size=1, max_size=3)
 DURATIONS = st.sampled_from(["4h", "90s", "1h30m", "1d", "1.5h", 1, 17.25])
-SHAPES = st.fixed_dictionaries(
-    {},
+SHARED = st.fixed_dictionaries(
+    {"gpus_per_node": st.integers(2, 8)},
     optional={
         "nodes": st.integers(1, 9),
-        "gpus_per_node": st.none() | st.integers(0, 8),
-        "gpu": st.none() | TEXT,
-        "processes_per_node": st.none() | st.integers(1, 8),
-        "pool": SLUGS,
-        "strategy": st.sampled_from(["single", "ddp", "fsdp", {"type": "deepspeed", "config": {"stage": 3}}])
+        "strategy": st.sampled_from(
+            ["ddp", "fsdp", {"type": "deepspeed", "config": {"zero_optimization": {"stage": 3}}}]
+        )
         | st.fixed_dictionaries({"type": st.just("accelerate"), "config": ARGS}),
+    },
+)
+ALONE = st.fixed_dictionaries(
+    {},
+    optional={
+        "gpus_per_node": st.none() | st.integers(0, 1),
+        "processes_per_node": st.none() | st.just(1),
+        "strategy": st.just("single"),
+    },
+)
+REST = st.fixed_dictionaries(
+    {},
+    optional={
+        "gpu": st.none() | TEXT,
+        "pool": SLUGS,
         "time_limit": st.none() | DURATIONS,
         "stall_limit": DURATIONS,
     },
 )
+SHAPES = st.builds(lambda shape, rest: {**shape, **rest}, SHARED | ALONE, REST)
 RETRIES = st.fixed_dictionaries(
     {},
     optional={

@@ -1,88 +1,21 @@
-"""What `fsdp` and `fsdp_config` ask for, by the reference's names. Older words are understood, others refused."""
+"""What `fsdp` and `fsdp_config` ask for, and which modules of a model that makes."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from torch import nn
 
-from contract.arguments import TrainingArguments
+from contract.arguments.fsdp import SHARDED, FsdpConfig
 from contract.errors import did_you_mean
 from worker.trainer.activations import repeated_layers
 
-FULL, SHARDED = "FULL_STATE_DICT", "SHARDED_STATE_DICT"
-_POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
-_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
-_ELSEWHERE = {
-    "xla": "XLA has strategies of its own, and none of them is here",
-    "xla_fsdp_v2": "XLA has strategies of its own, and none of them is here",
-    "xla_fsdp_settings": "XLA has strategies of its own, and none of them is here",
-    "xla_fsdp_grad_ckpt": "XLA has strategies of its own, and none of them is here",
-    "cpu_ram_efficient_loading": "every process makes the model, on the CPU, before it is sharded",
-}
-_OF_FSDP1 = ("forward_prefetch", "backward_prefetch", "use_orig_params", "sync_module_states", "limit_all_gathers")
+__all__ = ["SHARDED", "FsdpSettings"]
 
 
 @dataclass(frozen=True)
-class FsdpSettings:
-    version: int = 2
-    reshard: str = "full_shard"
-    """`full_shard` frees a layer's parameters after its forward, `shard_grad_op` after its backward."""
-    auto_wrap_policy: str = _POLICIES[0]
-    layers: tuple[str, ...] = ()
-    """Classes of modules that are gathered each by itself; without one, what the model says, or what is repeated."""
-    min_num_params: int = 0
-    cpu_offload: bool = False
-    activation_checkpointing: bool = False
-    state_dict_type: str = FULL
-    forward_prefetch: bool = False
-    backward_prefetch: str = "NO_PREFETCH"
-    use_orig_params: bool = True
-    sync_module_states: bool = True
-    limit_all_gathers: bool = True
-
-    @classmethod
-    def of(cls, args: TrainingArguments) -> FsdpSettings:
-        asked = _settings(args.fsdp_config)
-        words = args.fsdp.split() if isinstance(args.fsdp, str) else args.fsdp if isinstance(args.fsdp, list) else []
-        for name, why in _ELSEWHERE.items():
-            if _truth(asked.pop(name, False)):
-                raise ValueError(f"fsdp_config asks for {name}: {why}. Leave it out")
-        version = int(asked.pop("version", 2))
-        if version not in (1, 2):
-            raise ValueError(f"fsdp_config's version is {version}: there are 1 and 2")
-        asked = {**_meant(words), **asked}
-        if version == 2 and (old := [name for name in _OF_FSDP1 if name in asked]):
-            raise ValueError(
-                f"fsdp_config has {', '.join(old)}, which FSDP 1 knows and version 2 does not: leave it out"
-            )
-        found = cls(
-            version=version,
-            reshard=_reshard(asked.pop("reshard_after_forward", True), version),
-            auto_wrap_policy=_one_of("auto_wrap_policy", asked.pop("auto_wrap_policy", _POLICIES[0]), _POLICIES),
-            layers=_names(asked.pop("transformer_layer_cls_to_wrap", ())),
-            min_num_params=int(asked.pop("min_num_params", 0) or 0),
-            state_dict_type=_one_of("state_dict_type", asked.pop("state_dict_type", FULL), (FULL, SHARDED)),
-            backward_prefetch=str(asked.pop("backward_prefetch", None) or "NO_PREFETCH").upper(),
-            **{name: _truth(asked.pop(name)) for name in _TRUTHS if name in asked},
-        )
-        if asked:
-            name = next(iter(asked))
-            hint = did_you_mean(name, _KNOWN) or f"known are {', '.join(_KNOWN)}"
-            raise ValueError(f"fsdp_config has no {name!r}: {hint}")
-        if found.activation_checkpointing and args.activation_checkpointing:
-            raise ValueError(
-                "activation_checkpointing and fsdp_config's activation_checkpointing both recompute layers: give one"
-            )
-        if args.fp16:
-            raise ValueError("fp16's loss scale is not shared among fsdp's processes: use bf16, which needs none")
-        return found
-
+class FsdpSettings(FsdpConfig):
     def units(self, model: nn.Module) -> list[nn.Module]:
         """The modules that are gathered each by itself, inner ones first. The model as a whole takes what is left, and
         what is tied across them: it would be gathered with one, and missing in the other."""
@@ -110,63 +43,6 @@ class FsdpSettings:
             hint = did_you_mean(missing[0], known) or f"it has {', '.join(sorted(known))}"
             raise ValueError(f"transformer_layer_cls_to_wrap names {missing[0]!r}, and the model has none: {hint}")
         return found
-
-
-_TRUTHS = (
-    "cpu_offload", "activation_checkpointing", "forward_prefetch", "use_orig_params", "sync_module_states",
-    "limit_all_gathers",
-)  # fmt: skip
-_KNOWN = (
-    "version", "reshard_after_forward", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params",
-    "state_dict_type", "backward_prefetch", *_TRUTHS,
-)  # fmt: skip
-
-
-def _settings(config: dict[str, Any] | str | None) -> dict[str, Any]:
-    read = json.loads(Path(config).read_text(encoding="utf-8")) if isinstance(config, str) else dict(config or {})
-    return {name.removeprefix("fsdp_"): value for name, value in read.items()}
-
-
-def _meant(words: Iterable[str]) -> dict[str, Any]:
-    """By the words that `fsdp` was given before it was a truth."""
-    found: dict[str, Any] = {}
-    for word in (str(getattr(each, "value", each)) for each in words):
-        if word in _STRATEGIES:
-            found["reshard_after_forward"] = word
-        elif word == "offload":
-            found["cpu_offload"] = True
-        elif word not in ("auto_wrap", "true", "True", ""):
-            known = (*_STRATEGIES, "offload", "auto_wrap")
-            hint = did_you_mean(word, known) or f"known are {', '.join(known)}"
-            raise ValueError(f"fsdp has no {word!r}: {hint}")
-    return found
-
-
-def _reshard(value: Any, version: int) -> str:
-    word = str(value).lower()
-    word = {"true": "full_shard", "false": "shard_grad_op"}.get(word, word)
-    known = _STRATEGIES if version == 1 else _STRATEGIES[:2]
-    if word not in known:
-        raise ValueError(
-            f"fsdp_config's reshard_after_forward is {value!r}, and version {version} has {', '.join(known)}"
-            + (", true and false" if version == 2 else "")
-        )
-    return word
-
-
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
-    word = str(value).upper()
-    if word not in known:
-        raise ValueError(f"fsdp_config's {name} is {value!r}: use one of {', '.join(known)}")
-    return word
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(each.strip() for each in value.split(",")) if isinstance(value, str) else tuple(value or ())
-
-
-def _truth(value: Any) -> bool:
-    return str(value).lower() in ("true", "1", "yes", "y", "on", "t")
 
 
 def _large(model: nn.Module, at_least: int) -> list[nn.Module]:

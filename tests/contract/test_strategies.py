@@ -1,0 +1,152 @@
+"""How many processes a spec asks for, how they share the work, and what of it cannot be."""
+
+import pytest
+
+from contract.spec import JobSpec
+from contract.strategies import processes_per_node, world_size
+from tests.contract.specs import TOY, everything_available, places, problems_of
+
+
+@pytest.mark.parametrize(
+    ("resources", "world", "strategy"),
+    [
+        ({}, 1, "single"),
+        ({"gpus_per_node": 0}, 1, "single"),
+        ({"processes_per_node": 2}, 2, "ddp"),
+        ({"gpus_per_node": 4}, 4, "ddp"),
+        ({"gpus_per_node": 2, "processes_per_node": 1}, 1, "single"),
+        ({"gpus_per_node": 2, "strategy": "fsdp"}, 2, "fsdp"),
+        ({"gpus_per_node": 1, "strategy": "ddp"}, 1, "ddp"),
+    ],
+)
+def test_what_is_not_said_of_several_processes_is_ddp(resources, world, strategy):
+    spec = JobSpec.parse({**TOY, "resources": resources})
+    assert (world_size(resources), spec.resources.strategy.type) == (world, strategy)
+    assert JobSpec.parse(spec.as_json()) == spec
+
+
+def test_nodes_multiply():
+    assert world_size({"nodes": 3, "processes_per_node": 2}) == 6
+    assert processes_per_node({"nodes": 3, "gpus_per_node": 4}) == 4
+
+
+@pytest.mark.parametrize(
+    ("resources", "pointer", "names"),
+    [
+        ({"strategy": "single", "processes_per_node": 2}, "/strategy", "/resources/processes_per_node asks for 2"),
+        ({"strategy": "single", "gpus_per_node": 4}, "/strategy", "/resources/gpus_per_node asks for 4"),
+        ({"gpus_per_node": 2, "processes_per_node": 4}, "/processes_per_node", "/resources/gpus_per_node is 2"),
+        ({"strategy": "ddp"}, "/strategy", "is ddp, which shares the work among processes, and the job is one"),
+        ({"strategy": "fsdp", "gpus_per_node": 1}, "/strategy", "and the job is one"),
+    ],
+)  # fmt: skip
+def test_a_strategy_that_the_shape_does_not_suit_is_told_with_both(resources, pointer, names):
+    (problem,) = problems_of({**TOY, "resources": resources})
+    assert (problem.pointer, problem.code) == (f"/resources{pointer}", "disagreement")
+    assert names in problem.detail
+    assert problem.hint
+
+
+@pytest.mark.parametrize(
+    ("training", "pointer", "code"),
+    [
+        ({"auto_find_batch_size": True}, "/training/auto_find_batch_size", "disagreement"),
+        ({"save_in_background": True}, "/training/save_in_background", "disagreement"),
+        (
+            {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 7},
+            "/training/per_device_train_batch_size",
+            "does_not_divide",
+        ),
+    ],
+)
+def test_what_one_process_does_is_refused_where_there_are_several(training, pointer, code):
+    assert places({**TOY, "training": training}) == []
+    assert places({**TOY, "training": training, "resources": {"processes_per_node": 2}}) == [(pointer, code)]
+
+
+ZERO = {"zero_optimization": {"stage": 2}}
+
+
+@pytest.mark.parametrize(
+    ("config", "training", "pointer", "names"),
+    [
+        ({**ZERO, "train_micro_batch_size_per_gpu": 4}, {}, "/train_micro_batch_size_per_gpu",
+         "is 4, and /training/per_device_train_batch_size is 8"),
+        ({**ZERO, "gradient_accumulation_steps": 1}, {"gradient_accumulation_steps": 3}, "/gradient_accumulation_steps",
+         "is 1, and /training/gradient_accumulation_steps is 3"),
+        ({**ZERO, "train_batch_size": 15}, {}, "/train_batch_size", "and a step has 16 samples"),
+        ({**ZERO, "gradient_clipping": 0.5}, {}, "/gradient_clipping", "/training/max_grad_norm is 1.0"),
+        ({**ZERO, "bf16": {"enabled": False}}, {"bf16": True}, "/bf16/enabled", "/training/bf16 is True"),
+        ({**ZERO, "optimizer": {"type": "Adam", "params": {"lr": 1}}}, {}, "/optimizer/params/lr",
+         "/training/learning_rate is 5e-05"),
+        ({**ZERO, "optimizer": {"type": "Lamb"}}, {}, "/optimizer", "has the optimizer Lamb, and optim is adamw"),
+        ({**ZERO, "scheduler": {"type": "WarmupLR"}}, {}, "/scheduler", "lr_scheduler_type makes the schedule"),
+        ({**ZERO, "fp16": {"enabled": True}}, {}, "/fp16", "wants a loss scale"),
+        ({**ZERO, "communication_data_type": "auto"}, {}, "/communication_data_type", "no argument says it"),
+        ({"zero_optimisation": {"stage": 2}}, {}, "/zero_optimisation", "did you mean 'zero_optimization'?"),
+        ({}, {}, "", "there is none"),
+    ],
+)  # fmt: skip
+def test_a_config_of_deepspeed_that_contradicts_an_argument_is_told_with_both(config, training, pointer, names):
+    strategy = {"type": "deepspeed", "config": config}
+    body = {**TOY, "training": training, "resources": {"processes_per_node": 2, "strategy": strategy}}
+    with everything_available():
+        (problem,) = problems_of(body)
+    assert problem.pointer == f"/resources/strategy/config{pointer}"
+    assert names in problem.detail
+    assert problem.hint
+
+
+def test_what_is_auto_agrees_with_whatever_the_arguments_say():
+    auto = {
+        "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
+        "optimizer": {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")},
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"},
+    }  # fmt: skip
+    strategy = {"type": "deepspeed", "config": auto}
+    training = {"bf16": True, "learning_rate": 1e-3, "gradient_accumulation_steps": 2}
+    with everything_available():
+        assert places({**TOY, "training": training, "resources": {"gpus_per_node": 4, "strategy": strategy}}) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "training", "code", "names"),
+    [
+        ({"min_num_param": 1}, {}, "disagreement", "did you mean 'min_num_params'?"),
+        ({"forward_prefetch": True}, {}, "disagreement", "which FSDP 1 knows and version 2 does not"),
+        ({"version": 1}, {}, "not_available_yet", "FSDP 1"),
+        ({"version": []}, {}, "disagreement", ""),
+        ({}, {"fp16": True}, "disagreement", "use bf16"),
+        (
+            {"activation_checkpointing": True},
+            {"activation_checkpointing": True},
+            "disagreement",
+            "both recompute layers",
+        ),
+    ],
+)
+def test_a_config_of_fsdp_is_read_where_the_job_is_accepted(config, training, code, names):
+    resources = {"processes_per_node": 2, "strategy": {"type": "fsdp", "config": config}}
+    (problem,) = problems_of({**TOY, "training": training, "resources": resources})
+    assert (problem.pointer, problem.code) == ("/resources/strategy/config", code)
+    assert names in problem.detail
+
+
+def test_several_named_optimizers_are_ddp_s():
+    optimizers = [{"id": "a", "params": [".*"], "use": "adam"}]
+    body = {**TOY, "optimizers": optimizers, "resources": {"processes_per_node": 2, "strategy": "fsdp"}}
+    assert places(body) == [("/optimizers", "disagreement")]
+
+
+def test_a_loop_of_one_s_own_is_one_process_yet():
+    loop = {"loop": "my:main", "code": {"bundle": "a" * 64}, "resources": {"processes_per_node": 2}}
+    assert places(loop) == [("/loop", "not_available_yet")]
+
+
+def test_whatever_is_no_number_is_told_by_its_type_alone():
+    with everything_available():
+        assert places({**TOY, "resources": {"nodes": "two", "processes_per_node": True}}) == [
+            ("/resources/nodes", "wrong_type"),
+            ("/resources/processes_per_node", "wrong_type"),
+        ]

@@ -1,0 +1,80 @@
+"""One job in two processes, through the whole server: watched, killed and paused as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.examples.conftest import EXAMPLES, Examples
+from tests.support.system import JSON, LONG_TOY, assert_whole
+
+LONG = {
+    **LONG_TOY,
+    "training": {**LONG_TOY["training"], "max_steps": 60},
+    "resources": {"gpus_per_node": 0, "processes_per_node": 2},
+}
+"""Dropout, accumulation and data workers in each of two processes."""
+
+
+def spec(name: str) -> JSON:
+    found: JSON = json.loads((EXAMPLES / "two-processes" / name).read_text())
+    return found
+
+
+def test_two_processes_make_the_curve_of_one_on_the_same_batches(examples: Examples) -> None:
+    system, two = examples.system, spec("ddp.json")
+    alone = {"training": {**two["training"], "per_device_train_batch_size": 16}, "resources": {}}
+    job, one = system.submit(two), system.submit({**two, **alone})
+    done, expected = examples.ended(job), examples.ended(one)
+
+    assert (done["state"], expected["state"]) == ("succeeded", "succeeded"), done["error"]
+    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    assert done["metrics"]["eval_accuracy"] == expected["metrics"]["eval_accuracy"]
+    events = system.events(job)
+    assert_whole(events)
+    # torch warns on stderr, in each of them; what all know alike is told once.
+    assert {event["rank"] for event in events if event["kind"] == "line"} == {0, 1}
+    assert {event["rank"] for event in events if event["kind"] not in ("line", "system")} == {0}
+    assert [event["step"] for event in events if event["kind"] == "checkpoint"] == [12, 24]
+    moves = [event["data"]["state"] for event in events if event["kind"] == "state"]
+    assert moves == ["queued", "starting", "running", "succeeded"]
+
+
+def test_one_of_two_is_killed_then_both_are_paused_and_it_ends_as_if_nothing_had_been(examples: Examples) -> None:
+    system = examples.system
+    quiet = system.submit(LONG)
+    assert examples.ended(quiet)["state"] == "succeeded"
+    job = system.submit(LONG)
+    system.until_checkpoint(job, 10)
+
+    # The eldest two are the ranks, in their order; the others are what loads their data.
+    os.kill(system.training_pids(job)[1], signal.SIGKILL)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
+    system.until_step(job, 30)
+    assert system.do(job, "pause").status_code == 202
+    paused = system.until_state(job, "paused", "succeeded")
+    system.do(job, "resume")
+    done = examples.ended(job)
+
+    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
+    assert system.losses(job) == system.losses(quiet)
+    assert system.final_weights(job) == system.final_weights(quiet)
+    first = system.get(f"/jobs/{job}/attempts")["data"][0]
+    assert (first["reason"], first["error"]["rank"]) == ("crashed", 1)
+    assert "rank 1 of 2: the training process was killed (SIGKILL)" in first["error"]["message"]
+    assert system.training_pids(job) == []
+    assert_whole(system.events(job))
+
+
+def test_a_model_in_pieces_makes_the_curve_of_a_whole_one(examples: Examples) -> None:
+    system, cut = examples.system, spec("fsdp.json")
+    job, whole = system.submit(cut), system.submit({**cut, "resources": {**cut["resources"], "strategy": "ddp"}})
+    done, expected = examples.ended(job), examples.ended(whole)
+
+    assert (done["state"], expected["state"]) == ("succeeded", "succeeded"), done["error"]
+    assert system.losses(job) == pytest.approx(system.losses(whole), rel=1e-4)
+    assert len(system.final_weights(job)) == len(system.final_weights(whole))
+    assert_whole(system.events(job))

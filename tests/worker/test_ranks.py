@@ -1,0 +1,197 @@
+"""The ranks of one attempt as their supervisor judges them. The test is the warm parent, and they."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.ids import new_claim_id, new_job_id
+from contract.lifecycle import StopMode
+from worker import launch, training
+from worker.launch import FD_NAMES, Exited, Order, Started
+from worker.training import Training
+
+
+class Stage:
+    """`say`, `prints` and `exits` are a rank's; `turn` lets the supervisor's side see it."""
+
+    def __init__(self, folder: Path, world: int) -> None:
+        self.told: list[dict[str, Any]] = []
+        self._selector = selectors.DefaultSelector()
+        self._listening = launch.listen(folder)
+        self.training = Training(self._selector, self.told.extend)
+        self.training.start(folder, [_order(folder, rank, world) for rank in range(world)])
+        self.warm, _ = self._listening.accept()
+        self.fds = [socket.recv_fds(self.warm, 4096, len(FD_NAMES))[1] for _ in range(world)]
+        for rank in range(world):
+            self.warm.send(Started(rank=rank, pid=2**22 + rank).model_dump_json().encode())
+        self.turn()
+
+    def say(self, rank: int, kind: str, **data: Any) -> None:
+        os.write(self.fds[rank][1], json.dumps({"kind": kind, "data": data}).encode() + b"\n")
+        self.turn()
+
+    def prints(self, rank: int, text: str) -> None:
+        os.write(self.fds[rank][3], text.encode() + b"\n")
+        self.turn()
+
+    def fails(self, rank: int, message: str, *, another_s: bool = False) -> None:
+        error = {"code": "error", "message": message, "rank": rank}
+        self.say(rank, launch.OUTCOME, ending="failed", reason="error", error=error, another_s=another_s)
+
+    def finishes(self, rank: int) -> None:
+        self.say(rank, launch.OUTCOME, ending="finished", reason="completed")
+
+    def is_gone(self, rank: int, code: int = 0) -> None:
+        self.warm.send(Exited(rank=rank, code=code, peak_rss_mb=1.0).model_dump_json().encode())
+
+    def exits(self, rank: int, code: int = 0) -> None:
+        self.is_gone(rank, code)
+        self.closes(rank)
+
+    def closes(self, rank: int) -> None:
+        while self.fds[rank]:
+            os.close(self.fds[rank].pop())
+        self.turn()
+
+    def turn(self) -> None:
+        while ready := self._selector.select(0):
+            for key, _ in ready:
+                key.data()
+        self.training.look()
+
+    def asked_to_kill(self) -> bool:
+        self.warm.setblocking(False)
+        try:
+            return json.loads(self.warm.recv(4096))["signal"] == signal.SIGKILL
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        for rank in range(len(self.fds)):
+            while self.fds[rank]:
+                os.close(self.fds[rank].pop())
+        self.training.close()
+        self.warm.close()
+        self._listening.close()
+        self._selector.close()
+
+
+def _order(folder: Path, rank: int, world: int) -> Order:
+    return Order(
+        job=new_job_id(), attempt=1, fence=1, claim=new_claim_id(), rank=rank, world=world, spec={}, gpus=[],
+        checkpoints=[], artifacts=folder, data=folder, models=folder, threads=1,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path, 3)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "LAST_WORDS_SECONDS", -1.0)
+
+
+def test_every_rank_is_heard_under_its_number_and_the_first_tells_what_all_know(stage: Stage) -> None:
+    for rank in range(3):
+        stage.prints(rank, f"hello {rank}")
+        stage.say(rank, "log", loss=float(rank))
+        stage.say(rank, "checkpoint", status="committed")
+
+    assert [(one["rank"], one["kind"]) for one in stage.told] == [
+        (0, "line"), (0, "log"), (0, "checkpoint"), (1, "line"), (2, "line"),
+    ]  # fmt: skip
+
+
+def test_an_attempt_runs_once_the_last_of_its_ranks_does(stage: Stage) -> None:
+    for rank in (2, 0, 0):
+        stage.say(rank, "state", state="running")
+    assert stage.told == []
+
+    stage.say(1, "state", state="running")
+    stage.say(1, "state", state="running")
+
+    assert [one["kind"] for one in stage.told] == ["state"]
+
+
+def test_a_stop_reaches_every_rank(stage: Stage) -> None:
+    stage.training.ask_to_stop(StopMode.CHECKPOINT)
+
+    for fds in stage.fds:
+        with mmap.mmap(fds[2], mmap.PAGESIZE) as page:
+            assert page[0] == launch.STOP_BYTES[StopMode.CHECKPOINT]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_one_that_dies_without_a_word_is_the_reason_and_the_rest_are_ended(stage: Stage) -> None:
+    stage.fails(0, "Connection closed by peer", another_s=True)
+    stage.exits(2, -9)
+    stage.turn()
+
+    assert stage.training.failed is stage.training.ranks[2]
+    assert stage.asked_to_kill()
+    stage.exits(0, -9)
+    stage.exits(1, -9)
+    assert stage.training.failed is stage.training.ranks[2]
+    assert stage.training.is_gone
+
+
+@pytest.mark.usefixtures("at_once")
+def test_one_that_raises_is_the_reason_of_those_that_lost_it(stage: Stage) -> None:
+    stage.fails(2, "Connection closed by peer", another_s=True)
+    stage.fails(1, "ValueError: a bad sample")
+    assert not stage.asked_to_kill()
+
+    stage.exits(1)
+    stage.turn()
+
+    assert stage.training.failed is stage.training.ranks[1]
+    assert stage.asked_to_kill()
+
+
+def test_of_several_that_fail_alike_the_first_rank_speaks(stage: Stage) -> None:
+    for rank in (2, 0, 1):
+        stage.fails(rank, f"no such model, says {rank}")
+
+    assert stage.training.failed is stage.training.ranks[0]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_exit_that_is_heard_before_the_last_words_is_no_death(stage: Stage) -> None:
+    stage.is_gone(1)
+    stage.turn()
+    assert stage.training.failed is None
+
+    stage.finishes(1)
+    stage.closes(1)
+
+    assert stage.training.failed is None
+    assert not stage.asked_to_kill()
+
+
+def test_what_comes_after_the_first_rank_has_finished_fails_nothing(stage: Stage) -> None:
+    stage.finishes(0)
+    stage.exits(1, -6)
+
+    assert stage.training.failed is None
+
+
+def test_what_ranks_make_of_being_ended_is_no_reason(stage: Stage) -> None:
+    stage.training.signal(signal.SIGTERM)
+    stage.fails(0, "Connection closed by peer")
+    stage.exits(1, -15)
+
+    assert stage.training.failed is None

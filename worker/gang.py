@@ -1,0 +1,62 @@
+"""How a rank finds the others: by its environment, as torchrun would have told it, so that torch, Accelerate, DeepSpeed
+and scripts that know a launcher need nothing else.
+
+The supervisor has bound the port already, and the first rank is handed the socket: nobody can take it before it is
+listened on. Everybody, the first rank too, then comes as a client, as they come to an agent of torchrun's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from worker.launch import Order
+
+HERE = "127.0.0.1"
+_store: Any = None
+"""Of the first rank: it lasts as long as its process."""
+
+
+def join(order: Order, meeting: int | None = None) -> None:
+    if order.port is None:
+        return
+    os.environ.update(environment(order))
+    # What a library builds, it builds with tools that lie beside this interpreter.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    if meeting is not None:
+        _keep_the_store(order, meeting)
+
+
+def is_another_s(error: BaseException) -> bool:
+    """Whether this rank failed because another had: the Trainer then notes which one."""
+    return any(" failed before this one" in note for note in getattr(error, "__notes__", ()))
+
+
+def environment(order: Order) -> dict[str, str]:
+    """On one machine: nobody need look for it by its name, which may lead nowhere."""
+    rank, world = str(order.rank), str(order.world)
+    asked = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": world,
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": HERE,
+        "MASTER_PORT": str(order.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+    # DeepSpeed asks its own accelerator before it asks torch.
+    return asked if order.gpus else {**asked, "DS_ACCELERATOR": "cpu"}
+
+
+def _keep_the_store(order: Order, meeting: int) -> None:
+    global _store
+    import torch.distributed as dist
+
+    assert order.port is not None
+    _store = dist.TCPStore(  # type: ignore[attr-defined]
+        HERE, order.port, order.world, is_master=True, wait_for_workers=False, master_listen_fd=meeting
+    )
