@@ -149,7 +149,26 @@ def _segfault(lair: Path) -> None:
     ctypes.string_at(0)
 
 
+FLOOD = 20_000
+"""Events, and lines."""
+
+
+def _flood(lair: Path) -> None:
+    """As fast as it can: events, one of them of ten megabytes, and lines."""
+    import gc
+
+    from worker.emit import Emit
+
+    wire = next(one for one in gc.get_objects() if isinstance(one, Emit)).wire
+    wire.send("log", {"huge": "x" * 10_000_000})
+    for n in range(FLOOD):
+        wire.send("log", {"n": n})
+    for n in range(FLOOD):
+        print(n, "x" * 100)
+
+
 MISCHIEF: dict[str, Callable[[Path], None]] = {
+    "flood": _flood,
     "memory error": _memory_error,
     "cuda error": _cuda_error,
     "rlimit": _out_of_address_space,
