@@ -37,17 +37,23 @@ include-operation-id = "{operation}"
 [operations.checks.positive_data_acceptance]
 expected-statuses = {refusals}
 """
+RULES = {"bulk_jobs"}
+"""Operations whose fields have rules between them that their schema does not say: add a route's name here if so."""
 REFUSALS = ["2xx", "3xx", "401", "403", "404", "409", "412", "416", "429"]
 """How a request that its schema allows may be answered: what it is about may not be there, or not any more."""
 
 
 def config(document: dict[str, Any], *, key: str, examples: int) -> str:
-    """For a spec there are rules that no schema can say, and a cursor is whatever the page before said."""
+    """For a spec there are rules that no schema can say, a cursor is whatever the page before said, and a key may have
+    been used for something else."""
     wise = [
         operation["operationId"]
         for operations in document["paths"].values()
         for operation in operations.values()
-        if _reads_a_spec(operation) or _has_a_cursor(operation) or _reads_a_file(operation)
+        if operation["operationId"] in RULES
+        or _reads_a_spec(operation)
+        or _reads_a_file(operation)
+        or _takes(operation, "cursor", "Idempotency-Key")
     ]
     told = CONFIG.format(key=key, examples=examples, refusals=REFUSALS)
     return told + "".join(OPERATION.format(operation=one, refusals=[*REFUSALS, "413", "422"]) for one in wise)
@@ -58,8 +64,8 @@ def _reads_a_spec(operation: dict[str, Any]) -> bool:
     return "/JobSpec" in str(schema) or "patch" in schema.get("properties", {})
 
 
-def _has_a_cursor(operation: dict[str, Any]) -> bool:
-    return any(one["name"] == "cursor" for one in operation.get("parameters", ()))
+def _takes(operation: dict[str, Any], *names: str) -> bool:
+    return any(one["name"] in names for one in operation.get("parameters", ()))
 
 
 def _reads_a_file(operation: dict[str, Any]) -> bool:
