@@ -12,9 +12,11 @@ NodeId = NewType("NodeId", str)
 ClaimId = NewType("ClaimId", str)
 CheckpointId = NewType("CheckpointId", str)
 KeyId = NewType("KeyId", str)
+FileId = NewType("FileId", str)
 Fence = NewType("Fence", int)
 
 _ID = re.compile(r"[a-z]{2,5}_[0-9a-f]{32}")
+_FILE = re.compile(r"file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet)")
 
 
 def uuid7(now_ms: int | None = None) -> str:
@@ -49,3 +51,8 @@ def new_key_id() -> KeyId:
 def is_id(text: str, prefix: str) -> bool:
     """Whether a string has the shape of one of our ids: cheap to ask before SQL is."""
     return text.startswith(prefix + "_") and _ID.fullmatch(text) is not None
+
+
+def is_file(text: str) -> bool:
+    """Whether it is an uploaded file's: known by what it holds, and not by when it came."""
+    return text.startswith("file_") and _FILE.fullmatch(text) is not None

@@ -36,3 +36,7 @@ def outputs_folder(job: JobId, attempt: int) -> PurePosixPath:
 def bundle_file(sha256: str) -> PurePosixPath:
     """A bundle of users' code, whoever brought it: equal bytes are one file."""
     return PurePosixPath("bundles") / f"{sha256}.zip"
+
+
+UPLOADS = PurePosixPath("files")
+"""Where each uploaded file lies under its id."""

@@ -2,7 +2,7 @@
 
     "model": "toy/mlp"                      -> {"use": "toy/mlp", "args": {}}
     "data": <component or path>             -> {"train": <component>}
-    "data": {"eval": "data://x/dev.jsonl"}  -> a reader chosen by suffix
+    "data": {"eval": "data://x/dev.jsonl"}  -> a reader chosen by suffix, of an uploaded file's id as well
     "strategy": "ddp"                       -> {"type": "ddp"}
     "training": {"report_to": "wandb"}      -> "report_to": ["wandb"]            (both_places.py)
 
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from contract.body import pointer_to
 from contract.both_places import unite
 from contract.errors import Problem
+from contract.ids import is_file
 from contract.strategies import with_strategy
 
 Json = dict[str, Any]
@@ -133,7 +134,7 @@ def _dataset(value: Any, pointer: str, long: Long) -> Any:
         long.problems.append(
             Problem(pointer, "no_reader", f"nothing reads {kind}; there is: {there}", 'name a reader with "use"')
         )
-    elif "://" not in value:
+    elif "://" not in value and not is_file(value):
         under_data = "data://" + value.lstrip("./~")
         long.problems.append(
             Problem(

@@ -36,6 +36,8 @@ class ServiceSettings(Settings):
     """Websockets and event streams that one key may hold open at an API process. 0: any."""
     code: Literal["on", "off"] = "off"
     """Whether users may bring code of their own. It runs with the rights of the nodes. `make up` says on."""
+    upload_max_mb: PositiveFloat = 4096.0
+    """The largest file that POST /files takes, in MiB."""
     env_allowed: EnvAllowed = ""
     """Variables that a job's `env` may set, beside a few that do no harm: names, or beginnings with a star, and commas
     between them."""

@@ -9,7 +9,6 @@ What is wrong with the code is said as an OwnCodeError, with the lines of the us
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import inspect
 import os
@@ -28,6 +27,7 @@ from packaging.requirements import Requirement
 from contract import layout
 from contract.bundles import InvalidBundle, look_into, modules
 from contract.errors import FootplateError, OwnCodeError, did_you_mean
+from worker.kept import Changed, open_kept
 
 FOLDER = "code"
 TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics"})
@@ -101,17 +101,14 @@ def close() -> None:
 def unpack(sha256: str, file: Path, folder: Path) -> Bundle:
     """Every byte is checked before one is unpacked: what lies in the store may have changed."""
     try:
-        with file.open("rb") as archive:
-            if hashlib.file_digest(archive, "sha256").hexdigest() != sha256:
-                raise OwnCodeError(
-                    f"bundle {sha256} has changed in the artifact store (its sha256 differs)",
-                    hint="DELETE the bundle, and POST the zip again",
-                )
+        with open_kept(file, sha256) as archive:
             entries = look_into(archive, os.fstat(archive.fileno()).st_size)
             folder.mkdir(parents=True)
             with zipfile.ZipFile(archive) as packed:
                 for entry in entries:
                     _unpack_one(packed, entry.path, folder / entry.path)
+    except Changed as error:
+        raise OwnCodeError(f"bundle {error}", hint="DELETE the bundle, and POST the zip again") from error
     except FileNotFoundError as error:
         raise OwnCodeError(
             f"bundle {sha256} is not in the artifact store", hint="POST the same zip again, then resume the job"

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from contract.ids import ClaimId, Fence, JobId
+from contract.layout import UPLOADS
 from contract.lifecycle import StopMode
 from contract.messages import CheckpointOffer, Deed
 from worker.artifacts import AttemptFiles
@@ -63,6 +64,11 @@ class Order(BaseModel):
     @property
     def files(self) -> AttemptFiles:
         return AttemptFiles(self.artifacts, self.job, self.attempt)
+
+    @property
+    def uploads(self) -> Path:
+        """Where uploaded files lie."""
+        return self.artifacts / UPLOADS
 
 
 class Started(BaseModel):

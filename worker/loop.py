@@ -77,7 +77,7 @@ class Job:
     @cached_property
     def parts(self) -> Parts:
         """What else the spec names, built: model, train, eval, collator, …; None where it names none."""
-        return build(self._spec, Roots(self._order.data, self._order.models))
+        return build(self._spec, Roots(self._order.data, self._order.models, self._order.uploads))
 
     @property
     def step(self) -> int:
@@ -164,7 +164,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
 
 
 def _run_function(loop: Component, job: Job) -> Any:
-    args = resolved(loop.args, Roots(job._order.data, job._order.models))
+    args = resolved(loop.args, Roots(job._order.data, job._order.models, job._order.uploads))
     return bundles.own("loops", loop.use).load()(job, **args)
 
 

@@ -1,4 +1,4 @@
-"""Names of files: what `data://` and `models://` mean on this node, and how a component's arguments get the files.
+"""Names of files: what `data://`, `models://` and uploaded files' ids mean here, and how arguments get the files.
 
 A spec reaches files by these names and in no other way: nothing outside a root, whatever links lie in it.
 """
@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from contract.errors import DatasetError, did_you_mean
+from contract.files import sha256_of
+from contract.ids import FileId, is_file
+from worker.kept import Changed, open_kept
 
 PATH_ARGUMENTS = frozenset({"path", "paths", "file", "files", "folder"})
 """Arguments that name files. Strings in them must name a root; anywhere else a string without one is just a string."""
@@ -21,13 +24,16 @@ MOST_FILES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """What `data://` and `models://` mean on this node."""
+    """What `data://` and `models://` mean on this node, and where uploaded files lie."""
 
     data: Path
     models: Path
+    uploads: Path | None = None
 
     def resolve(self, name: str) -> str:
-        """The file behind `data://a/b`. Nothing outside its root, whatever links lie in it."""
+        """The file behind `data://a/b`, or an uploaded one. Nothing outside its root, whatever links lie in it."""
+        if is_file(name):
+            return str(self._uploaded(FileId(name)))
         root, rest = self._parts(name)
         path = _inside(root, root / rest, name)
         if not path.exists():
@@ -35,6 +41,22 @@ class Roots:
             hint = did_you_mean(path.name, known) or f"put it below {root}"
             raise DatasetError(f"{name} is not on this node: there is no {path}", hint=hint)
         return str(path)
+
+    def _uploaded(self, name: FileId) -> Path:
+        """Every byte of it was compared: a job that is tried again must not go on with other data."""
+        if self.uploads is None:
+            raise DatasetError(f"{name} is an uploaded file, and there is no artifact store here")
+        path = self.uploads / name
+        hint = "POST the same file to /files again, then resume the job"
+        try:
+            open_kept(path, sha256_of(name)).close()
+        except FileNotFoundError as error:
+            raise DatasetError(f"{name} is not in the artifact store", hint=hint) from error
+        except Changed as error:
+            raise DatasetError(str(error), hint=f"DELETE it; {hint}") from error
+        except OSError as error:
+            raise DatasetError(f"{name} cannot be read from the artifact store: {error.strerror}") from error
+        return path
 
     def matching(self, name: str) -> list[str]:
         """The files behind `data://a/part-*.jsonl`, in the order of their names; a plain name is its one file."""
@@ -76,7 +98,7 @@ def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
 def _value(value: Any, roots: Roots, is_path: bool) -> Any:
     if isinstance(value, str):
         _require_root(value, is_path)
-        return roots.resolve(value) if value.startswith(("data://", "models://")) else value
+        return roots.resolve(value) if _names_a_file(value) else value
     if isinstance(value, list):
         return list(_items(value, roots, is_path))
     if isinstance(value, dict):
@@ -94,6 +116,10 @@ def _items(values: list[Any], roots: Roots, is_path: bool) -> Iterator[Any]:
             yield _value(value, roots, is_path)
 
 
+def _names_a_file(value: str) -> bool:
+    return value.startswith(("data://", "models://")) or is_file(value)
+
+
 def _require_root(value: str, is_path: bool) -> None:
-    if is_path and not value.startswith(("data://", "models://")):
-        raise DatasetError(f"{value!r} names no root", hint="write data://… or models://…")
+    if is_path and not _names_a_file(value):
+        raise DatasetError(f"{value!r} names no root", hint="write data://…, models://… or an uploaded file's id")

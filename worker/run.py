@@ -107,7 +107,7 @@ def train(order: Order, emit: Emit) -> DoneData:
     if spec.loop is not None:
         emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
         return loop.run(spec, order, emit, lambda: checkpoint_to_continue(order, emit))
-    parts = build(spec, Roots(order.data, order.models))
+    parts = build(spec, Roots(order.data, order.models, order.uploads))
     trainer = assemble(spec, parts, args, emit)
     trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
     trainer.on_save_failed = emit.save_failed

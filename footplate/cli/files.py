@@ -30,6 +30,10 @@ def add_verbs(verbs: Verbs) -> None:
     download.add_argument("paths", metavar="PATH", nargs="*", help="only these files; else all of them")
     download.add_argument("--checkpoint", help="fetch this checkpoint instead: an id, latest or best")
     download.add_argument("-o", "--output", help="the folder to write to; else one with the job's id, here")
+    upload = add_verb(verbs, "upload", run_upload, "keep rows for specs to name, and print their ids")
+    upload.add_argument("paths", metavar="PATH", nargs="+", help="JSON lines, CSV or Parquet")
+    files = add_verb(verbs, "files", run_files, "the files that were uploaded; or let one go")
+    files.add_argument("--delete", metavar="FILE", help="let go of this one")
     diff = add_verb(verbs, "diff", run_diff, "where the effective specs of two jobs differ")
     diff.add_argument("a", metavar="A", help="a job")
     diff.add_argument("b", metavar="B", help="another one")
@@ -85,6 +89,32 @@ def run_download(given: Given) -> int:
     say(*map(str, written))
     if not written:
         tell(f"{job.id} has left no files: it is {job.state}")
+    return 0
+
+
+def run_upload(given: Given) -> int:
+    client = client_of(given)
+    for path in given.paths:
+        kept = client.files.upload(path)
+        if given.json:
+            say_json(kept.model_dump(mode="json"))
+        else:
+            say(kept.id)
+    return 0
+
+
+def run_files(given: Given) -> int:
+    client = client_of(given)
+    if given.delete:
+        client.files.delete(given.delete)
+        return 0
+    found = list(client.files.list())
+    if given.json:
+        for one in found:
+            say_json(one.model_dump(mode="json"))
+        return 0
+    rows = ((one.id, one.name, size(one.bytes), age(one.created_at)) for one in found)
+    table(("FILE", "NAME", "SIZE", "AGE"), rows, empty="no file was uploaded yet")
     return 0
 
 

@@ -31,9 +31,11 @@ from footplate.sdk.models import (
     Outcome,
     Output,
     Series,
+    UploadedFile,
     Validation,
 )
 from footplate.sdk.telling import AsyncMetrics
+from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.wire import each, now
 
 
@@ -230,6 +232,32 @@ class Checkpoints:
         """By metric_for_best_model; None where the job looks for none."""
         found = now(self._checkpoints.best())
         return None if found is None else SavedCheckpoint.of(found)
+
+
+class Files:
+    """`file = client.files.upload("rows.jsonl")`, then `"data": file.id`."""
+
+    def __init__(self, files: AsyncFiles) -> None:
+        self._files = files
+
+    def upload(self, path: str | os.PathLike[str], *, name: str | None = None) -> UploadedFile:
+        """JSON lines, CSV or Parquet, by the suffix of its name. What the service has already is not sent again."""
+        return now(self._files.upload(path, name=name))
+
+    def get(self, file: str) -> UploadedFile:
+        return now(self._files.get(file))
+
+    def list(self) -> Iterator[UploadedFile]:
+        """Newest first, page by page as they are asked for."""
+        return each(self._files.list())
+
+    def download(self, file: str, folder: str | os.PathLike[str]) -> Path:
+        """Under its name, whole and compared by its sha256, or not there."""
+        return now(self._files.download(file, folder))
+
+    def delete(self, file: str) -> None:
+        """Not while a job that is not over names it."""
+        now(self._files.delete(file))
 
 
 class Outputs:

@@ -12,12 +12,13 @@ import httpx2
 
 from contract.events import Event
 from footplate.sdk.asking import Ask, ask_json, unreachable
-from footplate.sdk.blocking import Jobs
+from footplate.sdk.blocking import Files, Jobs
 from footplate.sdk.following import follow
 from footplate.sdk.jobs import AsyncJobs
 from footplate.sdk.many import HasId, Places
 from footplate.sdk.models import Component, Health, Node, QueuedJob
 from footplate.sdk.settings import http_arguments
+from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.wire import AsyncWire, BlockingWire, Wire, each, now
 
 Components = dict[str, dict[str, Component]]
@@ -43,6 +44,7 @@ class AsyncClient:
         self._wire = AsyncWire(httpx2.AsyncClient(**arguments, transport=transport), retries + 1)
         self._patience = patience
         self.jobs = AsyncJobs(self._wire, patience)
+        self.files = AsyncFiles(self._wire)
 
     def stream(
         self,
@@ -103,6 +105,7 @@ class Client:
         self._wire = BlockingWire(httpx2.Client(**arguments, transport=transport), retries + 1)
         self._patience = patience
         self.jobs = Jobs(AsyncJobs(self._wire, patience))
+        self.files = Files(AsyncFiles(self._wire))
 
     def stream(
         self,

@@ -59,7 +59,7 @@ class Remote:
 async def fetch(wire: Wire, remote: Remote, folder: Path) -> Path:
     """Below the folder: whole, or not there. One that is there with the same content is not fetched again."""
     target = below(folder, remote.path)
-    if remote.sha256 and target.is_file() and await _sha256(wire, target) == remote.sha256:
+    if remote.sha256 and target.is_file() and await sha256_of(wire, target) == remote.sha256:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     part = remote.part(target)
@@ -81,14 +81,15 @@ async def _compare(wire: Wire, remote: Remote, part: Path) -> None:
             f"{remote.path} has {have} bytes, and {remote.bytes} were announced",
             hint="it was written to meanwhile; download it again",
         )
-    if remote.sha256 and await _sha256(wire, part) != remote.sha256:
+    if remote.sha256 and await sha256_of(wire, part) != remote.sha256:
         raise DownloadFailed(
             f"{remote.path} is not what was written when it was made (its sha256 differs)",
             hint="download it again; where that fails as well, it has changed on the service's disk",
         )
 
 
-async def _sha256(wire: Wire, path: Path) -> str:
+async def sha256_of(wire: Wire, path: Path) -> str:
+    """Of a file here."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(HASHED_BYTES):

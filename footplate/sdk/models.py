@@ -182,6 +182,17 @@ class QueuedJob(Model):
     starts_after: str | None = None
 
 
+class UploadedFile(Model):
+    """Rows that the service keeps; `id` is what a spec's data says."""
+
+    id: str
+    name: str
+    kind: str
+    bytes: int
+    sha256: str
+    created_at: str = ""
+
+
 class Output(Model):
     """One file that a job left behind."""
 

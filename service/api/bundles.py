@@ -19,6 +19,7 @@ from contract.short_forms import long_form
 from contract.spec import JobSpec
 from service.api import shapes
 from service.api.downloads import download
+from service.api.pages import after, following
 from service.api.uploads import body_of, uploaded
 from service.api.views import moment
 from service.callers import Needed, Scope, needs
@@ -26,8 +27,8 @@ from service.deps import Services, StrictRoute, json_response, services_of
 from service.jobs.bundles import CODE_IS_OFF, HOW_TO_TURN_ON, check, drop, keep, not_allowed
 from service.jobs.requires import nowhere
 from service.opening import open_below
-from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType
-from service.store import bundles
+from service.problems import BodyTooLarge, UnsupportedMediaType
+from service.store.bundles import SHELF
 from service.store.rows import BundleRow
 from service.store.times import now_ms
 
@@ -116,19 +117,10 @@ async def list_bundles(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     services = services_of(request)
-    after = _place(cursor) if cursor is not None else None
-    read = partial(bundles.page, project=services.project, limit=limit + 1, after=after)
+    read = partial(SHELF.page, project=services.project, limit=limit + 1, after=after(cursor, _is_sha256))
     rows = await services.db.read(read)
-    following = f"{rows[limit - 1].created_at}-{rows[limit - 1].sha256}" if len(rows) > limit else None
-    return json_response({"data": [_json(row) for row in rows[:limit]], "next_cursor": following})
-
-
-def _place(cursor: str) -> tuple[int, str]:
-    created, _, sha256 = cursor.partition("-")
-    if not (created.isascii() and created.isdigit() and len(created) < 16 and _is_sha256(sha256)):
-        problem = Problem("/query/cursor", "bad_cursor", "is no cursor of this list", "send next_cursor as it came")
-        raise InvalidQuery([problem])
-    return int(created), sha256
+    more = following([(row.created_at, row.sha256) for row in rows], limit)
+    return json_response({"data": [_json(row) for row in rows[:limit]], "next_cursor": more})
 
 
 @router.get("/bundles/{sha256}", operation_id="get_bundle", summary="One bundle", **shapes.answers(shapes.Bundle))
@@ -168,7 +160,7 @@ async def delete_bundle(request: Request, sha256: Sha256) -> Response:
 async def _row(services: Services, sha256: str) -> BundleRow:
     if not _is_sha256(sha256):
         raise NotFound(f"there is no bundle {sha256!r}", hint="GET /bundles lists them by sha256")
-    return await services.db.read(partial(bundles.get, project=services.project, sha256=sha256))
+    return await services.db.read(partial(SHELF.get, project=services.project, key=sha256))
 
 
 def _is_sha256(text: str) -> bool:

@@ -26,10 +26,12 @@ from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from service.api import shapes
 from service.api.bundles import check_own_code
+from service.api.files import check_files
 from service.api.views import etag, job_json
 from service.deps import JobPath, Services, StrictRoute, job_id, read_body, read_model, services_of
 from service.jobs.amend import Amendments, amend
 from service.jobs.delete import delete
+from service.jobs.files import NAMES_ONE
 from service.jobs.submit import IdempotencyUse, Submitted, submit
 from service.store import attempts, jobs
 from service.store.rows import JobRow
@@ -85,18 +87,21 @@ async def create_job(request: Request) -> Response:
     raw = await read_body(request)
     spec = accept(services, raw)
     await check_own_code(services, spec, raw)
+    spec_json = spec.model_dump_json()
+    await check_files(services, spec, spec_json, partial(read_json, raw))
     use = idempotency(request, raw)
     write = partial(
         submit,
         project=spec.project,
         spec=spec,
-        spec_json=spec.model_dump_json(),
+        spec_json=spec_json,
         now=now_ms(),
         job_id=new_job_id(),
         idempotency=use,
         by=services.caller.by,
     )
-    submitted = await services.db.write(write, is_blind=use is None and not spec.tags and not spec.code)
+    is_blind = use is None and not spec.tags and not spec.code and NAMES_ONE not in spec_json
+    submitted = await services.db.write(write, is_blind=is_blind)
     reached(Moment.AFTER_SUBMIT_COMMITS)
     services.poke()
     return _created(submitted, services)

@@ -301,6 +301,23 @@ class BundleList(Shape):
     next_cursor: str | None
 
 
+class File(Shape):
+    id: str
+    """What a spec's data says."""
+    name: str
+    """As it first came."""
+    kind: Literal["jsonl", "csv", "tsv", "parquet"]
+    bytes: int
+    sha256: str
+    created_at: str
+    created_by: str | None
+
+
+class FileList(Shape):
+    data: list[File]
+    next_cursor: str | None
+
+
 class Node(Shape):
     id: str
     name: str

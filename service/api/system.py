@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
+from contract.body import read_json
 from contract.components import GROUPS
 from contract.errors import FootplateError
 from contract.lifecycle import JobState
@@ -15,6 +17,7 @@ from contract.spec import JobSpec, job_schema
 from service import readiness
 from service.api import shapes
 from service.api.bundles import check_own_code
+from service.api.files import check_files
 from service.api.jobs import SPEC_BODY, accept
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
@@ -42,6 +45,7 @@ async def validate(request: Request) -> Response:
     raw = await read_body(request)
     spec = accept(services, raw)
     await check_own_code(services, spec, raw)
+    await check_files(services, spec, spec.model_dump_json(), partial(read_json, raw))
     placement = await services.db.read(lambda conn: _placement(conn, Needs.of(spec)))
     answer = {"valid": True, "spec": spec.as_json(), "steps": _steps(spec), "parameters": None, "placement": placement}
     return json_response(answer)

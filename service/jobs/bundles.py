@@ -11,7 +11,7 @@ from contract.environment import refused_env
 from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
 from contract.spec import JobSpec
 from service.settings import ServiceSettings
-from service.store import bundles
+from service.store import bundles, jobs
 from service.store.rows import BundleRow
 
 
@@ -23,16 +23,16 @@ class BundleInUse(FootplateError):
 
 def keep(conn: Connection, row: BundleRow, put: Callable[[], None]) -> tuple[BundleRow, bool]:
     """The bundle as it is kept, and whether it is new. `put` makes sure of its file, and may be called again."""
-    is_new = bundles.keep(conn, row)
+    is_new = bundles.SHELF.keep(conn, row)
     put()
-    return bundles.get(conn, row.project, row.sha256), is_new
+    return bundles.SHELF.get(conn, row.project, row.sha256), is_new
 
 
 def drop(conn: Connection, project: str, sha256: str, remove: Callable[[], None]) -> None:
     """Not while a job that is not over needs it. `remove` takes its file, once it is no project's any more."""
-    if (job := bundles.used_by(conn, project, sha256)) is not None:
+    if (job := jobs.under_way_with(conn, project, f'"{sha256}"')) is not None:
         raise BundleInUse(f"job {job} needs this bundle and is not over", hint="cancel it, or wait for its end")
-    if bundles.remove(conn, project, sha256):
+    if bundles.SHELF.remove(conn, project, sha256):
         remove()
 
 
@@ -41,7 +41,7 @@ def check(conn: Connection, project: str, spec: JobSpec) -> list[Problem]:
     if spec.code is None:
         return []
     try:
-        row = bundles.get(conn, project, spec.code.bundle)
+        row = bundles.SHELF.get(conn, project, spec.code.bundle)
     except NotFound as error:
         return [Problem("/code/bundle", "unknown_bundle", error.message, error.hint)]
     return missing_in(spec.as_json(), row.paths)
@@ -52,7 +52,7 @@ def hold(conn: Connection, project: str, spec: JobSpec) -> None:
     if spec.code is None:
         return
     try:
-        bundles.get(conn, project, spec.code.bundle, hold=True)
+        bundles.SHELF.get(conn, project, spec.code.bundle, hold=True)
     except NotFound as error:
         raise InvalidSpec([Problem("/code/bundle", "unknown_bundle", error.message, error.hint)]) from error
 

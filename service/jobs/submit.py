@@ -15,7 +15,7 @@ from contract.ids import Fence, JobId
 from contract.lifecycle import Desired, JobState, Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
-from service.jobs import bundles
+from service.jobs import bundles, files
 from service.jobs.needs import Needs
 from service.store import events, jobs
 from service.store import idempotency as keys
@@ -57,6 +57,7 @@ def submit(
         if (replay := _replay(conn, idempotency, job, response)) is not None:
             return replay
     bundles.hold(conn, project, spec)
+    files.hold(conn, project, spec, spec_json)
     jobs.insert_job(conn, job)
     data = {"state": job.state, "reason": job.reason, "message": None}
     events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.asked_by(by, data), now)

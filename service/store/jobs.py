@@ -192,6 +192,17 @@ def prune_deleted(conn: Connection, before: int) -> int:
     return conn.execute(delete(deleted_jobs).where(deleted_jobs.c.deleted_at < before)).rowcount
 
 
+def under_way_with(conn: Connection, project: str, text: str) -> JobId | None:
+    """A job that is not over, and whose effective spec has this in its JSON."""
+    # There are few such jobs, an index finds them, and no column has to follow what specs may name.
+    query = select(jobs.c.id).where(
+        jobs.c.project == project,
+        jobs.c.state.not_in(plain_list(TERMINAL)),
+        jobs.c.spec.contains(text, autoescape=True),
+    )
+    return conn.execute(query.limit(1)).scalar()
+
+
 def active(conn: Connection) -> list[JobRow]:
     """Starting, running and stopping jobs of every project: what control watches over."""
     return [to_row(row) for row in conn.execute(_ACTIVE)]

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from contract.ids import CheckpointId, ClaimId, Fence, JobId, KeyId, NodeId
+from contract.ids import CheckpointId, ClaimId, Fence, FileId, JobId, KeyId, NodeId
 from contract.layout import pinned_folder
 from contract.lifecycle import Desired, JobState, Reason, StopMode
 
@@ -292,6 +292,19 @@ class BundleRow:
     def paths(self) -> list[str]:
         """Of its files, in order."""
         return [path for path, _ in json.loads(self.files)]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    project: str
+    id: FileId
+    sha256: str
+    bytes: int
+    name: str
+    """As it first came."""
+    kind: str
+    created_at: int
+    created_by: str | None
 
 
 @dataclass(frozen=True, slots=True)

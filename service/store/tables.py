@@ -253,6 +253,21 @@ bundles = Table(
 )
 Index("ix_bundles_project", bundles.c.project, bundles.c.created_at, bundles.c.sha256)
 
+# As bundles are: of one project each, and equal bytes of two projects are one file.
+files = Table(
+    "files",
+    metadata,
+    Column("project", String, primary_key=True),
+    Column("id", String, primary_key=True),
+    Column("sha256", String, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("created_by", String),
+)
+Index("ix_files_project", files.c.project, files.c.created_at, files.c.id)
+
 idempotency = Table(
     "idempotency",
     metadata,

@@ -21,7 +21,7 @@ from tests.service.api.test_keys import EVERYTHING, a_key, bearer
 
 PLACES = {
     "job": "job_" + "0" * 32, "node": "node_" + "0" * 32, "key": "key_" + "0" * 32, "sha256": "0" * 64, "path": "x",
-    "checkpoint": "latest",
+    "checkpoint": "latest", "file": f"file_{'0' * 64}.jsonl",
 }  # fmt: skip
 """What stands for the parts of an address."""
 BODIES: dict[tuple[str, str], dict[str, Any]] = {

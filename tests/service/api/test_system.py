@@ -37,7 +37,7 @@ OPERATIONS = {
     "list_jobs", "list_keys", "list_metrics", "list_nodes", "list_outputs", "livez", "openapi", "pause_job",
     "prometheus", "readyz", "resume_job", "stream_events", "validate_job",
     "delete_checkpoint", "download_checkpoint", "download_checkpoint_file", "get_checkpoint", "list_checkpoint_files",
-    "pin_checkpoint",
+    "create_file", "delete_file", "download_file", "get_file", "list_files", "pin_checkpoint",
     "bulk_jobs", "compare_series", "do_job", "get_queue", "get_series", "list_lines", "summarize_metrics",
 }  # fmt: skip
 """Clients are generated from these names. A new route adds its own here; a name that is here never changes."""

@@ -1,0 +1,111 @@
+"""Rows that are uploaded once and named by many specs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from footplate.errors import DownloadFailed, InvalidRequest, NotFound
+from footplate.sdk.asking import Ask, ask, ask_json
+from footplate.sdk.files import Remote, fetch, sha256_of
+from footplate.sdk.models import UploadedFile
+from footplate.sdk.wire import Wire
+
+PIECE = 256 * 1024
+PAGE = 200
+
+
+class AsyncFiles:
+    """`file = await client.files.upload("rows.jsonl")`, then `"data": file.id`."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def upload(self, path: str | os.PathLike[str], *, name: str | None = None) -> UploadedFile:
+        """JSON lines, CSV or Parquet, by the suffix of its name. What the service has already is not sent again."""
+        from contract.files import file_id, kind_of
+
+        source = Path(path)
+        name = source.name if name is None else name
+        if (kind := kind_of(name)) is None:
+            detail = f"nothing reads {name!r}: it should end in .jsonl, .csv, .tsv or .parquet"
+            raise InvalidRequest(422, {"code": "unknown_kind", "detail": detail})
+        mine = await sha256_of(self._wire, source)
+        try:
+            return await self.get(file_id(mine, kind))
+        except NotFound:
+            pass
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(source.stat().st_size)}
+        what = _Upload(
+            method="POST", path="/files", params={"name": name}, headers=headers, is_repeatable=True, source=source
+        )
+        kept = UploadedFile.model_validate(await ask_json(self._wire, what))
+        if kept.sha256 != mine:
+            raise DownloadFailed(f"{source} was written to while it was uploaded", hint="upload it again")
+        return kept
+
+    async def get(self, file: str) -> UploadedFile:
+        return UploadedFile.model_validate(await ask_json(self._wire, Ask("GET", f"/files/{_id(file)}")))
+
+    async def list(self) -> AsyncGenerator[UploadedFile, None]:
+        """Newest first, page by page as they are asked for."""
+        cursor = None
+        while True:
+            page = await ask_json(self._wire, Ask("GET", "/files", params={"cursor": cursor, "limit": PAGE}))
+            for one in page["data"]:
+                yield UploadedFile.model_validate(one)
+            if (cursor := page["next_cursor"]) is None:
+                return
+
+    async def download(self, file: str, folder: str | os.PathLike[str]) -> Path:
+        """Under its name, whole and compared by its sha256, or not there."""
+        found = await self.get(file)
+        remote = Remote(f"/files/{found.id}/content", found.name, found.bytes, found.sha256)
+        return await fetch(self._wire, remote, Path(folder))
+
+    async def delete(self, file: str) -> None:
+        """Not while a job that is not over names it."""
+        await ask(self._wire, Ask("DELETE", f"/files/{_id(file)}"))
+
+
+def _id(file: str) -> str:
+    """What cannot be one is refused here: `..` would ask for something else."""
+    from contract.ids import is_file
+
+    if not is_file(file):
+        detail = f"{file!r} is no file's id: they look like file_<sha256>.jsonl"
+        raise InvalidRequest(422, {"code": "invalid_id", "detail": detail})
+    return file
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Upload(Ask):
+    """Each try reads the file anew."""
+
+    source: Path
+
+    def on(self, wire: Wire, **more: Any) -> httpx2.Request:
+        request = super().on(wire, **more)
+        request.stream = _Pieces(self.source)
+        return request
+
+
+class _Pieces(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """For either client."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece

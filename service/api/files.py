@@ -1,0 +1,169 @@
+"""Uploaded files: rows to learn from, kept by what they hold, and named in specs by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi import Path as PathParameter
+from starlette.responses import Response
+
+from contract import layout
+from contract.errors import InvalidSpec, NotFound, Problem
+from contract.files import file_id, kind_of
+from contract.ids import FileId, is_file
+from contract.short_forms import long_form
+from contract.spec import JobSpec
+from service.api import shapes
+from service.api.downloads import ANSWERS, BINARY, download
+from service.api.form import MEDIA_TYPE, form_file
+from service.api.pages import after, following
+from service.api.uploads import body_of, uploaded
+from service.api.views import moment
+from service.deps import Services, StrictRoute, json_response, services_of
+from service.jobs.files import NAMES_ONE, check, drop, keep
+from service.jobs.kinds import check_content, checked_name
+from service.opening import open_below
+from service.problems import BodyTooLarge
+from service.store.files import SHELF
+from service.store.rows import FileRow
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, tags=["files"])
+audit = logging.getLogger("footplate.audit")
+
+MIB = 1024 * 1024
+PLAIN: dict[str, Any] = {"type": "string", "format": "binary"}
+FORM: dict[str, Any] = {"type": "object", "required": ["file"], "properties": {"file": PLAIN}}
+BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {BINARY: {"schema": PLAIN}, MEDIA_TYPE: {"schema": FORM}}}
+}
+FilePath = Annotated[str, PathParameter(description="A file's id.", examples=[f"file_{'0' * 64}.jsonl"])]
+Name = Annotated[
+    str | None,
+    Query(description="What it is called, where the body is the file itself: rows.jsonl, .csv, .tsv or .parquet."),
+]
+
+
+@router.post(
+    "/files",
+    status_code=201,
+    operation_id="create_file",
+    summary="Upload JSON lines, CSV or Parquet, as it is or as a form",
+    **shapes.answers(shapes.File, 201),
+    openapi_extra=BODY,
+)
+async def create_file(request: Request, name: Name = None) -> Response:
+    """Kept by its content: the same rows again are the same file, under the name that they first came with, and are
+    answered 200."""
+    services = services_of(request)
+    limit = int(services.settings.upload_max_mb * MIB)
+    too_large = partial(_too_large, limit)
+    name, body = await _named(request, name, limit, too_large)
+    kind = kind_of(name)
+    assert kind is not None
+    folder = services.settings.artifacts_path / layout.UPLOADS
+    async with uploaded(body, folder, limit, too_large) as upload:
+        await asyncio.to_thread(check_content, upload.file, kind, upload.bytes)
+        file = file_id(upload.sha256, kind)
+        row = FileRow(
+            services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by
+        )  # fmt: skip
+        put = partial(upload.put, folder / file)
+        kept, is_new = await services.db.write(partial(keep, row=row, put=put))
+        # Another project may have let go of the last one between the two.
+        await asyncio.to_thread(put)
+    if is_new:
+        audit.info("file %s (%s) of project %s kept for %s", file, name, services.project, services.caller.by)
+    return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/files/{file}"})
+
+
+async def _named(request: Request, name: str | None, limit: int, too_large: Any) -> tuple[str, AsyncIterator[bytes]]:
+    """What it is called, and its content as it comes."""
+    body = body_of(request, limit, too_large)
+    given = request.headers.get("content-type", "")
+    if given.partition(";")[0].strip().lower() == MEDIA_TYPE:
+        form = form_file(given, body)
+        told = await form.name()
+        return checked_name(name or told), form.pieces()
+    if name is None:
+        hint = "curl --data-binary @rows.jsonl '…/files?name=rows.jsonl', or curl -F file=@rows.jsonl …/files"
+        raise InvalidSpec([Problem("/query/name", "missing", "the body is a file, and nothing says its name", hint)])
+    return checked_name(name), body
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    hint = "put it below data:// on the nodes, or let the operator raise FOOTPLATE_UPLOAD_MAX_MB"
+    return BodyTooLarge(f"a file may have {limit // MIB:,} MiB", hint=hint)
+
+
+@router.get("/files", operation_id="list_files", summary="Files, newest first", **shapes.answers(shapes.FileList))
+async def list_files(
+    request: Request,
+    cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=120)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Response:
+    services = services_of(request)
+    read = partial(SHELF.page, project=services.project, limit=limit + 1, after=after(cursor, is_file))
+    rows = await services.db.read(read)
+    more = following([(row.created_at, row.id) for row in rows], limit)
+    return json_response({"data": [_json(row) for row in rows[:limit]], "next_cursor": more})
+
+
+@router.get("/files/{file}", operation_id="get_file", summary="One file", **shapes.answers(shapes.File))
+async def get_file(request: Request, file: FilePath) -> Response:
+    return json_response(_json(await _row(services_of(request), file)))
+
+
+@router.head("/files/{file}/content", include_in_schema=False)
+@router.get("/files/{file}/content", operation_id="download_file", summary="What it holds, or a range of it", **ANSWERS)
+async def download_file(request: Request, file: FilePath) -> Response:
+    services = services_of(request)
+    row = await _row(services, file)
+    found = await asyncio.to_thread(open_below, services.settings.artifacts_path, str(layout.UPLOADS / row.id))
+    if found is None:
+        raise NotFound(f"{file} is gone from the artifact store", hint="POST the same file again")
+    return download(request, found, row.name, sha256=row.sha256)
+
+
+@router.delete("/files/{file}", status_code=204, operation_id="delete_file", summary="Let go of a file")
+async def delete_file(request: Request, file: FilePath) -> Response:
+    """409 while a job that is not over names it."""
+    services = services_of(request)
+    row = await _row(services, file)
+    path = services.settings.artifacts_path / layout.UPLOADS / row.id
+    remove = partial(path.unlink, missing_ok=True)
+    await services.db.write(partial(drop, project=services.project, file=row.id, remove=remove))
+    audit.info("file %s (%s) of project %s deleted by %s", row.id, row.name, services.project, services.caller.by)
+    return Response(status_code=204)
+
+
+async def check_files(services: Services, spec: JobSpec, spec_json: str, body: Callable[[], object]) -> None:
+    """InvalidSpec, with pointers into the user's own body, for files that his project does not have."""
+    if NAMES_ONE in spec_json and (problems := await services.db.read(partial(check, project=spec.project, spec=spec))):
+        told = body()
+        assert isinstance(told, dict)
+        long = long_form(told)
+        raise InvalidSpec([Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems])
+
+
+async def _row(services: Services, file: str) -> FileRow:
+    if not is_file(file):
+        raise NotFound(f"there is no file {file[:100]!r}", hint="GET /files lists them by their ids")
+    return await services.db.read(partial(SHELF.get, project=services.project, key=FileId(file)))
+
+
+def _json(row: FileRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "name": row.name,
+        "kind": row.kind,
+        "bytes": row.bytes,
+        "sha256": row.sha256,
+        "created_at": moment(row.created_at),
+        "created_by": row.created_by,
+    }

@@ -1,0 +1,26 @@
+"""Cursors of lists that are ordered by when and what: `<milliseconds>-<key>`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from contract.errors import Problem
+from service.problems import InvalidQuery
+
+Place = tuple[int, str]
+
+
+def after(cursor: str | None, is_key: Callable[[str], bool]) -> Place | None:
+    """Where a page begins. Raises InvalidQuery."""
+    if cursor is None:
+        return None
+    created, _, key = cursor.partition("-")
+    if not (created.isascii() and created.isdigit() and len(created) < 16 and is_key(key)):
+        problem = Problem("/query/cursor", "bad_cursor", "is no cursor of this list", "send next_cursor as it came")
+        raise InvalidQuery([problem])
+    return int(created), key
+
+
+def following(places: Sequence[Place], limit: int) -> str | None:
+    """Behind the last of a page, if there is more: one more than `limit` were asked for."""
+    return "{}-{}".format(*places[limit - 1]) if len(places) > limit else None

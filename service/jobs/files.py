@@ -1,0 +1,55 @@
+"""Keep an uploaded file, let go of one, and hold those that a spec names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
+from contract.files import named_in
+from contract.ids import FileId
+from contract.spec import JobSpec
+from service.store import files, jobs
+from service.store.rows import FileRow
+
+NAMES_ONE = '"file_'
+"""What is in the JSON of every spec that names an uploaded file, and in that of few others."""
+
+
+class FileInUse(FootplateError):
+    code = "file_in_use"
+    status = 409
+    title = "The file is needed"
+
+
+def keep(conn: Connection, row: FileRow, put: Callable[[], None]) -> tuple[FileRow, bool]:
+    """The file as it is kept, and whether it is new. `put` makes sure of it, and may be called again."""
+    is_new = files.SHELF.keep(conn, row)
+    put()
+    return files.SHELF.get(conn, row.project, row.id), is_new
+
+
+def drop(conn: Connection, project: str, file: FileId, remove: Callable[[], None]) -> None:
+    """Not while a job that is not over needs it. `remove` takes the file, once it is no project's any more."""
+    if (job := jobs.under_way_with(conn, project, f'"{file}"')) is not None:
+        raise FileInUse(f"job {job} needs this file and is not over", hint="cancel it, or wait for its end")
+    if files.SHELF.remove(conn, project, file):
+        remove()
+
+
+def check(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -> list[Problem]:
+    """What a spec names and its project does not have."""
+    problems = []
+    for pointer, file in named_in(spec.as_json()):
+        try:
+            files.SHELF.get(conn, project, file, hold=hold)
+        except NotFound as error:
+            problems.append(Problem(pointer, "unknown_file", error.message, error.hint))
+    return problems
+
+
+def hold(conn: Connection, project: str, spec: JobSpec, spec_json: str) -> None:
+    """In the transaction that writes the job: nobody takes its files away meanwhile. Raises InvalidSpec."""
+    if NAMES_ONE in spec_json and (problems := check(conn, project, spec, hold=True)):
+        raise InvalidSpec(problems)

@@ -1,0 +1,83 @@
+"""A look at an upload before it is kept: what is plainly no such file is told now, and not by the job that needs it.
+
+Only its ends are read. That every row is good is for the reader to find out, which names the line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+from collections.abc import Iterator
+from typing import IO
+
+from contract.errors import InvalidSpec, Problem
+from contract.files import KINDS, kind_of
+
+HEAD_BYTES = 1024 * 1024
+MAX_NAME_CHARS = 200
+_PARQUET = b"PAR1"
+
+
+class InvalidFile(InvalidSpec):
+    code = "invalid_file"
+    title = "The file cannot be used"
+
+
+def checked_name(name: str) -> str:
+    """What a file is called, without the folders that it lay in. Raises InvalidFile."""
+    last = name.replace("\\", "/").rpartition("/")[2].strip()
+    if not last or len(last) > MAX_NAME_CHARS or not last.isprintable():
+        text = f"a name has 1 to {MAX_NAME_CHARS} characters that can be printed"
+        raise InvalidFile([Problem("/query/name", "bad_name", text, "…/files?name=rows.jsonl")])
+    if kind_of(last) is None:
+        text = f"nothing reads {last[:80]!r}: by its suffix it is none of {', '.join(KINDS)}"
+        raise InvalidFile([Problem("/query/name", "unknown_kind", text, "call it by what it holds: rows.jsonl")])
+    return last
+
+
+def check_content(file: IO[bytes], kind: str, size: int) -> None:
+    """Raises InvalidFile."""
+    file.seek(0)
+    head = file.read(HEAD_BYTES)
+    problem = next(
+        _parquet(file, head, size) if kind == "parquet" else _text(head, kind, is_all=size <= len(head)), None
+    )
+    if problem is not None:
+        raise InvalidFile([problem])
+
+
+def _parquet(file: IO[bytes], head: bytes, size: int) -> Iterator[Problem]:
+    file.seek(max(0, size - len(_PARQUET)), os.SEEK_SET)
+    if size < 3 * len(_PARQUET) or not head.startswith(_PARQUET) or file.read() != _PARQUET:
+        yield Problem("", "not_parquet", "this is no whole Parquet file: it does not begin and end with PAR1")
+
+
+def _text(head: bytes, kind: str, *, is_all: bool) -> Iterator[Problem]:
+    if not head.strip():
+        yield Problem("", "empty_file", "there is nothing in it")
+    if head.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")):
+        yield Problem("", "packed", "it is packed, and readers take it as it is", "unpack it first")
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head, final=is_all)
+    except UnicodeDecodeError as error:
+        yield Problem("", "not_utf8", f"it is not UTF-8: byte {error.start} is 0x{head[error.start]:02x}")
+        return
+    if "\0" in text:
+        yield Problem("", "not_text", "it holds NUL characters, which no text does")
+    if kind == "jsonl":
+        yield from _first_line(text, is_all=is_all)
+
+
+def _first_line(text: str, *, is_all: bool) -> Iterator[Problem]:
+    line, end, _ = text.lstrip().partition("\n")
+    if not end and not is_all:
+        return  # longer than what was looked at
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        hint = "jq -c '.[]' makes lines of an array" if line.startswith("[") else None
+        yield Problem("", "not_jsonl", f"its first line is no JSON: {str(error)[:120]}", hint)
+        return
+    if not isinstance(row, dict):
+        yield Problem("", "not_jsonl", "its first line is no object, and a row is one", "jq -c '.[]' unpacks an array")

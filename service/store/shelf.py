@@ -1,0 +1,58 @@
+"""What projects keep by its content: equal bytes are one row in each project that has them, and one file for all.
+
+The file in the artifact store is written before its first row, and goes after the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from contract.errors import NotFound
+from service.store.mapping import columns_of, values_of
+
+Row = TypeVar("Row")
+
+
+class Shelf(Generic[Row]):
+    """The statements about one kind of such things, known within their project by one column."""
+
+    def __init__(self, table: Table, row_class: type[Row], key: str, what: str, hint: str) -> None:
+        self._table, self._what, self._hint = table, what, hint
+        self._row: Callable[..., Row] = row_class
+        self._key: Column[Any] = table.c[key]
+        self._rows = select(*columns_of(table, row_class))
+        self._newest = (table.c.created_at.desc(), self._key.desc())
+        self._keep: dict[str, Any] = {
+            "sqlite": sqlite.insert(table).on_conflict_do_nothing().returning(self._key),
+            "postgresql": postgresql.insert(table).on_conflict_do_nothing().returning(self._key),
+        }
+
+    def keep(self, conn: Connection, row: Row) -> bool:
+        """Whether it is new here."""
+        # By what comes back: PostgreSQL's driver counts no rows of such an insert.
+        return conn.execute(self._keep[conn.dialect.name], values_of(row)).one_or_none() is not None
+
+    def get(self, conn: Connection, project: str, key: str, *, hold: bool = False) -> Row:
+        """Raises NotFound. With `hold`, nobody deletes it before this transaction has ended."""
+        query = self._rows.where(self._table.c.project == project, self._key == key)
+        found = conn.execute(query.with_for_update(read=True) if hold else query).one_or_none()
+        if found is None:
+            raise NotFound(f"there is no {self._what} {key}", hint=self._hint)
+        return self._row(*found)
+
+    def page(self, conn: Connection, project: str, limit: int, after: tuple[int, str] | None = None) -> list[Row]:
+        """Newest first; `after` is the last one of the page before."""
+        query = self._rows.where(self._table.c.project == project)
+        if after is not None:
+            query = query.where(tuple_(self._table.c.created_at, self._key) < tuple_(*after))
+        return [self._row(*row) for row in conn.execute(query.order_by(*self._newest).limit(limit))]
+
+    def remove(self, conn: Connection, project: str, key: str) -> bool:
+        """Whether its file has become nobody's. Raises NotFound."""
+        if conn.execute(delete(self._table).where(self._table.c.project == project, self._key == key)).rowcount == 0:
+            self.get(conn, project, key)
+        return conn.execute(select(func.count()).where(self._key == key)).scalar_one() == 0

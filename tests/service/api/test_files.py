@@ -1,0 +1,196 @@
+"""Rows come in as files: kept by what they hold, named in specs by their ids, refused where they are no such rows."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.lifecycle import JobState
+from footplate import AsyncClient
+from footplate.errors import InvalidRequest
+from service.api.shapes import File
+from tests.service.api.conftest import SPEC, Api, Serve
+from tests.service.api.test_border import is_problem
+
+ROWS = b'{"x": 1, "y": 2}\n{"x": 3, "y": 4}\n'
+ID = f"file_{sha256(ROWS).hexdigest()}.jsonl"
+
+
+async def post(api: Api, body: Any = ROWS, name: str = "rows.jsonl", **headers: str) -> Any:
+    return await api.client.post("/files", content=body, params={"name": name}, headers=headers)
+
+
+def kept(tmp_path: Path) -> list[str]:
+    folder = tmp_path / "artifacts" / "files"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+async def test_rows_are_kept_by_what_they_hold_and_come_back_byte_for_byte(both: Api, tmp_path: Path) -> None:
+    first, again, form = (
+        await post(both),
+        await post(both, name="others.ndjson"),
+        await both.client.post("/files", files={"file": ("C:\\my\\rows ä.jsonl", ROWS, "text/plain")}),
+    )
+
+    assert (first.status_code, again.status_code, form.status_code) == (201, 200, 200)
+    assert first.json() == again.json() == form.json()
+    told = File.model_validate(first.json())
+    assert (told.id, told.name, told.bytes) == (ID, "rows.jsonl", len(ROWS))
+    assert first.headers["location"] == f"/files/{ID}"
+    assert (await both.client.get(f"/files/{ID}")).json() == first.json()
+    part = await both.client.get(f"/files/{ID}/content", headers={"Range": "bytes=1-3"})
+    assert (part.status_code, part.content, part.headers["etag"]) == (206, ROWS[1:4], f'"{told.sha256}"')
+    assert part.headers["content-disposition"] == 'attachment; filename="rows.jsonl"'
+    assert kept(tmp_path) == [ID]
+
+
+async def test_they_are_listed_newest_first_page_by_page(api: Api) -> None:
+    made = [(await post(api, b"a,b\n%d,2\n" % number, "rows.csv")).json()["id"] for number in range(3)]
+
+    seen, cursor = [], None
+    while True:
+        page = (await api.client.get("/files", params={"limit": 2, **({"cursor": cursor} if cursor else {})})).json()
+        seen += [one["id"] for one in page["data"]]
+        if (cursor := page["next_cursor"]) is None:
+            break
+
+    assert sorted(seen) == sorted(made)
+    assert is_problem(await api.client.get("/files?cursor=nonsense"), 422, "invalid_query")
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "code"),
+    [
+        ("rows.jsonl", b"", "empty_file"),
+        ("rows.jsonl", b" \n\n", "empty_file"),
+        ("rows.jsonl", b'[{"x": 1}]', "not_jsonl"),
+        ("rows.jsonl", b"x,y\n1,2\n", "not_jsonl"),
+        ("rows.csv", b"x\xff\n", "not_utf8"),
+        ("rows.csv", b"x\0\n", "not_text"),
+        ("rows.csv", b"\x1f\x8b\x08 packed", "packed"),
+        ("rows.parquet", b"PAR1 cut off", "not_parquet"),
+        ("rows.txt", ROWS, "unknown_kind"),
+        ("rows", ROWS, "unknown_kind"),
+        ("a\nb.csv", ROWS, "bad_name"),
+        ("..", ROWS, "unknown_kind"),
+    ],
+)
+async def test_what_is_plainly_no_such_file_is_refused_and_leaves_nothing(
+    api: Api, tmp_path: Path, name: str, body: bytes, code: str
+) -> None:
+    refused = await post(api, body, name)
+
+    assert is_problem(refused, 422, "invalid_file")
+    assert [one["code"] for one in refused.json()["errors"]] == [code]
+    assert kept(tmp_path) == []
+
+
+async def test_a_parquet_file_is_known_by_both_of_its_ends(api: Api) -> None:
+    answer = await post(api, b"PAR1" + bytes(3_000_000) + b"PAR1", "../up/rows.parquet")
+
+    assert (answer.status_code, answer.json()["kind"], answer.json()["name"]) == (201, "parquet", "rows.parquet")
+
+
+async def test_a_form_that_cannot_be_read_is_refused_and_leaves_nothing(api: Api, tmp_path: Path) -> None:
+    two = [("file", ("a.csv", b"a\n1\n")), ("file", ("b.csv", b"b\n1\n"))]
+    header = {"Content-Type": "multipart/form-data; boundary=x"}
+    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\na\n1\n'
+
+    for answer in (
+        await api.client.post("/files", files=two),
+        await api.client.post("/files", files={"file": (None, b"a\n1\n")}),
+        await api.client.post("/files", content=head, headers=header),
+        await api.client.post("/files", content=b"no form", headers=header),
+        await api.client.post("/files", content=b"", headers=header),
+        await api.client.post("/files", content=head, headers={"Content-Type": "multipart/form-data"}),
+    ):
+        assert is_problem(answer, 422, "invalid_form")
+    assert is_problem(await api.client.post("/files", content=ROWS), 422, "invalid_spec")
+    assert kept(tmp_path) == []
+
+
+async def test_one_that_is_too_large_is_refused_before_it_has_come(
+    serve: Serve, sqlite_url: str, tmp_path: Path
+) -> None:
+    api = await serve(sqlite_url, upload_max_mb=1)
+    sent = 0
+
+    async def body() -> Any:
+        nonlocal sent
+        while sent < 64 << 20:
+            sent += 1 << 20
+            yield bytes(1 << 20)
+
+    try:
+        answer = await post(api, body())
+    except Exception:
+        assert sent < 64 << 20
+    else:
+        assert is_problem(answer, 413, "body_too_large")
+        assert "FOOTPLATE_UPLOAD_MAX_MB" in answer.json()["hint"]
+    assert kept(tmp_path) == []
+
+
+async def test_a_spec_names_one_by_its_id_wherever_a_path_may_stand(both: Api) -> None:
+    await post(both)
+    short = {**SPEC, "data": {"train": ID, "eval": {"use": "files/jsonl", "args": {"paths": [ID]}}}}
+
+    made = await both.client.post("/jobs", json=short)
+
+    assert made.status_code == 201, made.text
+    spec = (await both.client.get(f"/jobs/{made.json()['id']}/spec")).json()
+    assert spec["data"]["train"] == {"use": "files/jsonl", "args": {"paths": [ID]}}
+    other = f"file_{'0' * 64}.csv"
+    for body, pointer in (
+        ({**SPEC, "data": other}, "/data"),
+        ({**SPEC, "data": {"train": {"use": "files/csv", "args": {"paths": [ID, other]}}}}, "/data/train/args/paths/1"),
+    ):
+        for address in ("/jobs", "/jobs/validate"):
+            refused = await both.client.post(address, json=body)
+            assert [(one["pointer"], one["code"]) for one in refused.json()["errors"]] == [(pointer, "unknown_file")]
+
+
+async def test_one_goes_once_no_job_that_is_not_over_names_it(both: Api, tmp_path: Path) -> None:
+    await post(both)
+    job = await both.submit(data=ID)
+
+    refused = await both.client.delete(f"/files/{ID}")
+    await both.end(job, JobState.FAILED)
+    gone = await both.client.delete(f"/files/{ID}")
+
+    assert is_problem(refused, 409, "file_in_use")
+    assert job in refused.json()["detail"]
+    assert gone.status_code == 204
+    assert is_problem(await both.client.get(f"/files/{ID}/content"), 404, "not_found")
+    assert kept(tmp_path) == []
+    assert [one.status_code for one in await asyncio.gather(*(post(both) for _ in range(4)))].count(201) == 1
+
+
+async def test_another_project_s_file_is_as_missing_as_one_that_never_was(serve: Serve, sqlite_url: str) -> None:
+    key = "a-key-of-22-characters-or-more"
+    api = await serve(sqlite_url, api_key=key)
+    await api.client.post("/files", content=ROWS, params={"name": "rows.jsonl", "project": "vision"})
+
+    assert is_problem(await api.client.get(f"/files/{ID}"), 404, "not_found")
+    assert (await api.client.get(f"/files/{ID}?project=vision")).status_code == 200
+    refused = await api.client.post("/jobs", json={**SPEC, "data": ID})
+    assert refused.json()["errors"][0]["code"] == "unknown_file"
+
+
+async def test_the_client_sends_what_is_not_there_and_brings_it_back(api: Api, tmp_path: Path) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_bytes(ROWS * 50_000)
+    async with AsyncClient(api.url) as client:
+        kept = await client.files.upload(source)
+        again = await client.files.upload(source, name="others.jsonl")
+
+        assert kept == again
+        assert [one.id async for one in client.files.list()] == [kept.id]
+        assert (await client.files.download(kept.id, tmp_path / "out")).read_bytes() == source.read_bytes()
+        await client.files.delete(kept.id)
+        with pytest.raises(InvalidRequest, match="jsonl"):
+            await client.files.upload(tmp_path / "rows.txt")
