@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from contract.events import DoneData, Ending, Kind
 from contract.lifecycle import StopMode
@@ -203,7 +204,13 @@ class Training:
         self.heard_at = time.monotonic()
         if rank.told is not None:
             self._judge(rank)
-        self._on_events([event for event in events if event["kind"] != Kind.STATE or self._all_run(rank)])
+        self._on_events([told for event in events if (told := self._of_all(rank, event)) is not None])
+
+    def _of_all(self, rank: Rank, event: dict[str, Any]) -> dict[str, Any] | None:
+        """That it runs is told once, for all: whoever comes last."""
+        if event["kind"] != Kind.STATE:
+            return event
+        return {**event, "rank": 0} if self._all_run(rank) else None
 
     def _all_run(self, rank: Rank) -> bool:
         """Whether this one was the last to say so: the attempt runs once all of its ranks do."""
