@@ -169,7 +169,7 @@ async def test_one_that_is_deleted_is_told_and_the_others_go_on(api: Api) -> Non
     ("query", "code", "says"),
     [
         ("jobs=nonsense", 4404, "no job 'nonsense'"),
-        (f"jobs={new_job_id()}", 4404, "there is no job"),
+        ("jobs=job_01890a5d5a7f7cc0b4d1e5c5f0a1b2c3", 4404, "there is no job"),
         ("jobs={job}:99", 4400, "beyond the last event"),
         ("jobs={job}:x", 4400, "no whole number"),
         ("jobs={job},{job}", 4400, "twice"),
