@@ -43,19 +43,27 @@ def _resume_from(document: Json, name: str, value: Any, origins: dict[str, str])
     if value is False:
         return None
     job, _, checkpoint = value.partition("/") if isinstance(value, str) else ("", "", "")
-    if not is_id(job, "job"):
+    if isinstance(value, str) and value.startswith(("data://", "models://")):
+        wanted = {"path": value}
+    elif is_id(job, "job"):
+        wanted = {"job": job, "checkpoint": checkpoint or "latest"}
+    else:
         return Problem(
             f"/training/{name}", "not_a_job",
-            "names no job: a new job has no checkpoint yet, and its further attempts continue from theirs anyway",
-            'leave it out, or write /resume_from {"job": "job_…", "checkpoint": "latest"}',
+            "names neither a job nor a folder under models:// or data://: a new job has no checkpoint yet, and its "
+            "further attempts continue from theirs anyway",
+            'leave it out, or write "models://run/checkpoint-500", or /resume_from {"job": "job_…"}',
         )  # fmt: skip
-    wanted = {"job": job, "checkpoint": checkpoint or "latest"}
     there = document.get("resume_from")
     if there is None:
         document["resume_from"], origins["/resume_from"] = wanted, f"/training/{name}"
-    elif isinstance(there, dict) and (there.get("job"), there.get("checkpoint", "latest")) != tuple(wanted.values()):
+    elif isinstance(there, dict) and _from(there) != _from(wanted):
         return _disagree(name, f"/resume_from is {_short(there)}", value)
     return None
+
+
+def _from(place: Json) -> tuple[Any, ...]:
+    return place.get("job"), place.get("checkpoint", "latest"), place.get("path")
 
 
 def _strategy(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:

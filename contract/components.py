@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from contract.errors import Problem, UnknownComponent
 from contract.json_schema import violations
 from contract.parts import Component
-from contract.short_forms import components, long_form
+from contract.short_forms import components, located
 from contract.spec import JobSpec
 
 GROUPS: dict[str, str] = {
@@ -105,8 +105,7 @@ def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Prob
         if ":" not in component["use"] and group in GROUPS:
             problems += check_component(component, group, catalogue, pointer)
     if problems and isinstance(body, dict):
-        long = long_form(body)
-        return [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems]
+        return located(problems, body)
     return problems
 
 

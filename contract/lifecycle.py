@@ -129,23 +129,28 @@ class Action(StrEnum):
     RESUME = "resume"
     DO = "do"
     """Save, evaluate, or change an argument, after the step at hand."""
+    FORK = "fork"
     DELETE = "delete"
 
 
 def actions(state: JobState, desired: Desired) -> list[Action]:
-    """The verbs that would change something in this state, in the order a menu would list them."""
+    """The verbs that would change something in this state, in the order a menu would list them.
+
+    A fork needs a checkpoint, and where there is one it is served in every state.
+    """
     if state is S.SUCCEEDED:
-        return [Action.DELETE]
+        return [Action.FORK, Action.DELETE]
     if state in (S.FAILED, S.CANCELLED):
-        return [Action.RESUME, Action.DELETE]
+        return [Action.RESUME, Action.FORK, Action.DELETE]
     if state is S.PAUSED:
-        return [Action.RESUME, Action.CANCEL]
+        return [Action.RESUME, Action.FORK, Action.CANCEL]
     if desired is Desired.CANCEL:
         return []
     if desired is Desired.PAUSE:
         return [Action.CANCEL]
-    do = [Action.DO] if state is S.RUNNING else []
-    return [*do, Action.PAUSE, Action.CANCEL]
+    if state is S.RUNNING:
+        return [Action.DO, Action.PAUSE, Action.FORK, Action.CANCEL]
+    return [Action.PAUSE, Action.CANCEL]
 
 
 def may_move(old: JobState, new: JobState) -> bool:

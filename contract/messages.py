@@ -116,6 +116,8 @@ class CheckpointOffer(BaseModel):
     manifest_sha256: str
     was_corrupt: bool = False
     """An attempt before this one found that it does not verify; its disk may have come back."""
+    of: JobId | None = None
+    """The other job whose it is, where this one has none of its own yet. None: its own."""
 
 
 class Deed(BaseModel):
@@ -189,6 +191,8 @@ class AttemptReply(Message):
     stored_step: int | None = Field(default=None, ge=0, lt=2**63)
     """The newest checkpoint of this attempt that SQL has: older ones may go. The watermark does not say so: what
     a superseded attempt says is acknowledged, too."""
+    held_steps: list[Annotated[int, Field(ge=0, lt=2**63)]] | None = None
+    """Checkpoints of this attempt that must stay, whatever its limits say: others start from them. None: not told."""
     closed: bool = False
     """The service has everything of this attempt: the journal may go."""
 

@@ -35,7 +35,6 @@ def _is_untried(value: Any) -> bool:
 ONE = "leave it out: processes_per_node and gpus_per_node are for one node"
 
 NOT_YET = (
-    Rule("/resume_from", _given, "no job starts from another's checkpoint yet", "resume continues the job itself"),
     Rule("/resources/nodes", _more_than_one, "a job runs on one node yet", ONE),
     Rule("/resources/strategy/type", _is_untried, "this strategy cannot run in a job yet", 'say "ddp", or "fsdp"'),
 )  # fmt: skip

@@ -127,14 +127,27 @@ class Bundle(Group):
     """Packages it needs, for example "einops>=0.8"; checked against what nodes announce."""
 
 
-class ResumeFrom(Group):
-    """Where to start instead of from nothing."""
+CheckpointName = Annotated[
+    str, pattern(r"^(latest|best|ckpt_[0-9a-f]{32})$", "must be 'latest', 'best' or a checkpoint's id", 37)
+]
+Mode = Literal["full", "weights"]
 
-    job: Annotated[str, pattern(r"^job_[0-9a-f]{32}$", "must be a job's id: 'job_' and 32 hex digits", 36)]
-    """The job that made the checkpoint."""
-    checkpoint: Annotated[
-        str, pattern(r"^(latest|best|ckpt_[0-9a-f]{32})$", "must be 'latest', 'best' or a checkpoint's id", 37)
-    ] = "latest"
-    """"latest", "best" or a checkpoint's id."""
-    mode: Literal["full", "weights"] = "full"
-    """Continue with optimizer, schedule and position, or take the weights alone."""
+
+class ResumeFrom(Group):
+    """Where to start instead of from nothing: a checkpoint of another job, or a folder that a Trainer wrote."""
+
+    job: Annotated[str, pattern(r"^job_[0-9a-f]{32}$", "must be a job's id: 'job_' and 32 hex digits", 36)] | None = (
+        None
+    )
+    """The job that made the checkpoint; of the same project."""
+    checkpoint: CheckpointName = "latest"
+    """"latest", "best" or a checkpoint's id. The effective spec has the id of what it was when the job was accepted."""
+    path: (
+        Annotated[
+            str, pattern(r"^(data|models)://[^\x00-\x1f\x7f]+$", "must be a folder under data:// or models://", 4096)
+        ]
+        | None
+    ) = None
+    """Instead of a job: a folder that transformers' Trainer or ours wrote, such as "models://run/checkpoint-500"."""
+    mode: Mode = "full"
+    """Continue with optimizer, schedule and position, or take the weights alone; without training data always these."""

@@ -36,6 +36,8 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
     if training and training.eval_strategy != "no" and not _has(document.get("data"), "eval"):
         detail = f"eval_strategy is {training.eval_strategy}, and there is nothing to evaluate on"
         yield Problem("/training/eval_strategy", "disagreement", detail, "add data.eval, or leave eval_strategy out")
+    if isinstance(resume_from := document.get("resume_from"), dict):
+        yield from _of_a_start(resume_from, has_loop=bool(document.get("loop")))
     yield from _ids_once(document.get("optimizers"))
     yield from broken_learning_rules(document, training)
     yield from broken_strategy_rules(document, training)
@@ -64,8 +66,28 @@ def _of_a_loop(document: Json, *, has_code: bool) -> Iterator[Problem]:
 _BESIDE_A_LOOP = ("trainer", "report_to")
 _BESIDE_A_SCRIPT = (
     "model", "processor", "data", "collator", "loss", "metrics", "compute_metrics", "training", "optimizers",
-    "callbacks",
+    "callbacks", "resume_from",
 )  # fmt: skip
+
+
+def _of_a_start(given: Json, *, has_loop: bool) -> Iterator[Problem]:
+    """One place to start from, and nothing said of it that would mean nothing."""
+    job, path = given.get("job"), given.get("path")
+    if job is None and path is None:
+        yield Problem("/resume_from", "missing", "names nothing to start from", 'say {"job": "job_…"} or a path')
+    if job is not None and path is not None:
+        detail = "names a job and a folder, and a job starts from one place"
+        yield Problem("/resume_from/path", "disagreement", detail, "keep one of the two")
+    elif path is not None and given.get("checkpoint", "latest") != "latest":
+        detail = "is about a job's checkpoints, and the path names a folder"
+        yield Problem("/resume_from/checkpoint", "disagreement", detail, "let the path name the checkpoint's folder")
+    if has_loop and path is not None:
+        detail = "there is a loop, and it gets a job's checkpoints only"
+        yield Problem("/resume_from/path", "disagreement", detail, "give the folder to the loop, among its args")
+    if has_loop and given.get("mode") == "weights":
+        detail = "there is a loop, and what it takes from job.latest() is its own affair"
+        yield Problem("/resume_from/mode", "disagreement", detail, "leave the mode out, and load the weights there")
+    yield from _paths(path, ("resume_from", "path"))
 
 
 def _needs_bundle(named: Named) -> Problem:

@@ -12,7 +12,7 @@ Problems are found in the long form, but told about what the user wrote: `Long.l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -66,6 +66,12 @@ class Long:
                 break
             found += "/" + part
         return found
+
+
+def located(problems: Iterable[Problem], body: Json) -> list[Problem]:
+    """Problems of the long form, each told about what the user wrote."""
+    long = long_form(body)
+    return [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems]
 
 
 def long_form(body: Json) -> Long:

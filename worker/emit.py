@@ -21,7 +21,7 @@ from contract.lifecycle import StopMode
 from contract.messages import CheckpointOffer
 from contract.moments import Moment, reached
 from worker.artifacts import AttemptFiles
-from worker.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK
+from worker.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK, steps_held
 from worker.trainer.callbacks import TrainerCallback
 from worker.trainer.state import TrainerControl, TrainerState
 from worker.trainer.strategies.peers import Alone
@@ -262,12 +262,14 @@ class Emit(TrainerCallback):
     def relied_on(self) -> set[Path]:
         """The newest checkpoint that SQL knows, or the first that it will know.
 
-        The next attempt continues from there if this node dies now, before anybody hears of the newer ones.
+        The next attempt continues from there if this node dies now, before anybody hears of the newer ones. And those
+        that other jobs start from.
         """
         there = [path for path in self._committed if path.exists()]
         stored = int.from_bytes(self._stop[STORED_AT], "little")
         known = [path for path in there if self._committed[path] <= stored]
-        return set(known[-1:] or there[:1])
+        steps = steps_held(self._stop)
+        return set(known[-1:] or there[:1]) | {path for path in there if self._committed[path] in steps}
 
     def save_failed(self, failed: Any) -> None:
         """A disk was full: the older checkpoint stands, training goes on for a while."""

@@ -7,6 +7,7 @@ leaves nothing behind and may be of any size.
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,8 @@ STORED_AT = slice(8, 16)
 """Where it writes, in the same page, the step of the newest checkpoint that the service has stored."""
 NEWS_AT = slice(1024, 1032)
 """And how many bytes of deeds lie behind the page, a line of JSON for each."""
+HELD_FROM, MOST_HELD = 16, 64
+"""Behind it: how many of the attempt's checkpoints have to stay, and the step of each."""
 TICK = "tick"
 """A line that only says: still here."""
 OUTCOME = "outcome"
@@ -106,6 +109,20 @@ FROM_WARM: TypeAdapter[Started | Exited] = TypeAdapter(Annotated[Started | Exite
 FD_NAMES = ("order", "events", "stop", "stdout", "stderr")
 """The descriptors of a start, in this order: the Order to read, the socket to emit on, the stop byte, two pipes. One
 more, of the first of several ranks: the socket that listens where they meet."""
+
+
+def hold_steps(page: mmap.mmap, steps: Sequence[int]) -> None:
+    """The newest, if they are more than the page was made for. The count goes last: no step is read that is none."""
+    kept = sorted(steps)[-MOST_HELD:]
+    for place, step in enumerate(kept, start=1):
+        page[HELD_FROM + 8 * place : HELD_FROM + 8 * place + 8] = step.to_bytes(8, "little")
+    page[HELD_FROM : HELD_FROM + 8] = len(kept).to_bytes(8, "little")
+
+
+def steps_held(page: mmap.mmap) -> set[int]:
+    count = min(MOST_HELD, int.from_bytes(page[HELD_FROM : HELD_FROM + 8], "little"))
+    places = (HELD_FROM + 8 * place for place in range(1, count + 1))
+    return {int.from_bytes(page[at : at + 8], "little") for at in places}
 
 
 @contextmanager

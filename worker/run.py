@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from contract.errors import CheckpointCorrupt, NoValidCheckpoint, OwnCodeError
+from contract.errors import OwnCodeError
 from contract.events import DoneData, Ending, Kind, StateData, json_safe
 from contract.lifecycle import Reason
 from contract.moments import Moment, reached
@@ -36,9 +36,10 @@ from worker.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
 from worker.launch import ANOTHER_S, OUTCOME, TICK, Order, read_order
 from worker.learning import suit
 from worker.roots import Roots
+from worker.starting import Beginning, begin_loop, beginning
 from worker.steering import Steering
 from worker.trainer.callbacks import PrinterCallback, ProgressCallback
-from worker.trainer.checkpoint import CannotSave, Verified, verify
+from worker.trainer.checkpoint import CannotSave
 from worker.trainer.trainer import Trainer, set_seed
 
 FLUSH_SECONDS = 60.0
@@ -106,7 +107,7 @@ def train(order: Order, emit: Emit) -> DoneData:
         bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()))
     if spec.loop is not None:
         emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
-        return loop.run(spec, order, emit, lambda: checkpoint_to_continue(order, emit))
+        return loop.run(spec, order, emit, lambda: begin_loop(spec, order, emit))
     parts = build(spec, Roots(order.data, order.models, order.uploads))
     trainer = assemble(spec, parts, args, emit)
     trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
@@ -127,22 +128,26 @@ def train(order: Order, emit: Emit) -> DoneData:
 def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
     """What there is data for."""
     if parts.train is not None:
-        folder = emit.peers.first(lambda: prepare_to_continue(order, emit))
+        begins = emit.peers.first(lambda: prepare_to_continue(spec, order, emit))
+        folder = begins.of(trainer) if begins else None
         steering = Steering(trainer, emit.wire, emit.stop_fd, order.deeds)
         steering.begin(folder)
         trainer.add_callback(steering)
         trainer.train(resume_from_checkpoint=folder)
         if emit.agree() and trainer.state.global_step < trainer.state.max_steps:
             return stopped(trainer, emit)
-    elif parts.eval is not None:
-        trainer.evaluate()
+    else:
+        if spec.resume_from is not None and (begins := emit.peers.first(lambda: beginning(spec, order, emit))):
+            begins.of(trainer)
+        if parts.eval is not None:
+            trainer.evaluate()
     return finished(trainer, spec, order, emit, test=parts.test)
 
 
-def prepare_to_continue(order: Order, emit: Emit) -> Verified | None:
+def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit) -> Beginning | None:
     """By the first rank, for all."""
     _carry_tracking(order, emit)
-    return checkpoint_to_continue(order, emit)
+    return beginning(spec, order, emit)
 
 
 def stopped(trainer: Trainer, emit: Emit) -> DoneData:
@@ -189,29 +194,6 @@ def trainer_class(spec: JobSpec) -> type[Trainer]:
             hint="from footplate import Trainer, and derive from that",
         )
     return found
-
-
-def checkpoint_to_continue(order: Order, emit: Emit) -> Verified | None:
-    """The newest that verifies. One that does not is said and passed over; had some and none verifies is an end."""
-    if not order.checkpoints:
-        again = " again: no attempt before this one has committed a checkpoint" if order.attempt > 1 else ""
-        emit.note(f"starts at step 0{again or ': the job has no checkpoint'}")
-        return None
-    for offer in order.checkpoints:
-        try:
-            folder = order.files.existing(offer.path)
-            verify(folder, offer.manifest_sha256)
-        except CheckpointCorrupt as error:
-            emit.found("corrupt", offer, error.message)
-            continue
-        if offer.was_corrupt:
-            emit.found("healed", offer, "it was corrupt, and verifies again")
-        emit.note(f"continues at step {offer.step}", checkpoint=offer.path)
-        return Verified(folder)
-    raise NoValidCheckpoint(
-        f"none of the job's {len(order.checkpoints)} checkpoints verifies",
-        hint="its checkpoint events say what is wrong with each; a new job starts from step 0",
-    )
 
 
 def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test: Any = None) -> DoneData:

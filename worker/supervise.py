@@ -315,6 +315,8 @@ class Supervisor:
             self._training.tell_stored(reply.stored_step)
         for deed in reply.deeds:
             self._take_deed(deed)
+        if reply.held_steps is not None:
+            self._training.tell_held(reply.held_steps)
         if reply.stop is not None:
             self._obey(reply.stop)
 

@@ -142,6 +142,10 @@ class Training:
             self._end_others_at = None
             self.signal(signal.SIGKILL)
 
+    def tell_held(self, steps: Sequence[int]) -> None:
+        """Checkpoints of this attempt that have to stay, because other jobs start from them."""
+        launch.hold_steps(self._stop_byte, steps)
+
     def signal(self, number: signal.Signals) -> None:
         """Through the warm parent: only who waits for a process knows that its number is still its own."""
         # What they make of it is no reason for anything.

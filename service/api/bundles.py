@@ -12,10 +12,9 @@ from fastapi import Path as PathParameter
 from starlette.responses import Response
 
 from contract import layout
-from contract.body import read_json
 from contract.bundles import MAX_BYTES, look_into, too_large
-from contract.errors import Forbidden, InvalidSpec, NotFound, Problem
-from contract.short_forms import long_form
+from contract.errors import Forbidden, InvalidSpec, NotFound
+from contract.short_forms import located
 from contract.spec import JobSpec
 from service.api import shapes
 from service.api.downloads import download
@@ -52,7 +51,7 @@ def require_code(services: Services) -> None:
     services.caller.require(Needed(Scope.CODE))
 
 
-async def check_own_code(services: Services, spec: JobSpec, raw: bytes) -> None:
+async def check_own_code(services: Services, spec: JobSpec, body: object) -> None:
     """InvalidSpec, with pointers into the user's own body, for code and variables that no job of his may have."""
     problems = not_allowed(services.settings, spec)
     if spec.code is not None:
@@ -61,10 +60,8 @@ async def check_own_code(services: Services, spec: JobSpec, raw: bytes) -> None:
         problems += await services.db.read(partial(check, project=spec.project, spec=spec))
     problems += nowhere(spec, services.catalogues.told)
     if problems:
-        body = read_json(raw)
         assert isinstance(body, dict)
-        long = long_form(body)
-        raise InvalidSpec([Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems])
+        raise InvalidSpec(located(problems, body))
 
 
 @router.post(

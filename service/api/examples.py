@@ -60,6 +60,14 @@ BY_SCHEMA: dict[tuple[str, str], Any] = {
     ("CreatedKey", "key"): "fpk_3f9a1c77_" + "0" * 64,
     ("CreatedKey", "id"): KEY,
     ("Key", "id"): KEY,
+    ("SpecChange", "pointer"): "/training/learning_rate",
+    ("SpecChange", "from"): 0.1,
+    ("SpecChange", "to"): 0.05,
+    ("Inexact", "pointer"): "/training/learning_rate",
+    ("Inexact", "detail"): "another value from here on",
+    ("ForkOf", "job"): JOB,
+    ("ForkOf", "exact"): False,
+    ("ForkPoint", "id"): "ckpt_019a9d0d1e2f7a3b8c4d5e6f70819203",
     ("Health", "status"): "degraded",
     ("Health", "degraded"): ["nodes"],
     ("Health", "details"): {"nodes": "no node takes work: start one with python -m worker"},
@@ -92,6 +100,7 @@ BY_SCHEMA: dict[tuple[str, str], Any] = {
     ("Bundle", "unpacked_bytes"): 40_960,
     ("BundleFile", "path"): "my_code.py",
 }
+BY_SCHEMA |= {("ForkedJob", field): value for (shape, field), value in BY_SCHEMA.items() if shape == "Job"}
 """Where a field's name alone says too little: by the schema that it is in."""
 
 BY_NAME: Json = {

@@ -23,6 +23,7 @@ from contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Pro
 from contract.fields import Group
 from contract.ids import JobId, new_job_id
 from contract.moments import Moment, reached
+from contract.short_forms import located
 from contract.spec import JobSpec
 from service.api import shapes
 from service.api.bundles import check_own_code
@@ -85,10 +86,11 @@ async def create_job(request: Request) -> Response:
     """One transaction: the job and its first event. Redis is not asked, so it may be down."""
     services = services_of(request)
     raw = await read_body(request)
-    spec = accept(services, raw)
-    await check_own_code(services, spec, raw)
+    body = read_json(raw)
+    spec = accept(services, body)
+    await check_own_code(services, spec, body)
     spec_json = spec.model_dump_json()
-    await check_files(services, spec, spec_json, partial(read_json, raw))
+    await check_files(services, spec, spec_json, lambda: body)
     use = idempotency(request, raw)
     write = partial(
         submit,
@@ -100,16 +102,23 @@ async def create_job(request: Request) -> Response:
         idempotency=use,
         by=services.caller.by,
     )
-    is_blind = use is None and not spec.tags and not spec.code and NAMES_ONE not in spec_json
-    submitted = await services.db.write(write, is_blind=is_blind)
+    is_blind = use is None and not (spec.tags or spec.code or spec.resume_from) and NAMES_ONE not in spec_json
+    try:
+        submitted = await services.db.write(write, is_blind=is_blind)
+    except InvalidSpec as invalid:
+        raise in_the_body(invalid, body) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)
     services.poke()
-    return _created(submitted, services)
+    return created(submitted, services, 201, job_json(submitted.job))
 
 
-def accept(services: Services, raw: bytes) -> JobSpec:
+def in_the_body(invalid: InvalidSpec, body: object) -> InvalidSpec:
+    """What was found wrong with a spec, told about what the user wrote."""
+    return InvalidSpec(located(invalid.problems, body)) if isinstance(body, dict) else invalid
+
+
+def accept(services: Services, body: object) -> JobSpec:
     """A spec whose names the nodes know, as far as any node has told."""
-    body = read_json(raw)
     if isinstance(body, dict):
         body.setdefault("project", services.project)
     spec = JobSpec.parse(body)
@@ -131,7 +140,8 @@ def idempotency(request: Request, raw: bytes, respond: Callable[[JobRow], str] =
     return IdempotencyUse(key, sha256(raw).hexdigest(), respond=respond)
 
 
-def _created(submitted: Submitted, services: Services) -> Response:
+def created(submitted: Submitted, services: Services, status: int, text: str) -> Response:
+    """Where the new job is; as it was told the first time, else by `text`."""
     row = submitted.job
     # Who may see every project has to say which one.
     where = "" if row.project == services.project else f"?project={row.project}"
@@ -141,7 +151,7 @@ def _created(submitted: Submitted, services: Services) -> Response:
         headers["Idempotency-Replayed"] = "true"
         if submitted.response:
             headers["ETag"] = f'"{json.loads(submitted.response)["version"]}"'
-    return Response(submitted.response or job_json(row), 201, headers, JSON)
+    return Response(submitted.response or text, status, headers, JSON)
 
 
 @router.get("/jobs/{job}", operation_id="get_job", summary="One job", **shapes.answers(shapes.Job))

@@ -64,6 +64,40 @@ class Job(Shape):
     error: Failure | None
 
 
+class SpecChange(Shape):
+    pointer: str
+    """Into the effective spec."""
+    from_: Any = Field(alias="from")
+    to: Any
+
+
+class Inexact(Shape):
+    pointer: str
+    detail: str
+
+
+class ForkPoint(Shape):
+    id: str
+    step: int
+
+
+class ForkOf(Shape):
+    job: str
+    checkpoint: ForkPoint
+    mode: Literal["full", "weights"]
+    changes: list[SpecChange]
+    """Every value of the effective spec that differs from the other job's."""
+    exact: bool
+    """Whether it goes on as the other job would have, to the last bit on the same hardware."""
+    breaks_exactness: list[Inexact]
+    """Why not, value by value."""
+
+
+class ForkedJob(Job):
+    fork: ForkOf
+    """Where it comes from. In this answer only: the job's history has a note of it, and its spec the checkpoint."""
+
+
 class JobList(Shape):
     data: list[Job]
     next_cursor: str | None

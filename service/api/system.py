@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,18 +10,19 @@ from starlette.responses import Response
 
 from contract.body import read_json
 from contract.components import GROUPS
-from contract.errors import FootplateError
+from contract.errors import FootplateError, InvalidSpec
 from contract.lifecycle import JobState
 from contract.spec import JobSpec, job_schema
 from service import readiness
 from service.api import shapes
 from service.api.bundles import check_own_code
 from service.api.files import check_files
-from service.api.jobs import SPEC_BODY, accept
+from service.api.jobs import SPEC_BODY, accept, in_the_body
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, json_response, read_body, services_of
+from service.jobs import starting
 from service.jobs.needs import Needs
 from service.jobs.place import Placement, explain
 from service.jobs.placing import load_rooms
@@ -42,13 +42,22 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
 )
 async def validate(request: Request) -> Response:
     services = services_of(request)
-    raw = await read_body(request)
-    spec = accept(services, raw)
-    await check_own_code(services, spec, raw)
-    await check_files(services, spec, spec.model_dump_json(), partial(read_json, raw))
-    placement = await services.db.read(lambda conn: _placement(conn, Needs.of(spec)))
+    body = read_json(await read_body(request))
+    spec = accept(services, body)
+    await check_own_code(services, spec, body)
+    await check_files(services, spec, spec.model_dump_json(), lambda: body)
+    spec, placement = await services.db.read(lambda conn: (_pinned(conn, spec, body), _placement(conn, Needs.of(spec))))
     answer = {"valid": True, "spec": spec.as_json(), "steps": _steps(spec), "parameters": None, "placement": placement}
     return json_response(answer)
+
+
+def _pinned(conn: Connection, spec: JobSpec, body: object) -> JobSpec:
+    """With the checkpoint that it would start from."""
+    try:
+        start = starting.find(conn, spec.project, spec)
+    except InvalidSpec as invalid:
+        raise in_the_body(invalid, body) from invalid
+    return start.pinned(spec) if start else spec
 
 
 def _placement(conn: Connection, needs: Needs) -> dict[str, Any]:

@@ -51,9 +51,11 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
         )
     stop = stop_of(job, stop_left)
     stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
+    held = [one.step for one in checkpoints.held(conn, job.id) if one.attempt == job.attempt]
     return AttemptReply(
         claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step,
         deeds=deeds.undone(conn, job.id, after=beat.deeds),
+        held_steps=sorted(set(held)),
     )  # fmt: skip
 
 

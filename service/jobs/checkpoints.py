@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from contract.errors import FootplateError, NotFound
 from contract.events import Kind
 from contract.ids import JobId
+from service.jobs import starting
 from service.jobs.prune import rotate
 from service.store import checkpoints, events, jobs
 from service.store.checkpoints import COMMITTED, CORRUPT, DELETED, DELETING
@@ -50,7 +51,7 @@ def look(conn: Connection, project: str, job_id: JobId, name: str) -> Checkpoint
 
 
 def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, by: str | None = None) -> Dropped:
-    """Raises NotFound, CheckpointPinned, CheckpointNeeded. Saying it twice is harmless."""
+    """Raises NotFound, CheckpointPinned, CheckpointInUse, CheckpointNeeded. Saying it twice is harmless."""
     job = jobs.lock_for_user(conn, project, job_id)
     rows = checkpoints.of_job(conn, job_id)
     row = _named(rows, job_id, name)
@@ -58,6 +59,7 @@ def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, 
         return Dropped(row, 0)
     if row.is_pinned:
         raise CheckpointPinned(f"checkpoint {row.id} is pinned", hint='PATCH it with {"pinned": false} first')
+    starting.require_unheld(conn, job_id, row.id)
     _refuse_what_is_needed(job, rows, row)
     # A step that an attempt has saved twice is two rows and one folder, which holds the later one.
     frees = next(one for one in rows if one.path == row.path).bytes

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 from contract.ids import JobId
 from contract.layout import job_folder
 from contract.lifecycle import Action
+from service.jobs import starting
 from service.jobs.amend import require_version
 from service.jobs.stopping import refuse
 from service.store import jobs
@@ -15,7 +16,7 @@ from service.store import jobs
 def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_version: int | None = None) -> list[str]:
     """The artifact folders to remove once this is committed, relative to the store.
 
-    Raises NotFound; Conflict; PreconditionFailed when the job is no longer at `if_version`.
+    Raises NotFound; Conflict; CheckpointInUse; PreconditionFailed when the job is no longer at `if_version`.
 
     Whoever asked may die before they are gone: prune looks for them again.
     """
@@ -23,6 +24,7 @@ def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_versio
     require_version(job, if_version)
     if not job.state.is_terminal:
         refuse(job, Action.DELETE, hint="cancel it first")
+    starting.require_unheld(conn, job_id)
     jobs.erase(conn, job_id)
     jobs.remember_deleted(conn, job_id, now)
     return [str(job_folder(job_id))]

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from contract.ids import ClaimId
 from contract.lifecycle import JobState, Reason
 from contract.messages import CheckpointOffer, Claim, Denial, Grant
+from service.jobs import starting
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, deeds, jobs, nodes
 from service.store.rows import JobRow, SourceRow
@@ -55,7 +56,7 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, setti
         source=part.source,
         spec=json.loads(job.spec),
         gpus=json.loads(part.gpus),
-        checkpoints=offers,
+        checkpoints=offers or starting.offer(conn, job),
         deeds=deeds.of_job(conn, job.id),
         watermark=part.watermark,
         lease_seconds=settings.lease_seconds,

@@ -55,7 +55,7 @@ def rotate(conn: Connection, job_id: JobId) -> None:
 
     Only of attempts before the newest that has any: of its own, that one's training relies on the newest that it knows
     to be stored, and it may still be at work after it was given up. And only while nobody may have to continue from
-    what he was offered.
+    what he was offered; what another job has to start from stays as well.
     """
     rows = checkpoints.offers(conn, job_id)
     committed = [row for row in rows if row.status == checkpoints.COMMITTED]
@@ -68,8 +68,8 @@ def rotate(conn: Connection, job_id: JobId) -> None:
     if job is None or limit is None or len(counted) < limit or not _is_past_resuming(conn, job, committed[0].attempt):
         return
     last = counted[limit - 1].no
-    best = _best(job, rows)
-    gone = {row.id for row in free if row.no < last and row.id not in best}
+    stay = _best(job, rows) | {one.id for one in checkpoints.held(conn, job_id)}
+    gone = {row.id for row in free if row.no < last and row.id not in stay}
     paths = {row.path for row in rows if row.id in gone} - {row.path for row in rows if row.id not in gone}
     checkpoints.mark(conn, job_id, paths, checkpoints.DELETING)
 

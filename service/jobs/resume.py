@@ -18,7 +18,7 @@ from service.store.rows import JobRow
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
 
-IT_IS_DONE = "it is done; POST /jobs starts another, and /fork, which is not available yet, will from its checkpoints"
+IT_IS_DONE = "it is done: POST /jobs/{id}/fork goes on from one of its checkpoints, in a job of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _changed(job: JobRow, changes: ResumeChanges) -> dict[str, Any]:
     spec = JobSpec.parse(document)
     limit = spec.resources.time_limit
     return {
-        "spec": json.dumps(spec.as_json()),
+        "spec": spec.model_dump_json(),
         "needs": Needs.of(spec).to_json(),
         "priority": job.priority if changes.priority is None else spec.priority,
         "time_limit_ms": None if limit is None else round(limit * 1000),

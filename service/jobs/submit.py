@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -15,7 +16,7 @@ from contract.ids import Fence, JobId
 from contract.lifecycle import Desired, JobState, Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
-from service.jobs import bundles, files
+from service.jobs import bundles, files, starting
 from service.jobs.needs import Needs
 from service.store import events, jobs
 from service.store import idempotency as keys
@@ -48,9 +49,13 @@ def submit(
     job_id: JobId,
     idempotency: IdempotencyUse | None = None,
     by: str | None = None,
+    note: dict[str, Any] | None = None,
 ) -> Submitted:
-    """Raises IdempotencyMismatch when the key was used with another body."""
-    job = _new_job(project, spec, spec_json, now, job_id)
+    """Raises IdempotencyMismatch when the key was used with another body; InvalidSpec when what it needs is gone.
+
+    A `note` is the second event of its history.
+    """
+    job = _new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
     response = None
     if idempotency is not None:
         response = idempotency.respond(job) if idempotency.respond else None
@@ -58,26 +63,38 @@ def submit(
             return replay
     bundles.hold(conn, project, spec)
     files.hold(conn, project, spec, spec_json)
+    if (start := starting.find(conn, project, spec, hold=True)) is not None:
+        job = replace(job, spec=start.pinned(spec).model_dump_json(), starts_from=start.checkpoint.id)
     jobs.insert_job(conn, job)
     data = {"state": job.state, "reason": job.reason, "message": None}
     events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.asked_by(by, data), now)
+    if note is not None:
+        events.insert_own(conn, job_id, 2, 0, Kind.NOTE, jobs.asked_by(by, note), now)
     reached(Moment.BEFORE_SUBMIT_COMMITS)
     return Submitted(job, replayed=False, response=response)
 
 
+def replay(conn: Connection, project: str, use: IdempotencyUse) -> Submitted | None:
+    """What this key was answered before. For who would have to look at much that may have changed since."""
+    holder = keys.find(conn, project, use.key)
+    return None if holder is None else _replayed(conn, use, holder)
+
+
 def _replay(conn: Connection, use: IdempotencyUse, job: JobRow, response: str | None) -> Submitted | None:
     holder = keys.take(conn, IdempotencyRow(job.project, use.key, use.body_sha256, job.id, response, job.created_at))
-    if holder.job_id == job.id:
-        return None
+    return None if holder.job_id == job.id else _replayed(conn, use, holder)
+
+
+def _replayed(conn: Connection, use: IdempotencyUse, holder: IdempotencyRow) -> Submitted:
     if holder.body_sha256 != use.body_sha256:
         raise IdempotencyMismatch(
             f"the Idempotency-Key {use.key!r} was used with another body, for job {holder.job_id}",
             hint="use a new key for a new job, or send the first body again",
         )
-    return Submitted(jobs.get(conn, job.project, holder.job_id), replayed=True, response=holder.response)
+    return Submitted(jobs.get(conn, holder.project, holder.job_id), replayed=True, response=holder.response)
 
 
-def _new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobId) -> JobRow:
+def _new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobId, last_no: int) -> JobRow:
     limit = spec.resources.time_limit
     return JobRow(
         id=job_id,
@@ -101,7 +118,7 @@ def _new_job(project: str, spec: JobSpec, spec_json: str, now: int, job_id: JobI
         running_ms=0,
         time_limit_ms=None if limit is None else round(limit * 1000),
         needs=_needs_json(Needs.of(spec)),
-        last_no=1,
+        last_no=last_no,
         created_at=now,
         updated_at=now,
         queued_at=now,

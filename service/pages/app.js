@@ -98,7 +98,9 @@ function show(job) {
   if (epoch !== undefined) said.push(`epoch ${number(epoch)}`);
   if (eta_s && job.state === "running") said.push(`${Math.ceil(eta_s)} s to go`);
   $("where").textContent = said.filter(Boolean).join(" · ");
-  $("actions").replaceChildren(...job.actions.filter((one) => one !== "do").map((action) => verb(job, action)));
+  // These need words.
+  const plain = job.actions.filter((one) => one !== "do" && one !== "fork");
+  $("actions").replaceChildren(...plain.map((action) => verb(job, action)));
   $("metrics").replaceChildren(...Object.entries(job.metrics).map(([name, value]) => {
     const pair = element("div");
     pair.append(element("dt", name), element("dd", number(value)));

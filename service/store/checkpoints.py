@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, not_, or_, select, update
 
 from contract.ids import CheckpointId, JobId
-from service.store.mapping import columns_of, values_of
+from contract.lifecycle import TERMINAL, JobState
+from service.store.mapping import columns_of, plain_list, values_of
 from service.store.rows import CheckpointRow
-from service.store.tables import IS_DELETING, checkpoints
+from service.store.tables import IS_DELETING, checkpoints, jobs
 
 COMMITTED, CORRUPT, DELETING, DELETED = "committed", "corrupt", "deleting", "deleted"
 """DELETING: nobody is offered it any more, and its folder may still be there."""
@@ -26,6 +28,17 @@ _STORED_STEP = select(func.max(checkpoints.c.step)).where(
 )
 _OFFERS = _OF_JOB.where(checkpoints.c.status.not_in([DELETING, DELETED]))
 _BY_ID = select(*columns_of(checkpoints, CheckpointRow)).where(checkpoints.c.id == bindparam("id"))
+_OWN = checkpoints.alias("own")
+_HAS_ITS_OWN = select(_OWN.c.id).where(_OWN.c.job_id == jobs.c.id).exists()
+# Its other nodes may still have to begin where the first one did.
+_NEEDS_ITS_START = or_(jobs.c.state == JobState.STARTING.value, not_(_HAS_ITS_OWN))
+_HELD = (
+    select(checkpoints.c.id, checkpoints.c.attempt, checkpoints.c.step, jobs.c.id.label("by"))
+    .join(jobs, jobs.c.starts_from == checkpoints.c.id)
+    .where(checkpoints.c.job_id == bindparam("job_id"), jobs.c.starts_from.is_not(None))
+    .where(jobs.c.state.not_in(plain_list(TERMINAL)), _NEEDS_ITS_START)
+    .order_by(checkpoints.c.step, jobs.c.id)
+)
 _DELETING = select(checkpoints.c.job_id, checkpoints.c.path).where(IS_DELETING)
 
 
@@ -41,6 +54,21 @@ def offers(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
     look like one that starts at step 0.
     """
     return _rows(conn, _OFFERS, job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A checkpoint that another job is going to start from."""
+
+    id: CheckpointId
+    attempt: int
+    step: int
+    by: JobId
+
+
+def held(conn: Connection, job_id: JobId) -> list[Held]:
+    """Those of a job that must stay: other jobs, which are not over, have to start from them, now or once more."""
+    return [Held(*row) for row in conn.execute(_HELD, {"job_id": job_id})]
 
 
 def find(conn: Connection, checkpoint: CheckpointId) -> CheckpointRow | None:

@@ -68,6 +68,8 @@ class JobRow:
     """Path of the kept outputs, relative to the artifact store."""
     spec: str
     """JSON: the effective spec."""
+    starts_from: CheckpointId | None = None
+    """The checkpoint of another job that its first attempt continues from, and every one until it has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class CheckpointRow:
     """The event that announced it."""
     path: str
     status: str
-    """committed, corrupt or deleted."""
+    """committed, corrupt, deleting or deleted."""
     bytes: int
     files: int
     manifest_sha256: str

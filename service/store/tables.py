@@ -48,6 +48,8 @@ jobs = Table(
     Column("error", Text),
     Column("outputs", Text),
     Column("spec", Text, nullable=False),
+    # The checkpoint of another job that it starts from.
+    Column("starts_from", String),
 )
 # An id is a UUIDv7, so its order is the order of creation: every list is keyset by (…, id).
 Index("ix_jobs_project", jobs.c.project, jobs.c.id)
@@ -60,6 +62,13 @@ IS_FRESH = text("state = 'queued' AND reason <> 'capacity' AND reason <> 'no_suc
 IS_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
 Index("ix_jobs_waiting", jobs.c.priority.desc(), jobs.c.id, sqlite_where=IS_WAITING, postgresql_where=IS_WAITING)
 Index("ix_jobs_fresh", jobs.c.id, sqlite_where=IS_FRESH, postgresql_where=IS_FRESH)
+STARTS_SOMEWHERE = text("starts_from IS NOT NULL")
+Index(
+    "ix_jobs_starts_from",
+    jobs.c.starts_from,
+    sqlite_where=STARTS_SOMEWHERE,
+    postgresql_where=STARTS_SOMEWHERE,
+)
 Index("ix_jobs_active", jobs.c.id, sqlite_where=IS_ACTIVE, postgresql_where=IS_ACTIVE)
 
 job_tags = Table(

@@ -270,7 +270,7 @@ def test_a_succeeded_job_cannot_be_resumed_and_the_answer_names_fork(stage: Stag
         stage.resume(job)
 
     assert "/fork" in (refused.value.hint or "")
-    assert refused.value.allowed == ["delete"]
+    assert refused.value.allowed == ["fork", "delete"]
 
 
 def test_verbs_do_not_see_another_projects_job(stage: Stage) -> None:

@@ -174,7 +174,6 @@ def test_emoji_are_text_like_any_other():
 
 
 GIVEN = {
-    "/resume_from": {"job": JOB},
     "/resources/nodes": 2,
     "/resources/strategy/type": "accelerate",
 }

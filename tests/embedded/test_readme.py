@@ -49,7 +49,7 @@ def test_the_commands_that_up_prints_start_a_job_and_pause_it(up: Up) -> None:
 
     job = paste(f"{first}\n{third}\necho; echo $id").split()[-1]
 
-    assert up.until_job(job, "paused")["actions"] == ["resume", "cancel"]
+    assert up.until_job(job, "paused")["actions"] == ["resume", "fork", "cancel"]
 
 
 def test_the_first_job_is_shown_moving_in_plain_lines(up: Up) -> None:

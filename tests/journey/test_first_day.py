@@ -61,7 +61,7 @@ def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(standing:
     first, again = standing.do(job, "pause"), standing.do(job, "pause")
     paused = standing.until_state(job, "paused")
     assert (first.status_code, again.status_code) == (202, 202)
-    assert paused["actions"] == ["resume", "cancel"]
+    assert paused["actions"] == ["resume", "fork", "cancel"]
     assert standing.do(job, "resume").status_code == standing.do(job, "resume").status_code == 202
     done = standing.until_settled(job)
 
@@ -119,6 +119,28 @@ def test_a_running_loop_takes_orders_and_keeps_them_over_a_kill(standing: System
               and "set" in event["data"]]  # fmt: skip
     assert held["data"]["set"] == {"learning_rate": 1e-4, "max_steps": 60}
     assert_whole(standing.events(job))
+
+
+def test_a_fork_goes_on_as_its_job_did_and_one_that_takes_the_weights_begins_anew(standing: System) -> None:
+    job = standing.submit()
+    done = standing.until_settled(job)
+    assert (done["state"], done["actions"]) == ("succeeded", ["fork", "delete"]), done
+    saved = {row["step"]: row["id"] for row in standing.get(f"/jobs/{job}/checkpoints")["data"]}
+
+    fork = standing.do(job, "fork", {"checkpoint": saved[90]}).json()
+    anew = standing.do(
+        job, "fork", {"checkpoint": saved[90], "mode": "weights", "patch": {"training": {"max_steps": 2}}}
+    ).json()
+
+    assert standing.until_settled(fork["id"])["state"] == "succeeded"
+    whole = standing.losses(job)
+    assert standing.losses(fork["id"]) == {step: loss for step, loss in whole.items() if step > 90}
+    assert standing.final_weights(fork["id"]) == standing.final_weights(job)
+    assert_whole(standing.events(fork["id"]))
+    assert standing.until_settled(anew["id"])["state"] == "succeeded"
+    begun = standing.losses(anew["id"])
+    assert list(begun) == [1, 2]
+    assert begun[1] < whole[1], "what it had learnt by step 90 it has not forgotten"
 
 
 @pytest.mark.parametrize("mode", ["checkpoint", "graceful", "kill"])

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from contract.arguments.continuing import fixed
 from contract.errors import CheckpointCorrupt
 from worker.trainer import adapters, holding
 from worker.trainer import checkpoint as files
@@ -25,17 +26,6 @@ log = logging.getLogger("footplate.trainer")
 
 FAILURES_BORNE = 3
 """Saves in a row that may fail before training gives up: by then it works for nothing."""
-
-FIXED = (
-    "optim",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "seed",
-    "data_seed",
-    "dataloader_drop_last",
-    "train_sampling_strategy",
-)
-"""Arguments that say where in the data a step is, or what the optimizer's state means: a resume cannot change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,9 +439,9 @@ def _compare_arguments(trainer: Saving, folder: Path, then: dict[str, Any]) -> N
                 "set ignore_data_skip=True to begin the epoch's data anew"
             )
     changes.pop("output_dir", None)
-    fixed = [name for name in FIXED if name in changes and (name == "optim" or not trainer.args.ignore_data_skip)]
-    if fixed:
-        said = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in fixed)
+    wrong = [name for name in fixed(trainer.args) if name in changes]
+    if wrong:
+        said = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in wrong)
         raise ValueError(
             f"{folder.name} cannot be continued with other values: {said}. Give the old ones, or start from its "
             "weights alone; ignore_data_skip=True accepts another order of the data"

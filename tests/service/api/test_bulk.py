@@ -33,7 +33,7 @@ async def test_each_job_has_the_answer_that_it_would_have_had_alone(both: Api) -
     assert outcomes == {
         waits: ("cancelled", None), done: ("succeeded", 409), missing: (None, 404), "nonsense": (None, 404),
     }  # fmt: skip
-    assert told["data"][1]["error"]["allowed"] == ["delete"]
+    assert told["data"][1]["error"]["allowed"] == ["fork", "delete"]
     again = await ask(both, action="cancel", ids=[waits])
     assert again["data"] == [{"job": waits, "state": "cancelled", "error": None}]
     version = (await both.client.get(f"/jobs/{waits}")).json()["version"]

@@ -1,0 +1,201 @@
+"""Another job from one of a job's checkpoints: its spec with a merge patch on it, what that changes, and what changes
+thereby of what would have come.
+
+Pure, but for `source`: the new job is submitted as any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection
+
+from contract.arguments import TrainingArguments
+from contract.body import pointer_to
+from contract.errors import InvalidSpec, Problem
+from contract.ids import JobId
+from contract.spec import JobSpec
+from service.jobs.starting import Start, choose
+from service.store import checkpoints, deeds, jobs
+from service.store.rows import CheckpointRow, JobRow, loads
+
+Json = dict[str, Any]
+MAX_SAID = 20
+"""Pointers in the sentence of a history; the answer has them all."""
+
+NEUTRAL = (
+    "/name", "/tags", "/metadata", "/project", "/priority", "/retry", "/report_to", "/secrets", "/metrics",
+    "/compute_metrics", "/data/test", "/resources/pool", "/resources/time_limit", "/resources/stall_limit",
+)  # fmt: skip
+"""What no step of training follows from."""
+NEUTRAL_TRAINING = frozenset(
+    {
+        "logging_strategy", "logging_steps", "logging_first_step", "log_level", "log_level_replica", "log_on_each_node",
+        "report_to", "run_name", "disable_tqdm", "save_strategy", "save_steps", "save_total_limit", "save_only_model",
+        "save_in_background", "keep_last", "keep_best", "per_device_eval_batch_size", "do_eval", "do_predict",
+        "skip_memory_metrics", "include_num_input_tokens_seen",
+    }
+)  # fmt: skip
+WHY = (
+    ("/data", "other data: where in it the checkpoint stands no longer means the same"),
+    ("/model", "another model: the checkpoint's weights may not even fit it"),
+    ("/processor", "batches are made in another way"),
+    ("/collator", "batches are made in another way"),
+    ("/loss", "another loss from here on"),
+    ("/optimizers", "the optimizer goes on in another way"),
+    ("/resources", "other hardware or another number of processes: what is drawn at random, and rounding, differ"),
+    ("/training/max_steps", "the schedule of the learning rate falls over another length"),
+    ("/training/num_train_epochs", "the schedule of the learning rate falls over another length"),
+    ("/training", "another value from here on"),
+)
+"""By the longest beginning; anything else runs other code."""
+OTHER_CODE = "other code runs, or runs in another place"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value of the spec that the patch has changed."""
+
+    pointer: str
+    old: Any
+    new: Any
+
+    def as_json(self) -> Json:
+        return {"pointer": self.pointer, "from": self.old, "to": self.new}
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """What a fork is, beside being a job: for its answer and for its history."""
+
+    job: JobId
+    checkpoint: CheckpointRow
+    mode: str
+    changes: Sequence[Change]
+    breaks: Sequence[tuple[str, str]]
+
+    def as_json(self) -> Json:
+        return {
+            "job": self.job,
+            "checkpoint": {"id": self.checkpoint.id, "step": self.checkpoint.step},
+            "mode": self.mode,
+            "changes": [one.as_json() for one in self.changes],
+            "exact": not self.breaks,
+            "breaks_exactness": [{"pointer": pointer, "detail": detail} for pointer, detail in self.breaks],
+        }
+
+    def as_note(self) -> Json:
+        """A sentence, and the values by their names alone: those of `env` are nobody's to read in a history."""
+        what = "goes on from" if self.mode == "full" else "takes the weights of"
+        changed = _some([one.pointer for one in self.changes]) or "nothing"
+        told = f"{what} job {self.job} at step {self.checkpoint.step}; the fork changes {changed}"
+        if self.mode == "full":
+            exactly = f"not as that job would have: {_some([pointer for pointer, _ in self.breaks])}"
+            told += f"; {exactly if self.breaks else 'exactly as that job would have'}"
+        checkpoint = {"id": self.checkpoint.id, "step": self.checkpoint.step}
+        return {"message": told, "code": "forked", "job": self.job, "checkpoint": checkpoint, "mode": self.mode}
+
+
+def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[Start, Json]:
+    """And what was set of its arguments while it ran, which its spec does not say. Raises NotFound; InvalidSpec when it
+    has no such checkpoint."""
+    job = jobs.get(conn, project, job_id)
+    was_set: Json = {}
+    for deed in deeds.of_job(conn, job_id):
+        was_set |= deed.set if deed.step is not None else {}
+    return Start(job, choose(checkpoints.of_job(conn, job_id), job, wanted)), was_set
+
+
+def document_of(job: JobRow) -> Json:
+    """A job's effective spec, as it was amended, without where it started."""
+    spec: Json = json.loads(job.spec)
+    said = {"name": job.name, "tags": loads(job.tags), "metadata": loads(job.job_metadata), "priority": job.priority}
+    return {**spec, **said, "resume_from": None}
+
+
+def patched(start: Start, patch: Mapping[str, Any], mode: str) -> Json:
+    """The new job's spec, not yet looked at. Raises InvalidSpec for what a patch may not touch."""
+    document = document_of(start.job)
+    if "resume_from" in patch:
+        hint = "say checkpoint and mode beside the patch, or POST /jobs with a spec"
+        raise InvalidSpec([Problem("/patch/resume_from", "not_patchable", "a fork starts from its job", hint)])
+    if patch.get("project", document["project"]) != document["project"]:
+        detail = f"a fork stays in its job's project, {document['project']!r}"
+        raise InvalidSpec([Problem("/patch/project", "not_your_project", detail, "leave it out")])
+    place = {"job": start.job.id, "checkpoint": start.checkpoint.id, "mode": mode}
+    return {**merged(document, patch), "resume_from": place}
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7396: objects are merged, null takes a member away, everything else replaces."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def forked(start: Start, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -> Forked:
+    changes = list(_changes("", document_of(start.job), {**spec.as_json(), "resume_from": None}))
+    breaks = dict(_breaks(changes, mode))
+    for name, value in was_set.items():
+        pointer = f"/training/{name}"
+        if getattr(spec.training, name, value) == value:
+            breaks.pop(pointer, None)
+        elif name not in NEUTRAL_TRAINING:
+            why = f"it was set to {json.dumps(value)} while job {start.job.id} ran, and the fork goes by its spec"
+            breaks[pointer] = why
+    return Forked(start.job.id, start.checkpoint, mode, changes, list(breaks.items()))
+
+
+def _changes(pointer: str, old: Any, new: Any) -> Iterator[Change]:
+    """Leaf by leaf; a list is one value."""
+    if isinstance(old, dict) and isinstance(new, dict) and (old or new):
+        for name in [*old, *(name for name in new if name not in old)]:
+            left_out = _default_of(name) if pointer == "/training" else None
+            yield from _changes(pointer + pointer_to(name), old.get(name, left_out), new.get(name, left_out))
+    elif old != new or isinstance(old, bool) is not isinstance(new, bool):
+        yield Change(pointer, old, new)
+
+
+def _default_of(argument: str) -> Any:
+    """The effective spec has only what differs from it."""
+    return _defaults().get(argument)
+
+
+@cache
+def _defaults() -> Json:
+    return TrainingArguments().to_dict()
+
+
+def _breaks(changes: Sequence[Change], mode: str) -> Iterator[tuple[str, str]]:
+    """What makes it another run than the one that its job would have gone on with, and why."""
+    if mode == "weights":
+        text = "only the weights are taken: optimizer, schedule, the place in the data and random numbers begin anew"
+        yield "/resume_from/mode", text
+    for change in changes:
+        if not _is_neutral(change.pointer):
+            found = [why for beginning, why in WHY if _is_below(change.pointer, beginning)]
+            yield change.pointer, found[0] if found else OTHER_CODE
+
+
+def _is_neutral(pointer: str) -> bool:
+    below_training = pointer.removeprefix("/training/").partition("/")[0] if pointer.startswith("/training/") else ""
+    return below_training in NEUTRAL_TRAINING or any(_is_below(pointer, one) for one in NEUTRAL)
+
+
+def _is_below(pointer: str, place: str) -> bool:
+    return pointer == place or pointer.startswith(place + "/")
+
+
+def _some(pointers: Sequence[str]) -> str:
+    more = f" and {len(pointers) - MAX_SAID} more" if len(pointers) > MAX_SAID else ""
+    return ", ".join(one[:100] for one in pointers[:MAX_SAID]) + more

@@ -1,0 +1,137 @@
+"""Where a job starts that goes on from another's checkpoint: found as it is accepted, kept until it has its own.
+
+What is asked for by "latest" or "best" is the one that is so when the job is accepted. It is pinned in the job's spec,
+which then says what was trained, whatever the other job does meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from contract.arguments.continuing import fixed
+from contract.errors import FootplateError, InvalidSpec, Problem
+from contract.ids import CheckpointId, JobId
+from contract.messages import CheckpointOffer
+from contract.spec import JobSpec
+from service.store import checkpoints, jobs
+from service.store.rows import CheckpointRow, JobRow
+
+WEIGHTS_ALONE = 'take the weights alone: "mode": "weights"'
+
+
+class CheckpointInUse(FootplateError):
+    code = "checkpoint_in_use"
+    status = 409
+    title = "A job starts from this checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The checkpoint that a job starts from, and whose it is."""
+
+    job: JobRow
+    checkpoint: CheckpointRow
+
+    def pinned(self, spec: JobSpec) -> JobSpec:
+        """The spec with this very checkpoint in it."""
+        assert spec.resume_from is not None
+        place = spec.resume_from.model_copy(update={"checkpoint": self.checkpoint.id})
+        return spec.model_copy(update={"resume_from": place})
+
+
+def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -> Start | None:
+    """None: it starts from no other job. Raises InvalidSpec. With `hold`, nobody rotates it before this transaction,
+    which writes the job that needs it, has ended."""
+    if spec.resume_from is None or spec.resume_from.job is None:
+        return None
+    job_id = JobId(spec.resume_from.job)
+    job = jobs.lock(conn, job_id, project=project) if hold else jobs.find(conn, project, job_id)
+    if job is None:
+        detail = f"there is no job {job_id!r} in this project"
+        raise InvalidSpec([Problem("/resume_from/job", "unknown_job", detail, "GET /jobs lists them")])
+    start = Start(job, choose(checkpoints.of_job(conn, job_id), job, spec.resume_from.checkpoint))
+    if problems := list(unfit(start.job, spec)):
+        raise InvalidSpec(problems)
+    return start
+
+
+def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> CheckpointRow:
+    """Of all that a job has and had, newest first. Raises InvalidSpec."""
+    there = [row for row in rows if row.status == checkpoints.COMMITTED]
+    found = {"latest": there, "best": [row for row in there if row.is_best]}.get(wanted)
+    if found is None:
+        found = [row for row in there if row.id == wanted]
+    if found:
+        return found[0]
+    code, detail = _why_not(rows, there, job, wanted)
+    hint = (
+        f"its newest is {there[0].id}, of step {there[0].step}" if there else "a job without a start begins at step 0"
+    )
+    raise InvalidSpec([Problem("/resume_from/checkpoint", code, detail, hint)])
+
+
+def _why_not(
+    rows: Sequence[CheckpointRow], there: Sequence[CheckpointRow], job: JobRow, wanted: str
+) -> tuple[str, str]:
+    asked = next((row for row in rows if row.id == wanted), None)
+    if asked is not None:
+        what = "was found to be corrupt" if asked.status == checkpoints.CORRUPT else "was removed"
+        return "checkpoint_gone", f"checkpoint {wanted} of job {job.id}, of step {asked.step}, {what}"
+    if not there:
+        return "no_checkpoint", f"job {job.id} has no checkpoint {'any more' if rows else 'yet'}"
+    if wanted == "best":
+        return "no_checkpoint", f"job {job.id} has none that is its best: it looks for no best one, or it is gone"
+    return "unknown_checkpoint", f"job {job.id} has no checkpoint {wanted}"
+
+
+def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
+    """What of the two specs makes it certain that training could not go on from there."""
+    place = spec.resume_from
+    if place is None or place.mode == "weights" or (spec.data.train is None and spec.loop is None):
+        return
+    theirs: dict[str, Any] = json.loads(job.spec)
+    if bool(theirs.get("loop")) is not (spec.loop is not None):
+        which = f"this job, and not job {job.id}," if spec.loop else f"job {job.id}, and not this one,"
+        detail = f"{which} has a loop of its own: neither goes on from what the other writes"
+        yield Problem("/resume_from/mode", "cannot_continue", detail, None if spec.loop else WEIGHTS_ALONE)
+        return
+    if spec.loop is not None:
+        return
+    before, now = theirs["training"], spec.as_json()["training"]
+    if before.get("save_only_model"):
+        detail = f"job {job.id} has save_only_model: its checkpoints hold a model, and nothing to go on with"
+        yield Problem("/resume_from/mode", "cannot_continue", detail, WEIGHTS_ALONE)
+    for name in fixed(spec.training):
+        if before.get(name) != now.get(name):
+            was = json.dumps(before[name]) if name in before else "left out"
+            detail = f"was {was} in job {job.id}: a checkpoint means nothing to a run with another {name}"
+            yield Problem(f"/training/{name}", "cannot_change", detail, f"keep it, or {WEIGHTS_ALONE}")
+
+
+def require_unheld(conn: Connection, job_id: JobId, checkpoint: CheckpointId | None = None) -> None:
+    """Raises CheckpointInUse where another job has to start from this checkpoint, or from any of the job's. For who
+    holds the job's lock: nobody begins to need one meanwhile."""
+    for one in checkpoints.held(conn, job_id):
+        if checkpoint in (None, one.id):
+            raise CheckpointInUse(
+                f"job {one.by} has to start from checkpoint {one.id} of job {job_id}, of step {one.step}",
+                hint=f"cancel job {one.by}, or wait until it has a checkpoint of its own",
+            )
+
+
+def offer(conn: Connection, job: JobRow) -> list[CheckpointOffer]:
+    """What an attempt is given that has nothing of its own job to continue from. None: it starts nowhere else, or the
+    other job was deleted, and its worker says so."""
+    row = None if job.starts_from is None else checkpoints.find(conn, CheckpointId(job.starts_from))
+    if row is None:
+        return []
+    return [
+        CheckpointOffer(
+            id=row.id, step=row.step, path=row.path, manifest_sha256=row.manifest_sha256, of=row.job_id
+        )
+    ]  # fmt: skip

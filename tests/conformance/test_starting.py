@@ -1,0 +1,135 @@
+"""A job that starts from another's checkpoint: what it is granted, and what stays for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from contract.errors import InvalidSpec
+from contract.ids import JobId
+from contract.messages import Grant
+from service.jobs.delete import delete
+from service.jobs.resume import ResumeChanges
+from service.jobs.starting import CheckpointInUse
+from service.store import checkpoints
+from tests.conformance.acting import Stage, Worker
+from tests.conformance.test_rotation import TWO, again, kept
+
+
+def offered(worker: Worker) -> list[tuple[int, JobId | None]]:
+    """Steps, and whose they are: None its own."""
+    assert isinstance(worker.answer, Grant)
+    return [(offer.step, offer.of) for offer in worker.answer.checkpoints]
+
+
+def with_checkpoints(stage: Stage, *steps: int) -> Worker:
+    _, worker = stage.running(training=TWO)
+    for step in steps:
+        worker.checkpoints(step)
+    return worker
+
+
+def delete_job(stage: Stage, job: JobId) -> None:
+    stage.write(lambda conn: delete(conn, "default", job, stage.now))
+
+
+def test_it_is_granted_the_others_checkpoint_until_it_has_its_own(stage: Stage) -> None:
+    done = with_checkpoints(stage, 5, 10)
+    done.finishes()
+    other = done.job
+    job = stage.submit(training=TWO, resume_from={"job": other})
+    stage.place()
+    first = stage.claim(job)
+    assert offered(first) == [(10, other)]
+    first.says_running()
+
+    second = again(stage, first)
+    assert offered(second) == [(10, other)]
+    second.says_running()
+    second.checkpoints(15)
+
+    assert offered(again(stage, second)) == [(15, None)]
+
+
+def test_what_it_starts_from_outlives_the_others_rotation(stage: Stage) -> None:
+    worker = with_checkpoints(stage, 5, 10, 15)
+    pinned = {row.step: row.id for row in stage.read(lambda conn: checkpoints.of_job(conn, worker.job))}
+    job = stage.submit(training=TWO, resume_from={"job": worker.job, "checkpoint": pinned[5]})
+    stage.pause(job)
+
+    after = again(stage, worker)
+    after.says_running()
+    after.checkpoints(20)
+    assert kept(stage, worker.job) == {"2/20": "committed", "1/15": "committed", "1/10": "deleting", "1/5": "committed"}
+
+    stage.cancel(job)
+    after.checkpoints(25)
+    assert kept(stage, worker.job)["1/5"] == "deleting"
+
+
+def test_who_trains_is_told_which_of_its_checkpoints_others_start_from(stage: Stage) -> None:
+    worker = with_checkpoints(stage, 5, 10)
+    assert worker.beat().held_steps == []
+
+    jobs = [stage.submit(training=TWO, resume_from={"job": worker.job}) for _ in range(2)]
+    assert worker.beat().held_steps == [10]
+
+    for job in jobs:
+        stage.cancel(job)
+    assert worker.beat().held_steps == []
+
+
+def test_one_that_begins_on_several_nodes_keeps_its_start_until_all_of_them_run(stage: Stage) -> None:
+    other = with_checkpoints(stage, 5)
+    for _ in range(2):
+        stage.node(slots=1)
+    job = stage.submit(nodes=2, training=TWO, resume_from={"job": other.job})
+    stage.place()
+    quick = stage.claim(job, source=0)
+    quick.says_running()
+    quick.checkpoints(10)
+
+    assert other.beat().held_steps == [5]
+    late = stage.claim(job, source=1)
+    assert offered(late) == [(5, other.job)]
+    late.says_running()
+    assert other.beat().held_steps == []
+
+
+def test_a_job_whose_checkpoint_is_needed_is_not_deleted_and_who_was_cancelled_finds_nothing(stage: Stage) -> None:
+    worker = with_checkpoints(stage, 5)
+    worker.finishes()
+    job = stage.submit(training=TWO, resume_from={"job": worker.job})
+    with pytest.raises(CheckpointInUse):
+        delete_job(stage, worker.job)
+
+    stage.cancel(job)
+    delete_job(stage, worker.job)
+
+    # Its worker says what is missing: nothing of it may look like a job that starts at step 0.
+    stage.resume(job)
+    stage.place()
+    assert offered(stage.claim(job)) == []
+
+
+def test_another_projects_checkpoints_are_not_there(stage: Stage) -> None:
+    worker = with_checkpoints(stage, 5)
+
+    with pytest.raises(InvalidSpec) as refused:
+        stage.submitted(None, project="theirs", training=TWO, resume_from={"job": worker.job})
+
+    assert [one.code for one in refused.value.problems] == ["unknown_job"]
+
+
+def test_a_resume_with_changes_leaves_where_it_started_and_the_text_that_bundles_are_found_by(stage: Stage) -> None:
+    worker = with_checkpoints(stage, 5)
+    job = stage.submit(training=TWO, resume_from={"job": worker.job})
+    before = stage.job(job)
+    stage.pause(job)
+
+    after = stage.resume(job, ResumeChanges(max_steps=77))
+
+    assert json.loads(after.spec)["resume_from"] == json.loads(before.spec)["resume_from"]
+    assert after.starts_from == before.starts_from is not None
+    assert f'"checkpoint":"{after.starts_from}"' in after.spec, "one way to write it, or no text is found in it"

@@ -1,0 +1,317 @@
+"""Jobs that start from other jobs' checkpoints: by `resume_from`, and by a fork."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from contract.arguments import TrainingArguments
+from contract.ids import JobId, new_checkpoint_id, new_job_id
+from contract.layout import checkpoint_folder
+from contract.lifecycle import JobState
+from contract.messages import Deed
+from service.api.shapes import ForkedJob
+from service.jobs.fork import NEUTRAL_TRAINING, WHY, merged
+from service.store import checkpoints, deeds
+from service.store.rows import CheckpointRow
+from service.store.times import now_ms
+from tests.service.api.conftest import KEY, SPEC, Api, Serve
+from tests.service.api.test_bundles import zipped
+from tests.service.api.test_keys import a_key, bearer
+
+LEARNS = {**SPEC, "training": {"max_steps": 20, "learning_rate": 0.1, "seed": 7}}
+
+
+async def saved(api: Api, job: JobId, step: int, status: str = "committed", *, is_best: bool = False) -> str:
+    row = CheckpointRow(
+        id=new_checkpoint_id(), job_id=job, attempt=1, step=step, no=step, path=str(checkpoint_folder(job, 1, step)),
+        status=status, bytes=1, files=1, manifest_sha256="0" * 64, metrics="{}", is_best=is_best, score=None,
+        created_at=now_ms(),
+    )  # fmt: skip
+    await api.db.write(lambda conn: checkpoints.insert_checkpoint(conn, row))
+    return row.id
+
+
+async def trained(api: Api, **changes: Any) -> JobId:
+    """A job that has succeeded, with checkpoints of steps 10 (its best) and 20."""
+    job = await api.submit(**{**LEARNS, **changes})
+    await saved(api, job, 10, is_best=True)
+    await saved(api, job, 20)
+    await api.end(job)
+    return job
+
+
+async def steps_of(api: Api, job: JobId) -> dict[int, str]:
+    rows = (await api.client.get(f"/jobs/{job}/checkpoints")).json()["data"]
+    return {row["step"]: row["id"] for row in rows}
+
+
+async def spec_of(api: Api, job: str) -> Any:
+    return (await api.client.get(f"/jobs/{job}/spec")).json()
+
+
+def first_problem(answer: Any) -> tuple[str, str]:
+    assert answer.status_code == 422, answer.text
+    return answer.json()["errors"][0]["pointer"], answer.json()["errors"][0]["code"]
+
+
+@pytest.mark.parametrize(("wanted", "step"), [("latest", 20), ("best", 10), (None, 20)])
+async def test_what_is_asked_for_by_a_word_is_pinned_as_the_job_is_accepted(
+    both: Api, wanted: str | None, step: int
+) -> None:
+    job = await trained(both)
+    place = {"job": job} if wanted is None else {"job": job, "checkpoint": wanted}
+    valid = await both.client.post("/jobs/validate", json={**LEARNS, "resume_from": place})
+
+    new = await both.submit(**LEARNS, resume_from=place)
+
+    pinned = {"job": job, "checkpoint": (await steps_of(both, job))[step], "path": None, "mode": "full"}
+    assert (await spec_of(both, new))["resume_from"] == pinned
+    assert valid.json()["spec"]["resume_from"] == pinned
+    await saved(both, job, 30)
+    assert (await spec_of(both, new))["resume_from"] == pinned
+
+
+async def test_a_checkpoint_that_is_not_there_is_told_at_the_place_where_it_was_named(both: Api) -> None:
+    job, bare = await trained(both), await both.submit()
+    gone = await saved(both, job, 5, "deleted")
+    corrupt = await saved(both, job, 6, "corrupt")
+
+    async def refused(place: Any) -> tuple[str, str]:
+        return first_problem(await both.client.post("/jobs", json={**LEARNS, "resume_from": place}))
+
+    assert await refused({"job": new_job_id()}) == ("/resume_from/job", "unknown_job")
+    assert await refused({"job": bare}) == ("/resume_from/checkpoint", "no_checkpoint")
+    assert await refused({"job": job, "checkpoint": gone}) == ("/resume_from/checkpoint", "checkpoint_gone")
+    assert await refused({"job": job, "checkpoint": corrupt}) == ("/resume_from/checkpoint", "checkpoint_gone")
+    assert await refused({"job": job, "checkpoint": "ckpt_" + "0" * 32}) == (
+        "/resume_from/checkpoint", "unknown_checkpoint",
+    )  # fmt: skip
+    in_training = {**LEARNS, "training": {**LEARNS["training"], "resume_from_checkpoint": f"{job}/{gone}"}}  # type: ignore[dict-item]
+    answer = await both.client.post("/jobs", json=in_training)
+    assert first_problem(answer) == ("/training/resume_from_checkpoint", "checkpoint_gone")
+    assert "of step 5, was removed" in answer.json()["detail"]
+
+
+async def test_another_projects_job_is_as_missing_as_one_that_never_was(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    mine, theirs = await a_key(api, "vision"), await a_key(api, "speech")
+    there = JobId((await api.client.post("/jobs", json=LEARNS, headers=bearer(theirs))).json()["id"])
+    await saved(api, there, 10)
+    never = new_job_id()
+
+    answers = [
+        await api.client.post("/jobs", json={**LEARNS, "resume_from": {"job": job}}, headers=bearer(mine))
+        for job in (there, never)
+    ]
+
+    said = [json.dumps(answer.json()["errors"]).replace(there, "JOB").replace(never, "JOB") for answer in answers]
+    assert said[0] == said[1]
+    assert first_problem(answers[0]) == ("/resume_from/job", "unknown_job")
+
+
+async def test_what_cannot_go_on_from_there_is_refused_unless_it_takes_the_weights_alone(api: Api) -> None:
+    job = await trained(api)
+    only_model = await trained(api, training={"save_only_model": True})
+    other = {**LEARNS, "training": {"seed": 8, "per_device_train_batch_size": 2, "learning_rate": 0.5}}
+
+    refused = await api.client.post("/jobs", json={**other, "resume_from": {"job": job}})
+    nothing_to_go_on = await api.client.post("/jobs", json={**SPEC, "resume_from": {"job": only_model}})
+    begins_anew = await api.client.post("/jobs", json={**other, "resume_from": {"job": job, "mode": "weights"}})
+    begins_its_data_anew = await api.client.post(
+        "/jobs", json={**other, "training": {"seed": 8, "ignore_data_skip": True}, "resume_from": {"job": job}}
+    )
+
+    assert [(one["pointer"], one["code"]) for one in refused.json()["errors"]] == [
+        ("/training/per_device_train_batch_size", "cannot_change"),
+        ("/training/seed", "cannot_change"),
+    ]
+    assert f"was 7 in job {job}" in refused.json()["errors"][1]["detail"]
+    assert first_problem(nothing_to_go_on) == ("/resume_from/mode", "cannot_continue")
+    assert (begins_anew.status_code, begins_its_data_anew.status_code) == (201, 201)
+
+
+async def test_a_fork_is_a_job_of_its_own_and_says_what_differs(both: Api) -> None:
+    job = await trained(both, name="first", tags=["a"])
+    await both.client.patch(f"/jobs/{job}", json={"name": "renamed", "priority": 9})
+    patch = {"training": {"learning_rate": 0.05, "logging_steps": 5}, "tags": None, "metadata": {"why": "slower"}}
+
+    answer = await both.client.post(f"/jobs/{job}/fork", json={"checkpoint": "best", "patch": patch})
+
+    assert answer.status_code == 202, answer.text
+    made = ForkedJob.model_validate(answer.json())
+    assert answer.headers["location"] == f"/jobs/{made.id}"
+    assert (made.state, made.name, made.priority, made.tags, made.last_no) == ("queued", "renamed", 9, [], 2)
+    best = (await steps_of(both, job))[10]
+    assert (made.fork.job, made.fork.checkpoint.id, made.fork.checkpoint.step) == (job, best, 10)
+    assert answer.json()["fork"]["changes"] == [
+        {"pointer": "/tags", "from": ["a"], "to": []},
+        {"pointer": "/metadata/why", "from": None, "to": "slower"},
+        {"pointer": "/training/learning_rate", "from": 0.1, "to": 0.05},
+        {"pointer": "/training/logging_steps", "from": 500, "to": 5},
+    ]
+    assert [one.pointer for one in made.fork.breaks_exactness] == ["/training/learning_rate"]
+    assert not made.fork.exact
+    spec = await spec_of(both, made.id)
+    assert spec["training"] == {"max_steps": 20, "learning_rate": 0.05, "seed": 7, "logging_steps": 5}
+    assert spec["resume_from"] == {"job": job, "checkpoint": best, "path": None, "mode": "full"}
+    events = (await both.client.get(f"/jobs/{made.id}/events")).json()["data"]
+    assert [event["kind"] for event in events] == ["state", "note"]
+    assert f"goes on from job {job} at step 10" in events[1]["data"]["message"]
+    assert "/training/learning_rate" in events[1]["data"]["message"]
+
+
+async def test_a_fork_without_a_word_goes_on_exactly(api: Api) -> None:
+    job = await trained(api)
+
+    made = (await api.client.post(f"/jobs/{job}/fork")).json()
+
+    assert made["fork"]["checkpoint"]["step"] == 20
+    assert (made["fork"]["changes"], made["fork"]["exact"], made["fork"]["breaks_exactness"]) == ([], True, [])
+    again = (await api.client.post(f"/jobs/{job}/fork", json={"mode": "weights"})).json()
+    assert [one["pointer"] for one in again["fork"]["breaks_exactness"]] == ["/resume_from/mode"]
+
+
+async def test_what_was_set_while_the_job_ran_is_not_in_its_spec_and_the_fork_says_so(api: Api) -> None:
+    job = await trained(api)
+    asked = Deed(no=5, set={"learning_rate": 0.01, "logging_steps": 3}, step=4)
+    await api.db.write(lambda conn: deeds.ask(conn, job, asked))
+
+    plain = (await api.client.post(f"/jobs/{job}/fork")).json()["fork"]
+    kept = (await api.client.post(f"/jobs/{job}/fork", json={"patch": {"training": {"learning_rate": 0.01}}})).json()[
+        "fork"
+    ]
+
+    assert [one["pointer"] for one in plain["breaks_exactness"]] == ["/training/learning_rate"]
+    assert "set to 0.01 while" in plain["breaks_exactness"][0]["detail"]
+    assert [one["pointer"] for one in kept["changes"]] == ["/training/learning_rate"]
+    assert kept["exact"], "that is how the job itself would have gone on"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "code"),
+    [
+        ({"patch": {"training": {"learning_rat": 1}}}, "/patch/training/learning_rat", "unknown_field"),
+        ({"patch": {"model": None}}, "/patch/model", "missing"),
+        ({"patch": {"resume_from": None}}, "/patch/resume_from", "not_patchable"),
+        ({"patch": {"project": "other"}}, "/patch/project", "not_your_project"),
+        ({"patch": {"training": {"seed": 8}}}, "/patch/training/seed", "cannot_change"),
+        ({"patch": []}, "/patch", "wrong_type"),
+        ({"patc": {}}, "/patc", "unknown_field"),
+        ({"mode": "wights"}, "/mode", "unknown_choice"),
+        ({"checkpoint": "newest"}, "/checkpoint", "not_well_formed"),
+        ({"checkpoint": "ckpt_" + "0" * 32}, "/checkpoint", "unknown_checkpoint"),
+    ],
+)
+async def test_what_is_wrong_with_a_fork_is_told_where_it_was_said(
+    api: Api, body: Any, pointer: str, code: str
+) -> None:
+    job = await trained(api)
+
+    assert first_problem(await api.client.post(f"/jobs/{job}/fork", json=body)) == (pointer, code)
+    assert len((await api.client.get("/jobs")).json()["data"]) == 1
+
+
+async def test_a_job_without_a_checkpoint_cannot_be_forked_and_is_not_said_to_be(api: Api) -> None:
+    job = await api.submit()
+
+    refused = await api.client.post(f"/jobs/{job}/fork")
+
+    assert first_problem(refused) == ("/checkpoint", "no_checkpoint")
+    assert "fork" not in (await api.client.get(f"/jobs/{job}")).json()["actions"]
+    await api.end(job, JobState.FAILED)
+    assert (await api.client.get(f"/jobs/{job}")).json()["actions"] == ["resume", "fork", "delete"]
+
+
+async def test_one_key_is_one_fork_even_when_its_checkpoint_is_gone_meanwhile(both: Api) -> None:
+    job = await trained(both)
+    body, headers = {"patch": {"name": "again"}}, {"Idempotency-Key": "k"}
+    first = await both.client.post(f"/jobs/{job}/fork", json=body, headers=headers)
+    await both.client.post(f"/jobs/{first.json()['id']}/cancel")
+    paths = [str(checkpoint_folder(job, 1, step)) for step in (10, 20)]
+    await both.db.write(lambda conn: checkpoints.mark(conn, job, paths, checkpoints.DELETED))
+
+    again = await both.client.post(f"/jobs/{job}/fork", json=body, headers=headers)
+    other_body = await both.client.post(f"/jobs/{job}/fork", json={}, headers=headers)
+    other_job = await both.client.post(f"/jobs/{await trained(both)}/fork", json=body, headers=headers)
+
+    assert (again.status_code, again.json()) == (202, first.json())
+    assert again.headers["idempotency-replayed"] == "true"
+    assert [other_body.status_code, other_job.status_code] == [422, 422]
+    assert other_body.json()["code"] == "idempotency_key_reused"
+
+
+async def test_a_fork_of_what_brings_its_own_code_needs_the_scope_for_it(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, api_key=KEY, code="on")
+    brings, plain = await a_key(api), await a_key(api, scopes=["read", "submit"])
+    sent = await api.client.post(
+        "/bundles", content=zipped(my_code="class Net: pass"),
+        headers={**bearer(brings), "Content-Type": "application/zip"},
+    )  # fmt: skip
+    spec = {**LEARNS, "model": "my_code:Net", "code": {"bundle": sent.json()["sha256"]}}
+    job = JobId((await api.client.post("/jobs", json=spec, headers=bearer(brings))).json()["id"])
+    await saved(api, job, 10)
+
+    refused = await api.client.post(f"/jobs/{job}/fork", headers=bearer(plain))
+    made = await api.client.post(f"/jobs/{job}/fork", headers=bearer(brings))
+
+    assert (refused.status_code, made.status_code) == (403, 202), refused.text
+    assert "'code'" in refused.json()["detail"]
+
+
+async def test_a_fork_is_a_line_of_the_audit(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    job = await trained(api)
+
+    with caplog.at_level(logging.INFO, logger="footplate.audit"):
+        made = (await api.client.post(f"/jobs/{job}/fork")).json()
+
+    assert f"job {job} of project default forked as {made['id']}" in caplog.text
+
+
+async def test_a_job_whose_checkpoint_another_needs_stays_until_that_one_is_over(both: Api) -> None:
+    job = await trained(both)
+    fork = (await both.client.post(f"/jobs/{job}/fork")).json()["id"]
+
+    kept = await both.client.delete(f"/jobs/{job}/checkpoints/{(await steps_of(both, job))[20]}")
+    free = await both.client.delete(f"/jobs/{job}/checkpoints/{(await steps_of(both, job))[10]}")
+    refused = await both.client.delete(f"/jobs/{job}")
+    await both.client.post(f"/jobs/{fork}/cancel")
+    gone = await both.client.delete(f"/jobs/{job}")
+
+    assert (kept.status_code, kept.json()["code"], free.is_success) == (409, "checkpoint_in_use", True), free.text
+    assert (refused.status_code, refused.json()["code"]) == (409, "checkpoint_in_use")
+    assert fork in refused.json()["detail"]
+    assert gone.status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("target", "patch", "result"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_a_patch_is_merged_as_rfc_7396_shows(target: Any, patch: Any, result: Any) -> None:
+    assert merged(target, patch) == result
+
+
+def test_what_is_known_of_arguments_is_about_arguments_that_there_are() -> None:
+    known = {*TrainingArguments.__dataclass_fields__}
+    assert known >= NEUTRAL_TRAINING
+    assert known >= {place.split("/")[2] for place, _ in WHY if place.startswith("/training/")}

@@ -1,0 +1,128 @@
+"""Where an attempt begins that its spec sends elsewhere; and which checkpoints training keeps for others."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from contract.errors import AttemptError, DatasetError, NotBuildable, NoValidCheckpoint
+from contract.ids import new_checkpoint_id, new_job_id
+from contract.messages import CheckpointOffer
+from contract.testing import make_spec
+from worker import launch
+from worker.artifacts import AttemptFiles
+from worker.starting import Beginning, beginning
+from worker.trainer import checkpoint as files
+from worker.trainer.checkpoint import STATE, Verified
+
+OTHER = new_job_id()
+CKPT = new_checkpoint_id()
+
+
+class Place:
+    """A node with a store, and an order to begin an attempt there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.artifacts, self.models = folder / "artifacts", folder / "models"
+        self.notes: list[str] = []
+        self.emit: Any = SimpleNamespace(note=lambda text, **more: self.notes.append(text))
+
+    def saved(self, step: int = 5) -> CheckpointOffer:
+        """The other job's."""
+        parent = self.artifacts / "jobs" / OTHER / "attempts" / "1"
+        made = files.commit(parent, step, lambda folder: (folder / "weights").touch(), {})
+        path = str(made.path.relative_to(self.artifacts))
+        return CheckpointOffer(id=CKPT, step=step, path=path, manifest_sha256=made.manifest_sha256, of=OTHER)
+
+    def begins(self, *offers: CheckpointOffer, data: Any = "toy/regression", **resume_from: Any) -> Beginning | None:
+        order: Any = SimpleNamespace(
+            checkpoints=list(offers), attempt=1, data=self.models, models=self.models, uploads=None,
+            files=AttemptFiles(self.artifacts, new_job_id(), 1),
+        )  # fmt: skip
+        return beginning(make_spec(data=data, resume_from=resume_from), order, self.emit)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "models").mkdir()
+    return Place(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "weights_only"),
+    [({}, False), ({"mode": "weights"}, True), ({"data": {"eval": "toy/regression"}}, True)],
+)
+def test_it_begins_where_another_job_was(place: Place, asked: Any, weights_only: bool) -> None:
+    offer = place.saved()
+
+    found = place.begins(offer, job=OTHER, checkpoint=CKPT, **asked)
+
+    assert found == Beginning(str(place.artifacts / offer.path), weights_only)
+    assert isinstance(found.folder, Verified)
+    assert OTHER in place.notes[0]
+    assert ("takes the weights" in place.notes[0]) is weights_only
+
+
+def test_what_it_was_to_begin_with_and_is_gone_or_broken_is_an_end_and_no_start_from_nothing(place: Place) -> None:
+    offer = place.saved()
+    (place.artifacts / offer.path / "weights").write_text("…")
+    with pytest.raises(NoValidCheckpoint, match=f"of job {OTHER} at step 5, from which this job starts, cannot be"):
+        place.begins(offer, job=OTHER, checkpoint=CKPT)
+
+    with pytest.raises(NoValidCheckpoint, match=f"{CKPT}, from which this job starts, is gone: job {OTHER} was delet"):
+        place.begins(job=OTHER, checkpoint=CKPT)
+
+
+def test_what_the_job_has_saved_itself_goes_before_where_it_came_from(place: Place) -> None:
+    own = place.saved(7).model_copy(update={"of": None})
+
+    found = place.begins(own, job=OTHER, checkpoint=CKPT, mode="weights")
+
+    assert found == Beginning(str(place.artifacts / own.path), weights_only=False)
+
+
+def test_a_folder_that_a_trainer_wrote_is_begun_with(place: Place) -> None:
+    folder = place.models / "run" / "checkpoint-500"
+    folder.mkdir(parents=True)
+    (folder / STATE).write_text("{}")
+
+    assert place.begins(path="models://run/checkpoint-500") == Beginning(str(folder))
+    assert place.begins(path="models://run/checkpoint-500", mode="weights") == Beginning(str(folder), weights_only=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "says"),
+    [
+        ("models://none", DatasetError, "is not on this node"),
+        ("models://a-file", NotBuildable, "a checkpoint is a folder"),
+        ("models://a-model", NotBuildable, "holds no trainer_state.json"),
+        ("models://half", AttemptError, "cannot be read"),
+    ],
+)
+def test_a_folder_that_nobody_can_go_on_from_is_named(place: Place, path: str, error: Any, says: str) -> None:
+    (place.models / "a-file").touch()
+    (place.models / "a-model").mkdir()
+    (place.models / "half").mkdir()
+    (place.models / "half" / files.MANIFEST).write_text("{")
+
+    with pytest.raises(error, match=says):
+        place.begins(path=path)
+
+
+def test_steps_that_others_start_from_pass_through_the_page_that_training_looks_at() -> None:
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    assert launch.steps_held(page) == set()
+
+    launch.hold_steps(page, [30, 2**40, 10])
+    assert launch.steps_held(page) == {10, 30, 2**40}
+
+    launch.hold_steps(page, range(100))
+    assert launch.steps_held(page) == set(range(36, 100))
+    launch.hold_steps(page, [])
+    assert launch.steps_held(page) == set()
+    page[launch.HELD_FROM : launch.HELD_FROM + 8] = b"\xff" * 8
+    assert len(launch.steps_held(page)) <= launch.MOST_HELD
