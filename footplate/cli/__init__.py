@@ -16,13 +16,24 @@ from importlib.metadata import version
 from pydantic import ValidationError
 
 from contract.errors import FootplateError
-from footplate.cli import completion, curves, doctor, files, looking, steering, submitting, surroundings, watching
+from footplate.cli import (
+    completion,
+    curves,
+    doctor,
+    files,
+    forking,
+    looking,
+    steering,
+    submitting,
+    surroundings,
+    watching,
+)
 from footplate.cli.asked import UNREACHABLE, USAGE, exit_code, sentence
 from footplate.cli.text import tell
 from footplate.cli.up import up
 from footplate.cli.watching import INTERRUPTED
 
-PARTS = (submitting, looking, watching, curves, files, steering, surroundings, doctor, completion)
+PARTS = (submitting, looking, watching, curves, files, steering, forking, surroundings, doctor, completion)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

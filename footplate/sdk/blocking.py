@@ -115,6 +115,19 @@ class Job(JobView):
         now(self._job.do(save=save, evaluate=evaluate, set=set))
         return self
 
+    def fork(
+        self,
+        checkpoint: str = "latest",
+        *,
+        mode: str = "full",
+        patch: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Another job, which goes on from a checkpoint of this one: "latest", "best" or an id; mode "weights" takes
+        these alone. `patch` is merged into this job's spec, None taking a field away. What differs is in the new job's
+        `info.fork`."""
+        return Job(now(self._job.fork(checkpoint, mode=mode, patch=patch, idempotency_key=idempotency_key)))
+
     def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
         """What is not named stays. With `if_version`, VersionChanged if the job has changed since."""
         now(self._job.amend(if_version=if_version, **changes))

@@ -222,6 +222,23 @@ class AsyncJob(JobView):
         what = Ask.with_json("POST", f"{self._path}/do", wish, headers=headers, is_repeatable=True)
         return self._now(await ask_json(self._wire, what))
 
+    async def fork(
+        self,
+        checkpoint: str = "latest",
+        *,
+        mode: str = "full",
+        patch: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncJob:
+        """Another job, which goes on from a checkpoint of this one: "latest", "best" or an id; mode "weights" takes
+        these alone. `patch` is merged into this job's spec, None taking a field away. What differs is in the new job's
+        `info.fork`."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        body = {"checkpoint": checkpoint, "mode": mode, "patch": dict(patch or {})}
+        what = Ask.with_json("POST", f"{self._path}/fork", body, headers=headers, is_repeatable=True)
+        told = await ask_json(self._wire, what)
+        return AsyncJob(self._wire, JobInfo.model_validate(told), self._patience)
+
     async def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
         """What is not named stays. With `if_version`, VersionChanged if the job has changed since."""
         headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}

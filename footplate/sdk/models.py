@@ -34,6 +34,37 @@ class Outcome(Model):
     """Why not: status, code, detail, hint. None: it was done, or held already."""
 
 
+class Change(Model):
+    """A value of a spec that a fork has changed."""
+
+    pointer: str
+    old: Any = Field(default=None, alias="from")
+    new: Any = Field(default=None, alias="to")
+
+
+class Inexact(Model):
+    pointer: str
+    detail: str
+
+
+class ForkPoint(Model):
+    id: str
+    step: int
+
+
+class Fork(Model):
+    """Where a forked job comes from, and what differs."""
+
+    job: str
+    checkpoint: ForkPoint
+    mode: str
+    changes: tuple[Change, ...] = ()
+    exact: bool
+    """Whether it goes on as the other job would have."""
+    breaks_exactness: tuple[Inexact, ...] = ()
+    """Why not, value by value."""
+
+
 class JobInfo(Model):
     """A job as it stood when the service was asked."""
 
@@ -68,6 +99,8 @@ class JobInfo(Model):
     result: dict[str, Any] | None = None
     """Final and best."""
     error: Failure | None = None
+    fork: Fork | None = None
+    """Where it comes from: only in what `fork` answers, and gone when the job is asked for again."""
 
     @property
     def has_ended(self) -> bool:

@@ -94,7 +94,7 @@ def test_a_job_is_paused_resumed_amended_cancelled_and_deleted(client: Client, s
         job.raise_for_status()
     with pytest.raises(Conflict) as refused:
         job.pause()
-    assert refused.value.allowed == ["resume", "delete"]
+    assert refused.value.allowed == ["resume", "fork", "delete"]
     job.delete()
     with pytest.raises(NotFound):
         job.refresh()
@@ -247,3 +247,15 @@ def test_a_download_that_breaks_is_taken_up_where_it_broke(standing: System, cli
     with pytest.raises(NotFound, match=r"it has: metrics\.json, model\.safetensors, spec\.json"):
         job.outputs.download(tmp_path, only=["model.bin"])
     assert [path.name for path in tmp_path.iterdir() if path.suffix] == ["model.safetensors"]
+
+
+def test_a_job_is_forked_and_the_new_one_says_what_differs(client: Client) -> None:
+    job = client.jobs.create(SHORT_TOY).wait(timeout=60)
+
+    fork = job.fork(patch={"training": {"max_steps": 25}})
+
+    assert fork.id != job.id
+    assert fork.info.fork
+    assert (fork.info.fork.job, fork.info.fork.checkpoint.step) == (job.id, 20)
+    assert [(one.pointer, one.old, one.new) for one in fork.info.fork.changes] == [("/training/max_steps", 20, 25)]
+    assert fork.wait(timeout=60).progress.step == 25  # type: ignore[union-attr]

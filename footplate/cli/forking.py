@@ -1,0 +1,68 @@
+"""`fork`: another job from a checkpoint of one, with changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from footplate.cli.asked import Given, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.submitting import put
+from footplate.cli.text import say_json, tell
+from footplate.cli.watching import watch_job
+
+if TYPE_CHECKING:
+    from footplate.sdk.models import Fork
+
+SHOWN = 60
+"""Characters of a value that was changed."""
+
+
+def add_verbs(verbs: Verbs) -> None:
+    fork = add_verb(verbs, "fork", run_fork, "go on from a job's checkpoint in another job, and print that one's id")
+    add_job(fork)
+    fork.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="a.b=v",
+        help="change one value of its spec, as in training.learning_rate=1e-5; null takes it away; may be repeated",
+    )
+    fork.add_argument("--checkpoint", default="latest", metavar="C", help="latest (which it is else), best, or an id")
+    fork.add_argument("--weights", action="store_true", help="take the weights alone, and begin at step 0")
+    fork.add_argument("--name", help="what to call it; else it is called as the other one")
+    fork.add_argument("--watch", action="store_true", help="watch it until it ends")
+
+
+def run_fork(given: Given) -> int:
+    patch: dict[str, Any] = {}
+    for change in given.changes:
+        put(patch, change)
+    if given.name:
+        patch["name"] = given.name
+    job = find(client_of(given), given.job)
+    made = job.fork(given.checkpoint, mode="weights" if given.weights else "full", patch=patch)
+    if given.json:
+        say_json(made.info.model_dump(mode="json", by_alias=True))
+    else:
+        print(made.id, flush=True)
+        # Beside the id, which a script may want to keep.
+        for line in _lines(made.info.fork):
+            tell(line)
+    return watch_job(made, after=0, as_json=given.json) if given.watch else 0
+
+
+def _lines(fork: Fork | None) -> Iterator[str]:
+    if fork is None:
+        return
+    yield f"from {fork.job} at step {fork.checkpoint.step}" + (", its weights alone" if fork.mode == "weights" else "")
+    for change in fork.changes:
+        yield f"{change.pointer}: {_short(change.old)} -> {_short(change.new)}"
+    for one in fork.breaks_exactness:
+        yield f"not exactly as it would have gone on: {one.pointer}: {one.detail}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
