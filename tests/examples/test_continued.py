@@ -1,0 +1,20 @@
+"""examples/continue-from-transformers, through the whole server: the rest of a run that another Trainer began."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.examples.conftest import Examples
+
+
+def test_a_run_of_transformers_trainer_is_gone_on_with_as_it_went_on_itself(examples: Examples) -> None:
+    done = examples.run("continue-from-transformers/job.json")
+
+    assert (done["state"], done["progress"]["step"]) == ("succeeded", 48), done
+    theirs = json.loads((examples.system.folder / "models/their-run/checkpoint-48/trainer_state.json").read_text())
+    after = {row["step"]: row["loss"] for row in theirs["log_history"] if row["step"] > 32 and "loss" in row}
+    assert examples.system.losses(done["id"]) == {step: pytest.approx(loss, rel=1e-3) for step, loss in after.items()}
+    notes = [one["data"]["message"] for one in examples.system.events(done["id"]) if one["kind"] == "note"]
+    assert "continues from the checkpoint in models://their-run/checkpoint-32" in notes
