@@ -93,8 +93,4 @@ class Retry(Group):
     on: Many[Annotated[RetryOn, Field(strict=False)]] = (RetryOn.NODE_LOST, RetryOn.CRASHED, RetryOn.STALLED)
     """What counts as worth another try."""
     backoff: Annotated[float, Field(ge=0, le=DAY), DURATION] = 0.0
-    """Wait before the first retry, "30s" or seconds; doubles with every further one, at most a day."""
-
-    def wait_seconds(self, failures: int) -> float:
-        """How long the job waits after its n-th failure, counted from 1."""
-        return float(min(self.backoff * 2 ** (failures - 1), DAY))
+    """Wait before a retry, "30s" or seconds, at most a day; twice as long where an attempt got no further."""

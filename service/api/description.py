@@ -38,7 +38,8 @@ PROJECT = {
     "example": "default",
 }
 PATTERNS = {
-    **{kind: f"^{kind}_[0-9a-f]{{32}}$" for kind in ("job", "node", "key", "file")},
+    **{kind: f"^{kind}_[0-9a-f]{{32}}$" for kind in ("job", "node", "key")},
+    "file": r"^file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet)$",
     "sha256": "^[0-9a-f]{64}$",
 }
 """What the places of addresses look like. What does not is a 404, as one that is not there."""

@@ -22,7 +22,6 @@ from service.store import attempts, deeds, events, jobs
 from service.store.rows import JobRow
 
 POISON_AFTER = 3
-LONGEST_WAIT_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,8 @@ def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move
     refusal = _why_not_again(job, end, retry)
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
-    wait = min(retry.backoff_seconds * 2**job.spent, max(LONGEST_WAIT_SECONDS, retry.backoff_seconds))
+    # What gets further each time is not at fault, however often it is hit: its wait does not grow.
+    wait = retry.backoff_seconds * 2**job.stuck
     message = f"{_told(job, end)}; the next attempt starts in {wait:g} s"
     return Move(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
 

@@ -225,6 +225,22 @@ def test_a_retry_waits_out_its_backoff(stage: Stage) -> None:
     assert stage.place() == [job]
 
 
+def test_a_wait_grows_while_attempts_get_no_further_and_only_then(stage: Stage) -> None:
+    job, worker = stage.running(retry={"backoff": 60, "max_attempts": 100})
+    waits = []
+    for step in (0, 0, 1, 2, 3, 4, 5, 6):
+        if step:
+            worker.checkpoints(step)
+        worker.fails("crashed")
+        waits.append(((stage.job(job).not_before or 0) - stage.now) / 1000)
+        stage.later(121)
+        stage.place()
+        worker = stage.claim(job)
+        worker.says_running()
+
+    assert waits == [60, 120, 60, 60, 60, 60, 60, 60]
+
+
 def test_an_error_of_the_users_own_is_not_tried_again(stage: Stage) -> None:
     job, worker = stage.running()
     worker.fails("error")

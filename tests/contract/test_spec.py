@@ -13,7 +13,7 @@ from contract.body import read_json
 from contract.errors import InvalidSpec
 from contract.json_schema import violations
 from contract.lifecycle import Reason
-from contract.resources import Retry, RetryOn
+from contract.resources import RetryOn
 from contract.spec import JobSpec, job_schema, read_spec
 from tests.contract.specs import SPECS, TOY, VALUES, everything_available, places
 
@@ -139,12 +139,6 @@ def test_no_time_limit_is_said_with_null():
 
 def test_evaluation_alone_is_a_job():
     assert JobSpec.parse({"model": "toy/mlp", "data": {"eval": "toy/regression"}}).data.train is None
-
-
-def test_a_retry_waits_twice_as_long_each_time_and_a_day_at_most():
-    retry = Retry(backoff=10.0)
-    assert [retry.wait_seconds(failures) for failures in (1, 2, 3, 100)] == [10, 20, 40, 86400]
-    assert Retry().wait_seconds(99) == 0
 
 
 def test_what_may_be_retried_are_reasons_of_the_lifecycle():
