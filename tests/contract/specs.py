@@ -153,10 +153,11 @@ SPECS = st.fixed_dictionaries(
             },
         ),
     },
-).map(lambda spec: _without_training_s_optimizer(spec) if spec.get("optimizers") else spec)
+).map(lambda spec: _for_several_optimizers(spec) if spec.get("optimizers") else spec)
 
 
-def _without_training_s_optimizer(spec: dict[str, Any]) -> dict[str, Any]:
-    """Several optimizers have rates and schedules of their own."""
+def _for_several_optimizers(spec: dict[str, Any]) -> dict[str, Any]:
+    """They have rates and schedules of their own, and each the whole model."""
     told = {name: value for name, value in spec.get("training", {}).items() if not name.startswith(("learning", "lr"))}
-    return {**spec, "training": told}
+    shape = {name: value for name, value in spec.get("resources", {}).items() if name != "strategy"}
+    return {**spec, "training": told, "resources": shape}

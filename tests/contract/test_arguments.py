@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -209,6 +209,7 @@ SOME = st.fixed_dictionaries(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(SOME)
 def test_what_changed_reads_back_as_the_same_arguments(values: dict[str, object]) -> None:
     args = read_arguments(values)
