@@ -15,21 +15,22 @@ JUMPS = [("service", HOUR), ("worker", HOUR), ("service", -HOUR), ("worker", -HO
 
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
-    """No database looks at a clock."""
-    found = System(processes, redis, sqlite_url)
+    """No database looks at a clock. Heartbeats are rare, so that control looks between a jump and the next of them."""
+    found = System(processes, redis, sqlite_url, FOOTPLATE_BEAT_SECONDS="2", FOOTPLATE_LEASE_SECONDS="8")
     found.environment["PYTHONPATH"] = preload.write(found.preload, without=protection_off, jumpy=True)
     return found.start()
 
 
 @pytest.mark.fault(18, without="leases are timed by a clock that does not jump", red="lost .* without need")
 def test_clocks_that_jump_by_an_hour_rescue_nobody_and_keep_the_order(system: System) -> None:
-    job = system.submit(LONG_TOY)
+    slow = {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.01}}
+    job = system.submit(LONG_TOY, data=slow)
     step = 2
     for who, seconds in JUMPS:
         system.until_step(job, step)
         preload.jump(system.preload, who, seconds)
         assert system.job(job)["attempt"] <= 1, f"lost {who} without need"
-        step += 3
+        step += 7
     done = system.until_settled(job)
 
     lost = system.counted("footplate_control_attempts_lost_total")

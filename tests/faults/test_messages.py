@@ -17,7 +17,10 @@ from tests.support.system import JSON, LONG_TOY, System, assert_whole
 SHORT_TOY: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 30}}
 
 
-@pytest.mark.fault(5, without="one grant for each attempt", red=r"granted \d+\.0 times")
+# Without it several may also take each other's files away before any has trained.
+@pytest.mark.fault(
+    5, without="one grant for each attempt", red=r"granted \d+\.0 times|not within 60 s: the job logs step 5"
+)
 def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None:
     system.start_service()
     system.start_node(slots=2)

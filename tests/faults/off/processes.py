@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.faults.off import switch
 
@@ -15,9 +15,11 @@ def hear_no_end(training: Any) -> None:
     known = training.FROM_WARM.validate_json
 
     class Deaf:
+        started: ClassVar[dict[int, Any]] = {}
+
         def validate_json(self, packet: bytes) -> Any:
             message = known(packet)
-            return message if isinstance(message, training.Started) else None
+            return self.started.setdefault(message.rank, message)
 
     training.FROM_WARM = Deaf()
 

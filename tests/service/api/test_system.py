@@ -32,7 +32,7 @@ CATALOGUE = {
 
 OPERATIONS = {
     "amend_job", "cancel_job", "create_bundle", "create_job", "create_key", "create_ticket", "delete_bundle",
-    "delete_job", "delete_key", "download_bundle", "download_output", "drain_node", "get_bundle", "get_job",
+    "delete_job", "delete_key", "download_bundle", "download_output", "drain_node", "fork_job", "get_bundle", "get_job",
     "get_spec", "job_schema", "list_attempts", "list_bundles", "list_checkpoints", "list_components", "list_events",
     "list_jobs", "list_keys", "list_metrics", "list_nodes", "list_outputs", "livez", "openapi", "pause_job",
     "prometheus", "readyz", "resume_job", "stream_events", "validate_job",
