@@ -23,7 +23,7 @@ from service.api.uploads import body_of, uploaded
 from service.api.views import moment
 from service.callers import Needed, Scope, needs
 from service.deps import Services, StrictRoute, json_response, services_of
-from service.jobs.bundles import CODE_IS_OFF, HOW_TO_TURN_ON, check, drop, keep, not_allowed
+from service.jobs.bundles import CODE_IS_OFF, HOW_TO_TURN_ON, check, drop, not_allowed
 from service.jobs.requires import nowhere
 from service.opening import open_below
 from service.problems import BodyTooLarge, UnsupportedMediaType
@@ -86,7 +86,7 @@ async def create_bundle(request: Request) -> Response:
         unpacked = sum(one.bytes for one in entries)
         row = BundleRow(services.project, upload.sha256, upload.bytes, unpacked, files, now_ms())
         put = partial(upload.put, artifacts / layout.bundle_file(upload.sha256))
-        kept, is_new = await services.db.write(partial(keep, row=row, put=put))
+        kept, is_new = await services.db.write(partial(SHELF.keep, row=row, put=put))
         # Another project may have let go of the last one between the two.
         await asyncio.to_thread(put)
     return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/bundles/{kept.sha256}"})

@@ -25,7 +25,7 @@ from service.api.pages import after, following
 from service.api.uploads import body_of, uploaded
 from service.api.views import moment
 from service.deps import Services, StrictRoute, json_response, services_of
-from service.jobs.files import NAMES_ONE, check, drop, keep
+from service.jobs.files import NAMES_ONE, check, drop
 from service.jobs.kinds import check_content, checked_name
 from service.opening import open_below
 from service.problems import BodyTooLarge
@@ -74,7 +74,7 @@ async def create_file(request: Request, name: Name = None) -> Response:
             services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by
         )  # fmt: skip
         put = partial(upload.put, folder / file)
-        kept, is_new = await services.db.write(partial(keep, row=row, put=put))
+        kept, is_new = await services.db.write(partial(SHELF.keep, row=row, put=put))
         # Another project may have let go of the last one between the two.
         await asyncio.to_thread(put)
     if is_new:

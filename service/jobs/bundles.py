@@ -1,4 +1,4 @@
-"""Keep a bundle, let go of one, and hold a spec against the bundle that it names."""
+"""Let go of a bundle, and hold a spec against the bundle that it names."""
 
 from __future__ import annotations
 
@@ -12,20 +12,12 @@ from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
 from contract.spec import JobSpec
 from service.settings import ServiceSettings
 from service.store import bundles, jobs
-from service.store.rows import BundleRow
 
 
 class BundleInUse(FootplateError):
     code = "bundle_in_use"
     status = 409
     title = "The bundle is needed"
-
-
-def keep(conn: Connection, row: BundleRow, put: Callable[[], None]) -> tuple[BundleRow, bool]:
-    """The bundle as it is kept, and whether it is new. `put` makes sure of its file, and may be called again."""
-    is_new = bundles.SHELF.keep(conn, row)
-    put()
-    return bundles.SHELF.get(conn, row.project, row.sha256), is_new
 
 
 def drop(conn: Connection, project: str, sha256: str, remove: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Keep an uploaded file, let go of one, and hold those that a spec names."""
+"""Let go of an uploaded file, and hold those that a spec names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contract.files import named_in
 from contract.ids import FileId
 from contract.spec import JobSpec
 from service.store import files, jobs
-from service.store.rows import FileRow
 
 NAMES_ONE = '"file_'
 """What is in the JSON of every spec that names an uploaded file, and in that of few others."""
@@ -21,13 +20,6 @@ class FileInUse(FootplateError):
     code = "file_in_use"
     status = 409
     title = "The file is needed"
-
-
-def keep(conn: Connection, row: FileRow, put: Callable[[], None]) -> tuple[FileRow, bool]:
-    """The file as it is kept, and whether it is new. `put` makes sure of it, and may be called again."""
-    is_new = files.SHELF.keep(conn, row)
-    put()
-    return files.SHELF.get(conn, row.project, row.id), is_new
 
 
 def drop(conn: Connection, project: str, file: FileId, remove: Callable[[], None]) -> None:

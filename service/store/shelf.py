@@ -31,10 +31,13 @@ class Shelf(Generic[Row]):
             "postgresql": postgresql.insert(table).on_conflict_do_nothing().returning(self._key),
         }
 
-    def keep(self, conn: Connection, row: Row) -> bool:
-        """Whether it is new here."""
+    def keep(self, conn: Connection, row: Row, put: Callable[[], None]) -> tuple[Row, bool]:
+        """It as it is kept, and whether it is new here. `put` makes sure of its file, and may be called again."""
+        values = values_of(row)
         # By what comes back: PostgreSQL's driver counts no rows of such an insert.
-        return conn.execute(self._keep[conn.dialect.name], values_of(row)).one_or_none() is not None
+        is_new = conn.execute(self._keep[conn.dialect.name], values).one_or_none() is not None
+        put()
+        return self.get(conn, values["project"], values[self._key.name]), is_new
 
     def get(self, conn: Connection, project: str, key: str, *, hold: bool = False) -> Row:
         """Raises NotFound. With `hold`, nobody deletes it before this transaction has ended."""
