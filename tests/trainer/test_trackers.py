@@ -181,7 +181,9 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def history(mlflow: Any, run: Any, name: str) -> list[tuple[int, float]]:
-    return [(each.step, each.value) for each in mlflow.MlflowClient().get_metric_history(run.info.run_id, name)]
+    """By step: its store keeps no order of its own, and two points of one millisecond come back either way round."""
+    points = mlflow.MlflowClient().get_metric_history(run.info.run_id, name)
+    return [(each.step, each.value) for each in sorted(points, key=lambda point: point.step)]
 
 
 def test_mlflow_gets_one_run_with_all_that_was_logged(
