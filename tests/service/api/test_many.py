@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -101,8 +102,9 @@ async def test_jobs_that_match_join_whenever_they_come_and_others_do_not(both: A
 async def test_a_job_that_is_resumed_after_its_end_goes_on_behind_it(api: Api) -> None:
     job = await api.submit()
     async with api.socket("/stream") as socket:
+        frames = await until_frame(socket, [], live(job))
         await api.end(job, JobState.FAILED)
-        frames = await until_frame(socket, [], end_of(job))
+        await until_frame(socket, frames, end_of(job))
 
         assert (await api.client.post(f"/jobs/{job}/resume")).status_code == 202
         await api.end(job)
@@ -136,6 +138,7 @@ async def test_who_comes_back_with_since_hears_of_jobs_that_began_and_ended_mean
 
 async def test_some_kinds_at_most_so_often_and_still_every_event(api: Api) -> None:
     one, two = await api.submit(), await api.submit()
+    began = time.monotonic()
     reading = asyncio.create_task(api.frames(f"/stream?jobs={one},{two}&kinds=log,note&max_hz=5"))
     for n in range(50):
         await api.append(one, {"loss": n})
@@ -147,7 +150,8 @@ async def test_some_kinds_at_most_so_often_and_still_every_event(api: Api) -> No
     frames, _, _ = await reading
 
     assert numbers(frames, one) == numbers(frames, two) == list(range(2, 52))
-    assert sum("events" in frame for frame in frames) < 30
+    looks = 5 * (time.monotonic() - began) + 2
+    assert sum("events" in frame for frame in frames) <= 2 * looks
 
 
 async def test_one_that_is_deleted_is_told_and_the_others_go_on(api: Api) -> None:
