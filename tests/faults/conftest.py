@@ -7,7 +7,8 @@ runs on both databases as it stands, and once more with that protection switched
 fail with an AssertionError that matches `red`. A story that several protections carry has a mark for each.
 `without=None` needs a word why: `because="..."`.
 
-What says nothing new on a second database is left to `make soak` there: controls, and the faults of a node.
+`make test` runs every story on SQLite with the first of its controls, and on PostgreSQL those whose fault SQL sees.
+`make soak` runs them all, on both.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import System
 
 PROTECTED, CONTROL = "protected", "control"
-OF_A_NODE = {"test_workers", "test_training", "test_checkpoints", "test_journal"}
-"""What these break is on a node, and SQL sees the statements of every other story."""
+BESIDE_SQL = {"test_workers", "test_training", "test_checkpoints", "test_journal", "test_redis", "test_messages"}
+"""What these break is on a node or in Redis, and SQL sees the statements of every other story."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -47,7 +48,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         params = call.params if (call := getattr(item, "callspec", None)) else {}
-        if params.get("database_url") == "postgres" and (params.get("protection_off") or item.path.stem in OF_A_NODE):
+        on_postgres, off = params.get("database_url") == "postgres", params.get("protection_off")
+        first = next(item.iter_markers("fault"), None)
+        is_another_control = off and first and off != first.kwargs["without"]
+        if is_another_control or (on_postgres and (off or item.path.stem in BESIDE_SQL)):
             item.add_marker(pytest.mark.soak)
 
 

@@ -143,6 +143,44 @@ def test_a_fork_goes_on_as_its_job_did_and_one_that_takes_the_weights_begins_ane
     assert begun[1] < whole[1], "what it had learnt by step 90 it has not forgotten"
 
 
+def test_cancel_while_queued_is_immediate_and_no_worker_starts_it(standing: System) -> None:
+    job = standing.submit(resources={"gpus_per_node": 1})
+    standing.until(lambda: standing.job(job)["reason"] == "no_such_shape", within=10, what="it says why", job=job)
+
+    answer = standing.do(job, "cancel")
+    other = standing.submit(SHORT_TOY)
+
+    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
+    assert standing.until_settled(other)["state"] == "succeeded"
+    assert (standing.state(job), standing.job(job)["attempt"]) == ("cancelled", 0)
+
+
+def test_cancel_while_starting_is_immediate_and_the_late_claim_is_denied(standing: System) -> None:
+    standing.nodes[1].freeze()
+    job = standing.submit()
+    standing.until_state(job, "starting")
+
+    answer = standing.do(job, "cancel")
+    standing.nodes[1].thaw()
+    other = standing.submit(SHORT_TOY)
+
+    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
+    assert standing.until_settled(other)["state"] == "succeeded"
+    assert [e["data"]["state"] for e in standing.events(job) if e["kind"] == "state"][-1] == "cancelled"
+    assert standing.losses(job) == {}
+
+
+def test_a_post_with_redis_down_is_accepted_and_runs_when_it_returns(standing: System) -> None:
+    standing.redis.kill()
+
+    job = standing.submit(SHORT_TOY)
+    assert standing.client.get(f"/jobs/{job}").status_code == 200
+    assert "redis" in standing.get("/readyz")["degraded"]
+    standing.redis.start()
+
+    assert standing.until_settled(job)["state"] == "succeeded"
+
+
 @pytest.mark.parametrize("mode", ["checkpoint", "graceful", "kill"])
 def test_cancel_while_running_stops_it_in_every_mode(standing: System, mode: str) -> None:
     job = standing.submit()
