@@ -112,7 +112,9 @@ class Books:
     def says(self, key: str, message: bytes) -> None:
         if key == keys.INBOX:
             return
-        self.ear.answers(key.removeprefix(keys.reply(ClaimId(""))))
+        # Attempt replies without a number were not asked for: what they follow on may be in hand, unheard.
+        if b'"type":"attempt_reply"' not in message or json.loads(message)["number"]:
+            self.ear.answers(key.removeprefix(keys.reply(ClaimId(""))))
         if b'"type":"grant"' in message:
             grant = json.loads(message)
             part, claim = (grant["job"], grant["attempt"], grant["source"]), grant["claim"]
