@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from threading import Lock
 
 from sqlalchemy import Connection
@@ -32,6 +33,7 @@ class Timers:
     def __init__(self) -> None:
         self._since: dict[Hashable, float] = {}
         self._numbers: dict[Hashable, int] = {}
+        self._all_since = -inf
         self._lock = Lock()
 
     def heard(self, key: Hashable, number: int, clock: float) -> None:
@@ -39,7 +41,8 @@ class Timers:
         with self._lock:
             if number > self._numbers.get(key, -1):
                 self._numbers[key] = number
-                self._since[key] = clock
+                # Who was read before an outage and is answered behind it has a full lease from there, as all have.
+                self._since[key] = max(clock, self._all_since)
 
     def restart(self, key: Hashable, clock: float) -> None:
         with self._lock:
@@ -52,6 +55,7 @@ class Timers:
 
     def restart_all(self, clock: float) -> None:
         with self._lock:
+            self._all_since = clock
             self._since = dict.fromkeys(self._since, clock)
 
     def forget(self, family: str, *, but: Iterable[Hashable]) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from contract.events import Kind
 from contract.lifecycle import JobState, Reason
 from contract.messages import Grant
+from service.jobs.rescue import Timers
 from service.settings import ServiceSettings
 from service.store import queue
 from tests.conformance.acting import Stage
@@ -148,6 +149,15 @@ def test_a_lost_attempt_ran_for_as_long_as_it_says_whatever_the_wall_clock_does(
 
     assert stage.rescue().lost == 1
     assert stage.job(job).running_ms == 40_500
+
+
+def test_who_was_read_before_an_outage_and_is_answered_behind_it_has_a_full_lease() -> None:
+    timers = Timers()
+    timers.restart_all(20.0)
+
+    timers.heard("an attempt", 1, 19.0)
+
+    assert timers.elapsed("an attempt", 21.0) == 1.0
 
 
 def test_a_long_queue_that_was_looked_at_costs_a_poll_nothing(stage: Stage) -> None:
