@@ -1,28 +1,24 @@
-"""A curve of very many points, drawn: `GET /jobs/{id}/metrics/series` of an API process; its spike must be there.
+"""A curve of very many points, drawn: `GET /jobs/{id}/metrics/series`; its spike must be there.
 
 Events are written by SQL itself; their buckets by what ingest keeps them with.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx2
 from sqlalchemy import Connection, text
 
 from bench import report
-from bench.post import database_url, serve
 from contract.ids import JobId
 from service.events.curves import Column, Curve, bucket_rows
 from service.store import curves, jobs
 from service.store.curves import CurveRow
 from service.store.database import Database
 from tests.conformance.acting import Stage
-from tests.support.processes import Processes
 
 BARS_MS = {100_000: 100, 10_000_000: 300}
 AT = "2026-01-01T00:00:00.000Z"
@@ -40,31 +36,7 @@ FROM many
 """
 
 
-def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
-    rows = []
-    for database in ("sqlite", "postgres"):
-        with database_url(database, folder) as url:
-            if url:
-                rows += _measure(folder / database, database, url, [100_000, 1_000_000 if quick else 10_000_000])
-    return rows
-
-
-def _measure(folder: Path, database: str, url: str, counts: list[int]) -> list[report.Row]:
-    processes = Processes(folder)
-    try:
-        _, port = serve(processes, folder / "home", url)
-        db = Database(url)
-        try:
-            filled = {count: _filled(db, count) for count in counts}
-        finally:
-            db.close()
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            return [row for count, job in filled.items() for row in _asked(client, database, job, count)]
-    finally:
-        processes.stop_all()
-
-
-def _filled(db: Database, count: int) -> JobId:
+def filled(db: Database, count: int) -> JobId:
     job = Stage(db).submit()
     spike = count // 3
     numbers = _NUMBERS[db.dialect]
@@ -96,7 +68,7 @@ def _column(first: int, behind: int, spike: int) -> Column:
     return Column(nos, [AT] * len(nos), list(nos), [1.0] * len(nos), values)
 
 
-def _asked(client: httpx2.Client, database: str, job: JobId, count: int) -> list[report.Row]:
+def asked(client: httpx2.Client, database: str, job: JobId, count: int) -> list[report.Row]:
     rows = []
     for what, path in (("1,000 points of it", "series?points=1000"), ("its summary", "summary")):
         took = []
@@ -115,7 +87,3 @@ def _verify(told: dict[str, Any], count: int) -> None:
     if "y" in told:
         assert 250 <= len(told["y"]) <= 1000
         assert SPIKE in told["y"], "the spike is missing"
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

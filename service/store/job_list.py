@@ -23,6 +23,8 @@ Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
 SORTS: tuple[str, ...] = get_args(Sort)
 COUNTED_TO = 1_000
 """Exact up to here. Beyond it is an estimate of the whole table, or, with a filter, just one more than this."""
+FEW = 10_000
+"""So many jobs are looked at one by one in the time of a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,9 @@ class _Order:
         self.sort, self.descending = sort, sort.startswith("-")
         self.field = {"created": None, "priority": "priority", "name": "name"}[sort.lstrip("-")]
 
-    def columns(self, filter: JobFilter) -> list[ColumnElement[Any]]:
+    def columns(self, filter: JobFilter, own: ColumnElement[str]) -> list[ColumnElement[Any]]:
         named = [self._column(self.field, filter)] if self.field else []
-        return [column.desc() if self.descending else column.asc() for column in (*named, jobs.c.id)]
+        return [column.desc() if self.descending else column.asc() for column in (*named, own)]
 
     def _column(self, field: str, filter: JobFilter) -> ColumnElement[Any]:
         column = jobs.c[field]
@@ -103,11 +105,11 @@ class _Order:
         # this.
         return column + ("" if field == "name" else 0)
 
-    def beyond(self, place: tuple[Any, str], filter: JobFilter) -> ColumnElement[bool]:
+    def beyond(self, place: tuple[Any, str], filter: JobFilter, own: ColumnElement[str]) -> ColumnElement[bool]:
         if self.field is None:
-            return jobs.c.id < place[1] if self.descending else jobs.c.id > place[1]
+            return own < place[1] if self.descending else own > place[1]
         # As a row, which an index seeks; spelled out with AND and OR it would walk all that share the first value.
-        here = tuple_(self._column(self.field, filter), jobs.c.id)
+        here = tuple_(self._column(self.field, filter), own)
         return here < tuple_(*place) if self.descending else here > tuple_(*place)
 
     def key(self, row: JobRow) -> tuple[Any, str]:
@@ -142,27 +144,48 @@ def _rows(
     """One indexed walk for each state that is asked for, merged: an IN would sort them all."""
     walks: list[list[JobRow]] = []
     for state in filter.walks:
-        found = _matching(select(*COLUMNS), filter, state).order_by(*order.columns(filter)).limit(limit)
+        few = _are_few(conn, filter, state)
+        own = _id_column(few)
+        found = _matching(select(*COLUMNS), filter, state, few).order_by(*order.columns(filter, own)).limit(limit)
         if place is not None:
-            found = found.where(order.beyond(place, filter))
+            found = found.where(order.beyond(place, filter, own))
         walks.append([to_row(row) for row in conn.execute(found)])
     return list(islice(merge(*walks, key=order.key, reverse=order.descending), limit))
 
 
-def _matching(found: Select[Any], filter: JobFilter, state: JobState | None) -> Select[Any]:
+def _are_few(conn: Connection, filter: JobFilter, state: JobState | None) -> bool:
+    """Whether each job is asked for its tag, since few are in this state or share a name; else the tag has the jobs."""
+    if filter.tag is None or filter.name is not None:
+        return True
+    if state is None:
+        return False
+    some = _matching(select(jobs.c.id), JobFilter(filter.project), state).limit(FEW + 1).subquery()
+    return conn.execute(select(func.count()).select_from(some)).scalar_one() <= FEW
+
+
+def _id_column(few: bool) -> ColumnElement[str]:
+    """What orders and bounds them: the jobs of a tag are in order where the tag is."""
+    return jobs.c.id if few else job_tags.c.job_id
+
+
+def _matching(found: Select[Any], filter: JobFilter, state: JobState | None, few: bool = True) -> Select[Any]:
     found = found.where(jobs.c.project == filter.project)
     if state is not None:
         found = found.where(jobs.c.state == state.value)
     if filter.name is not None:
         found = found.where(jobs.c.name == filter.name)
     # An id begins with its time of creation.
+    own = _id_column(few)
     if filter.created_after is not None:
-        found = found.where(jobs.c.id >= id_at(filter.created_after))
+        found = found.where(own >= id_at(filter.created_after))
     if filter.created_before is not None:
-        found = found.where(jobs.c.id < id_at(filter.created_before))
+        found = found.where(own < id_at(filter.created_before))
     if filter.tag is not None:
-        tagged = and_(job_tags.c.job_id == jobs.c.id, job_tags.c.project == filter.project)
-        found = found.join(job_tags, tagged).where(job_tags.c.tag == filter.tag)
+        # With something added a column is no way in: an index does not see through that, and left alone SQLite would
+        # rather sort all jobs of the tag.
+        one = (jobs.c.id == job_tags.c.job_id) if few else (jobs.c.id == job_tags.c.job_id + "")
+        tag = job_tags.c.tag + "" if few else job_tags.c.tag
+        found = found.join(job_tags, and_(one, job_tags.c.project == filter.project)).where(tag == filter.tag)
     return found
 
 
@@ -173,7 +196,8 @@ def id_at(moment_ms: int) -> str:
 def _total(conn: Connection, filter: JobFilter) -> int:
     total = 0
     for state in filter.walks:
-        some = _matching(select(jobs.c.id), filter, state).limit(COUNTED_TO + 1).subquery()
+        few = _are_few(conn, filter, state)
+        some = _matching(select(jobs.c.id), filter, state, few).limit(COUNTED_TO + 1).subquery()
         total += conn.execute(select(func.count()).select_from(some)).scalar_one()
     unfiltered = filter == JobFilter(filter.project)
     return max(total, _table_size(conn)) if total > COUNTED_TO and unfiltered else total

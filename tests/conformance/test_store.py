@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
+from sqlalchemy.event import listen
 
 from contract.errors import IdempotencyMismatch, InvalidSpec, NotFound, PreconditionFailed
 from contract.events import Kind
@@ -15,6 +19,7 @@ from service.jobs.amend import amend
 from service.jobs.delete import delete
 from service.jobs.prune import DAY_MS, prune
 from service.store import attempts, checkpoints, events, job_list, jobs, nodes
+from service.store.database import Database
 from service.store.job_list import SORTS, JobFilter, Sort
 from tests.conformance.acting import Stage
 
@@ -133,6 +138,37 @@ def test_filters_narrow_the_list(stage: Stage) -> None:
     assert _listed(stage, 10, tag="z") == []
     assert _listed(stage, 10, created_before=boundary - 1) == []
     assert _listed(stage, 10, created_after=boundary - 1) == [other, early]
+
+
+def test_the_jobs_of_a_tag_in_many_states_are_listed_page_by_page(stage: Stage) -> None:
+    made = [stage.submit(tags=["x"]) for _ in range(9)]
+    for job in made[::2]:
+        stage.cancel(job)
+    stage.cancel(stage.submit(tags=["y"]))
+
+    assert _listed(stage, 2, tag="x") == made[::-1]
+    assert _listed(stage, 2, "created", tag="x") == made
+    assert _listed(stage, 2, tag="x", states=(JobState.CANCELLED, JobState.QUEUED)) == made[::-1]
+    assert _listed(stage, 2, "-priority", tag="x", states=(JobState.CANCELLED,)) == made[::-2]
+
+
+@pytest.mark.parametrize("states", [(), (JobState.SUCCEEDED,)])
+def test_no_page_of_a_tag_sorts_all_that_have_it(migrated_sqlite: Path, states: tuple[JobState, ...]) -> None:
+    """By jobs' own ids SQLite did: of 300,000 jobs with a tag a page took two seconds."""
+    asked: list[tuple[str, Any]] = []
+    db = Database(f"sqlite:///{migrated_sqlite}", readers=1, writers=1)
+
+    def plans(conn: Connection) -> str:
+        listen(conn, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
+        job_list.page(conn, JobFilter("default", states=states, tag="x"))
+        return " ".join(str(conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {one}", how).all()) for one, how in asked[:])
+
+    try:
+        found = db.read_now(plans)
+    finally:
+        db.close()
+    assert "job_tags" in found
+    assert "TEMP B-TREE" not in found
 
 
 def test_a_foreign_cursor_is_refused(stage: Stage) -> None:
