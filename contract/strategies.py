@@ -133,6 +133,19 @@ def _of_shards(kind: str, document: Json) -> Iterator[Problem]:
     if document.get("optimizers"):
         detail = f"several optimizers step one by one, and {kind} shares the model out among processes"
         yield Problem("/optimizers", "disagreement", detail, 'use "ddp", or one optimizer')
+    if _merges(document.get("model")):
+        detail = f"works the adapter into the whole model, and {STRATEGY}/type is {kind}, which cuts that into pieces"
+        hint = 'use "ddp", or leave merge out and merge what the job leaves'
+        yield Problem("/model/args/peft/merge", "disagreement", detail, hint)
+
+
+def _merges(model: Any) -> bool:
+    """Of a built-in model: what others take as `peft` is their own affair."""
+    if not isinstance(model, dict) or not str(model.get("use")).startswith("hf/"):
+        return False
+    args = model.get("args")
+    peft = args.get("peft") if isinstance(args, dict) else None
+    return isinstance(peft, dict) and peft.get("merge") is True
 
 
 def _of_several(document: Json, training: TrainingArguments | None, world: int) -> Iterator[Problem]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from contract.components import GROUPS
-from contract.errors import InvalidSpec, Problem, UnknownComponent
+from contract.errors import InvalidSpec, NotBuildable, Problem, UnknownComponent
 from contract.parts import Component, Optimizer
+from worker.components.hf_loading import MERGES_AT_END
 
 Load = Callable[[str, str], Any]
 """(group, name) -> the component, imported; UnknownComponent where there is none."""
@@ -64,7 +65,13 @@ def torchmetrics_names() -> list[str]:
 
 
 def suit(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
-    """What only the whole shows: which labels logits are about, and that each parameter has one optimizer."""
+    """What only the whole shows: which labels logits are about, that each parameter has one optimizer, and that a model
+    which is to be merged will be in one piece."""
+    if _merges(trainer.model) and not trainer.strategy.holds_whole:
+        raise NotBuildable(
+            "peft.merge works the adapter into the whole model, and this strategy cuts it into pieces",
+            hint="use ddp or one process, or leave merge out and merge what the job leaves",
+        )
     if hasattr(loss, "shifts_labels"):
         loss.shifts_labels = trainer.anatomy.shifts_labels
     if optimizers:
@@ -74,3 +81,12 @@ def suit(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
             parted(trainer.model, optimizers)
         except ValueError as error:
             raise InvalidSpec([Problem("/optimizers", "not_parted", str(error))]) from error
+
+
+def save_model(trainer: Any, folder: Path) -> None:
+    """What is left of a job: the model, or its adapters; or the model with these worked into it."""
+    (trainer.save_merged_model if _merges(trainer.model) else trainer.save_model)(str(folder))
+
+
+def _merges(model: Any) -> bool:
+    return bool(getattr(model, MERGES_AT_END, False))

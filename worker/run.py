@@ -34,7 +34,7 @@ from worker import bundles, gang, loop, outcome, predictions, tracking
 from worker.build import Parts, build
 from worker.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
 from worker.launch import ANOTHER_S, OUTCOME, TICK, Order, read_order
-from worker.learning import suit
+from worker.learning import save_model, suit
 from worker.roots import Roots
 from worker.starting import Beginning, begin_loop, beginning
 from worker.steering import Steering
@@ -203,7 +203,7 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
     told = result(trainer, emit)
     try:
         if spec.data.train is not None:
-            trainer.save_model(str(folder))
+            save_model(trainer, folder)
         if order.rank == 0:
             _write_beside_the_model(folder, spec, told, predicted)
     except (OSError, SafetensorError) as error:

@@ -1,8 +1,9 @@
-"""Writes what the jobs here name: texts, tagged words and questions under data/stories, a tokenizer under models/.
+"""Writes what the jobs here name: texts, tagged words and questions under data/stories; under models/ a tokenizer,
+and a tiny Llama for lora.json to stand on.
 
     python examples/language-models/prepare.py .footplate
 
-The models are new and tiny: each job's `config` says how they look, and their vocabulary follows the tokenizer.
+The other models are new: each job's `config` says how they look, and their vocabulary follows the tokenizer.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def write_tokenizer(folder: Path, texts: list[str]) -> None:
-    """Words, with T5's sentinels and BERT's mask, in the files that save_pretrained writes."""
+def write_tokenizer(folder: Path, texts: list[str]) -> int:
+    """Words, with T5's sentinels and BERT's mask, in the files that save_pretrained writes. How many, it answers."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=SPECIAL))
@@ -49,6 +50,20 @@ def write_tokenizer(folder: Path, texts: list[str]) -> None:
         "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>",
     }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(told, indent=2) + "\n")
+    return int(tokenizer.get_vocab_size())
+
+
+def write_llama(folder: Path, vocabulary: int) -> None:
+    """One that has learned nothing yet: its adapter has all to do."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=64, bos_token_id=None, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def prepare(home: Path) -> None:
@@ -66,7 +81,7 @@ def prepare(home: Path) -> None:
         answers = [" ".join(each for each in words if each in TAGS) for words in said]
         write_rows(folder / f"pairs-{name}.jsonl", [{"text": t, "who": a} for t, a in zip(texts, answers, strict=True)])
         if name == "train":
-            write_tokenizer(home / "models/stories", texts)
+            write_llama(home / "models/tiny-llama", write_tokenizer(home / "models/stories", texts))
 
 
 if __name__ == "__main__":

@@ -64,6 +64,20 @@ def test_what_one_process_does_is_refused_where_there_are_several(training, poin
     assert places({**TOY, "training": training, "resources": {"processes_per_node": 2}}) == [(pointer, code)]
 
 
+def test_an_adapter_is_merged_where_the_model_is_whole():
+    spec = {
+        "model": {"use": "hf/causal-lm", "args": {"path": "models://a", "peft": {"r": 2, "merge": True}}},
+        "data": "data://a.txt",
+        "resources": {"processes_per_node": 2},
+    }
+    assert places(spec) == []
+
+    (problem,) = problems_of({**spec, "resources": {"processes_per_node": 2, "strategy": "fsdp"}})
+
+    assert (problem.pointer, problem.code) == ("/model/args/peft/merge", "disagreement")
+    assert "/resources/strategy/type is fsdp" in problem.detail
+
+
 ZERO = {"zero_optimization": {"stage": 2}}
 
 

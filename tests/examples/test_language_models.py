@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from tests.examples.conftest import EXAMPLES, Examples
 
 BARS = {
     "causal-lm": ("eval_perplexity", 8.0),
+    "lora": ("eval_perplexity", 10.0),
     "masked-lm": ("eval_perplexity", 8.0),
     "seq2seq": ("eval_loss", 1.8),
     "span-corruption": ("eval_loss", 1.5),
@@ -38,4 +40,23 @@ def test_a_language_model_learns_its_stories(examples: Examples, jobs: dict[str,
     assert evaluated[-1] < bar
     files = examples.outputs(jobs[name])
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= files.keys()
+    assert not [name for name in files if "adapter" in name]
     assert json.loads(files["config.json"])["vocab_size"] < 50
+
+
+def test_a_merged_model_computes_what_its_base_does_with_the_adapter(examples: Examples, jobs: dict[str, str]) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    examples.ended(jobs["lora"])
+    home = examples.system.folder
+    (attempt,) = home.glob(f"**/jobs/{jobs['lora']}/attempts/1")
+    words = torch.tensor([[20, 25, 30, 21, 26]])
+
+    merged = AutoModelForCausalLM.from_pretrained(attempt / "outputs").eval()
+    base = AutoModelForCausalLM.from_pretrained(home / "models/tiny-llama").eval()
+    untaught = base(words).logits
+    adapted = PeftModel.from_pretrained(base, str(attempt / "checkpoint-60")).eval()
+
+    torch.testing.assert_close(merged(words).logits, adapted(words).logits)
+    assert (adapted(words).logits - untaught).abs().max() > 1

@@ -23,7 +23,7 @@ def test_outputs_that_do_not_fit_are_said_with_where_and_what_would_work(tmp_pat
             full.write("weights")
 
     state = SimpleNamespace(global_step=8, best_metric=None)
-    trainer: Any = SimpleNamespace(save_model=save_model, state=state)
+    trainer: Any = SimpleNamespace(model=None, save_model=save_model, state=state)
     order: Any = SimpleNamespace(files=files, rank=0)
     emit: Any = SimpleNamespace(latest={"loss": 1.0}, had_checkpoint=True)
 

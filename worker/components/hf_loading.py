@@ -13,6 +13,9 @@ from contract.errors import NotBuildable, did_you_mean
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
 """Weights in forms that can run code when they are opened, or that nothing here reads."""
 
+MERGES_AT_END = "footplate_merges_at_end"
+"""Of a model with adapters: what is kept of it is the whole, with these worked into it."""
+
 NEVER_IN_A_CONFIG = frozenset(
     {"auto_map", "trust_remote_code", "name_or_path", "attn_implementation", "quantization_config", "architectures"}
 )
@@ -195,6 +198,7 @@ def _require_rows_for_every_token(model: Any, processor: Any) -> None:
 
 # Adapters
 
+_MERGE = "merge"
 _TASKS = {
     "SequenceClassification": "SEQ_CLS", "TokenClassification": "TOKEN_CLS", "CausalLM": "CAUSAL_LM",
     "Seq2SeqLM": "SEQ_2_SEQ_LM", "QuestionAnswering": "QUESTION_ANS",
@@ -207,18 +211,23 @@ _LORA = frozenset(
 
 
 def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
-    for name in given:
+    config = {name: value for name, value in given.items() if name != _MERGE}
+    for name in config:
         if name not in _LORA:
-            known = ", ".join(sorted(_LORA))
+            known = ", ".join(sorted({*_LORA, _MERGE}))
             raise NotBuildable(f"peft: LoRA has no {name!r}; there is: {known}", hint=did_you_mean(name, _LORA))
+    if not isinstance(given.get(_MERGE, False), bool):
+        raise NotBuildable(f"peft: {_MERGE} is true or false: whether the adapter is worked into the model at the end")
     try:
         peft: Any = import_module("peft")
     except ImportError as error:
         raise NotBuildable("peft is not installed on this node", hint="pip install 'footplate[peft]'") from error
     try:
-        return peft.get_peft_model(model, peft.LoraConfig(task_type=_TASKS.get(head), **given))
+        adapted = peft.get_peft_model(model, peft.LoraConfig(task_type=_TASKS.get(head), **config))
     except (ValueError, TypeError) as error:
         raise NotBuildable(f"peft cannot put this adapter into the model: {_first_line(error)}") from error
+    setattr(adapted, MERGES_AT_END, given.get(_MERGE, False))
+    return adapted
 
 
 def _first_line(error: BaseException) -> str:

@@ -26,7 +26,8 @@ Attention = Annotated[
 ]
 Peft = Annotated[
     dict[str, Any] | None,
-    'Train an adapter (peft\'s LoraConfig) and leave the model as it is: {"r": 8, "target_modules": ["q_proj"]}',
+    'Train an adapter (peft\'s LoraConfig) and leave the model as it is: {"r": 8, "target_modules": ["q_proj"]}. '
+    'With "merge": true the outputs are the whole model, the adapter worked into it',
 ]
 Labels = Annotated[list[str] | None, "Names of the classes, in the order of their numbers; they go into the config"]
 Count = Annotated[int | None, "How many classes; null is what labels or the config say"]

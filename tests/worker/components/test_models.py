@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from contract.errors import NotBuildable
 from worker.components import hf_models, hf_processors
+from worker.learning import suit
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 BERT = {"model_type": "bert", **SMALL}
@@ -171,11 +173,24 @@ def test_an_adapter_is_trained_and_the_model_left_as_it_is(bert: Path) -> None:
         ({"base_model_name_or_path": "/etc"}, "LoRA has no 'base_model_name_or_path'"),
         ({"r": 2, "target_modules": ["nothing"]}, "peft cannot put this adapter into the model"),
         ({"r": 0, "target_modules": ["query"]}, "peft cannot put this adapter into the model"),
+        ({"r": 2, "merge": "yes"}, "peft: merge is true or false"),
     ],
 )
 def test_an_adapter_that_cannot_be_is_told(bert: Path, peft: dict[str, Any], says: str) -> None:
     with pytest.raises(NotBuildable, match=says):
         hf_models.sequence_classification(None, path=str(bert), peft=peft)
+
+
+def test_an_adapter_that_is_merged_at_the_end_is_refused_where_the_model_is_in_pieces(bert: Path) -> None:
+    peft = {"r": 2, "target_modules": ["query"], "merge": True}
+    model = hf_models.sequence_classification(None, path=str(bert), peft=peft)
+    whole, cut = (SimpleNamespace(model=model, strategy=SimpleNamespace(holds_whole=each)) for each in (True, False))
+
+    suit(whole, None, [])
+
+    with pytest.raises(NotBuildable, match=r"peft\.merge works the adapter into the whole model") as raised:
+        suit(cut, None, [])
+    assert raised.value.hint == "use ddp or one process, or leave merge out and merge what the job leaves"
 
 
 def test_a_token_to_pad_with_is_one_that_the_tokenizer_knows(tokenizer_folder: Path) -> None:
