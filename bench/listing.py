@@ -71,6 +71,8 @@ def asked(client: httpx2.Client, database: str, count: int) -> list[report.Row]:
         "a tag of a thousand": {"tag": f"sweep-{count // 2000}"},
         "a name": {"name": "run-77"},
         "by priority": {"sort": "-priority"},
+        "those waiting, by priority": {"state": "queued", "sort": "-priority"},
+        "a tag of all, by priority": {"tag": "all", "sort": "-priority"},
     }
     return [
         report.Row(f"of {count:,} jobs, {database}: {what}", _took(client, query), "ms", f"≤ {BAR_MS}")

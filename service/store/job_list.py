@@ -6,6 +6,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from heapq import merge
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
@@ -55,6 +56,19 @@ def page(
     return JobPage(rows[:limit], following, _total(conn, filter))
 
 
+class Way(Enum):
+    """Which index is walked; what else is asked for, each job on the way is asked for."""
+
+    ORDER = "jobs in the order that is wanted"
+    TAG = "the jobs of a tag"
+    FEW = "few jobs: those of a state, or of a name"
+
+    @property
+    def id(self) -> ColumnElement[str]:
+        """What orders and bounds: the jobs of a tag are in order where the tag is."""
+        return job_tags.c.job_id if self is Way.TAG else jobs.c.id
+
+
 class Head(NamedTuple):
     job: JobId
     last_no: int
@@ -93,23 +107,22 @@ class _Order:
         self.sort, self.descending = sort, sort.startswith("-")
         self.field = {"created": None, "priority": "priority", "name": "name"}[sort.lstrip("-")]
 
-    def columns(self, filter: JobFilter, own: ColumnElement[str]) -> list[ColumnElement[Any]]:
-        named = [self._column(self.field, filter)] if self.field else []
-        return [column.desc() if self.descending else column.asc() for column in (*named, own)]
+    def columns(self, way: Way) -> list[ColumnElement[Any]]:
+        named = [self._column(self.field, way)] if self.field else []
+        return [column.desc() if self.descending else column.asc() for column in (*named, way.id)]
 
-    def _column(self, field: str, filter: JobFilter) -> ColumnElement[Any]:
+    def _column(self, field: str, way: Way) -> ColumnElement[Any]:
         column = jobs.c[field]
-        if filter.name is None:
+        if way is not Way.FEW:
             return column
-        # Few jobs share a name: better sort those than walk an order looking for them. An index does not see through
-        # this.
+        # Better sort those than walk an order looking for them. An index does not see through this.
         return column + ("" if field == "name" else 0)
 
-    def beyond(self, place: tuple[Any, str], filter: JobFilter, own: ColumnElement[str]) -> ColumnElement[bool]:
+    def beyond(self, place: tuple[Any, str], way: Way) -> ColumnElement[bool]:
         if self.field is None:
-            return own < place[1] if self.descending else own > place[1]
+            return way.id < place[1] if self.descending else way.id > place[1]
         # As a row, which an index seeks; spelled out with AND and OR it would walk all that share the first value.
-        here = tuple_(self._column(self.field, filter), own)
+        here = tuple_(self._column(self.field, way), way.id)
         return here < tuple_(*place) if self.descending else here > tuple_(*place)
 
     def key(self, row: JobRow) -> tuple[Any, str]:
@@ -144,48 +157,49 @@ def _rows(
     """One indexed walk for each state that is asked for, merged: an IN would sort them all."""
     walks: list[list[JobRow]] = []
     for state in filter.walks:
-        few = _are_few(conn, filter, state)
-        own = _id_column(few)
-        found = _matching(select(*COLUMNS), filter, state, few).order_by(*order.columns(filter, own)).limit(limit)
+        way = _way(conn, filter, state, order.field)
+        found = _matching(select(*COLUMNS), filter, state, way).order_by(*order.columns(way)).limit(limit)
         if place is not None:
-            found = found.where(order.beyond(place, filter, own))
+            found = found.where(order.beyond(place, way))
         walks.append([to_row(row) for row in conn.execute(found)])
     return list(islice(merge(*walks, key=order.key, reverse=order.descending), limit))
 
 
-def _are_few(conn: Connection, filter: JobFilter, state: JobState | None) -> bool:
-    """Whether each job is asked for its tag, since few are in this state or share a name; else the tag has the jobs."""
-    if filter.tag is None or filter.name is not None:
-        return True
-    if state is None:
-        return False
-    some = _matching(select(jobs.c.id), JobFilter(filter.project), state).limit(FEW + 1).subquery()
-    return conn.execute(select(func.count()).select_from(some)).scalar_one() <= FEW
+def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None) -> Way:
+    """By what costs least: left alone, SQLite sorts all jobs of a tag, or walks all there are for a few that wait."""
+
+    def are_few(select_some: Select[Any]) -> bool:
+        some = select_some.limit(FEW + 1).subquery()
+        return conn.execute(select(func.count()).select_from(some)).scalar_one() <= FEW
+
+    in_project = JobFilter(filter.project)
+    if filter.name is not None:
+        return Way.FEW
+    if state and (filter.tag or field) and are_few(_matching(select(jobs.c.id), in_project, state)):
+        return Way.FEW
+    tagged = select(job_tags.c.job_id).where(job_tags.c.project == filter.project, job_tags.c.tag == filter.tag)
+    if filter.tag and (field is None or are_few(tagged)):
+        return Way.TAG
+    return Way.ORDER
 
 
-def _id_column(few: bool) -> ColumnElement[str]:
-    """What orders and bounds them: the jobs of a tag are in order where the tag is."""
-    return jobs.c.id if few else job_tags.c.job_id
-
-
-def _matching(found: Select[Any], filter: JobFilter, state: JobState | None, few: bool = True) -> Select[Any]:
+def _matching(found: Select[Any], filter: JobFilter, state: JobState | None, way: Way = Way.FEW) -> Select[Any]:
     found = found.where(jobs.c.project == filter.project)
     if state is not None:
         found = found.where(jobs.c.state == state.value)
     if filter.name is not None:
         found = found.where(jobs.c.name == filter.name)
     # An id begins with its time of creation.
-    own = _id_column(few)
     if filter.created_after is not None:
-        found = found.where(own >= id_at(filter.created_after))
+        found = found.where(way.id >= id_at(filter.created_after))
     if filter.created_before is not None:
-        found = found.where(own < id_at(filter.created_before))
+        found = found.where(way.id < id_at(filter.created_before))
     if filter.tag is not None:
-        # With something added a column is no way in: an index does not see through that, and left alone SQLite would
-        # rather sort all jobs of the tag.
-        one = (jobs.c.id == job_tags.c.job_id) if few else (jobs.c.id == job_tags.c.job_id + "")
-        tag = job_tags.c.tag + "" if few else job_tags.c.tag
-        found = found.join(job_tags, and_(one, job_tags.c.project == filter.project)).where(tag == filter.tag)
+        # With something added a column is no way in: an index does not see through it.
+        by_tag = way is Way.TAG
+        one = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
+        has_it = (job_tags.c.tag if by_tag else job_tags.c.tag + "") == filter.tag
+        found = found.join(job_tags, and_(one, job_tags.c.project == filter.project)).where(has_it)
     return found
 
 
@@ -196,8 +210,8 @@ def id_at(moment_ms: int) -> str:
 def _total(conn: Connection, filter: JobFilter) -> int:
     total = 0
     for state in filter.walks:
-        few = _are_few(conn, filter, state)
-        some = _matching(select(jobs.c.id), filter, state, few).limit(COUNTED_TO + 1).subquery()
+        wanted = _matching(select(jobs.c.id), filter, state, _way(conn, filter, state))
+        some = wanted.limit(COUNTED_TO + 1).subquery()
         total += conn.execute(select(func.count()).select_from(some)).scalar_one()
     unfiltered = filter == JobFilter(filter.project)
     return max(total, _table_size(conn)) if total > COUNTED_TO and unfiltered else total
