@@ -131,6 +131,9 @@ def move(
     values: dict[str, Any] = {"state": to, "reason": reason, "message": message, "updated_at": now}
     if to in TERMINAL:
         values["finished_at"] = now
+    if to is JobState.RUNNING:
+        # What an earlier attempt failed of is got over; its own row keeps it.
+        values["error"] = None
     if to not in ACTIVE:
         values |= {"stop_mode": None, "stop_deadline": None}
     if next_attempt is not None:

@@ -215,6 +215,20 @@ def test_a_crash_is_tried_again_until_the_budget_is_spent(stage: Stage) -> None:
     assert json.loads(row.error or "")["message"] == "it crashed"
 
 
+def test_what_an_attempt_failed_of_is_told_until_the_next_one_runs(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.fails("crashed")
+    assert json.loads(stage.job(job).error or "")["message"] == "it crashed"
+
+    stage.place()
+    stage.claim(job).says_running()
+
+    assert stage.job(job).error is None
+    first = stage.read(lambda conn: attempts.get(conn, job, 1))
+    assert first is not None
+    assert json.loads(first.error or "")["message"] == "it crashed"
+
+
 def test_a_retry_waits_out_its_backoff(stage: Stage) -> None:
     job, worker = stage.running(retry={"backoff": 60})
     worker.fails("crashed")
