@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from contract.arguments import TrainingArguments
+from contract.arguments import Seq2SeqTrainingArguments, TrainingArguments
 from contract.body import pointer_to
 from contract.errors import Problem, did_you_mean
 
@@ -38,6 +38,9 @@ NO_SCHEDULES: dict[str, str] = {
 TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
 """What Accelerate can feed."""
 
+TEXT_METRICS = ("bleu", "chrf", "rouge", "sacrebleu")
+"""Metrics that compare what was generated with what was wanted."""
+
 
 def broken_learning_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
     optimizers = [one for one in _list(document.get("optimizers")) if isinstance(one, dict)]
@@ -52,6 +55,7 @@ def broken_learning_rules(document: Json, training: TrainingArguments | None) ->
         yield _disagree("label_smoothing_factor", detail, "say it in the loss's args, or leave one of the two out")
     if training:
         yield from _stopping(document, training)
+        yield from _generating(document, training)
     yield from _trackers(document.get("report_to"))
 
 
@@ -88,6 +92,50 @@ def _stopping(document: Json, training: TrainingArguments) -> Iterator[Problem]:
         if training.eval_strategy == "no":
             detail, hint = "early_stopping follows evaluations, and eval_strategy is no", '"steps" or "epoch" would do'
             yield Problem(pointer_to("callbacks", index), "disagreement", detail, f"set training.eval_strategy: {hint}")
+
+
+def _generating(document: Json, training: TrainingArguments) -> Iterator[Problem]:
+    """Evaluating by what a model says: which models say anything, and which metrics can read it."""
+    generates = isinstance(training, Seq2SeqTrainingArguments) and training.predict_with_generate
+    if isinstance(training, Seq2SeqTrainingArguments):
+        yield from _who_generates(document, training)
+    for index, one in enumerate(_list(document.get("metrics"))):
+        metric = one.get("use") if isinstance(one, dict) else None
+        at = pointer_to("metrics", index)
+        if metric in TEXT_METRICS and not generates and not document.get("trainer"):
+            detail = f"{metric} compares texts, and without /training/predict_with_generate an evaluation yields logits"
+            yield Problem(at, "disagreement", detail, 'say predict_with_generate, for a model such as "hf/seq2seq"')
+        elif isinstance(metric, str) and metric not in TEXT_METRICS and generates:
+            detail = f"{metric[:80]} is a metric of logits, and with /training/predict_with_generate there are texts"
+            hint = f"use {', '.join(TEXT_METRICS)}, or compute_metrics of your own"
+            yield Problem(at, "disagreement", detail, hint)
+
+
+def _who_generates(document: Json, training: Seq2SeqTrainingArguments) -> Iterator[Problem]:
+    if not training.predict_with_generate:
+        for name in ("generation_max_length", "generation_num_beams"):
+            if getattr(training, name) is not None:
+                detail = f"{name} is about generating, and predict_with_generate does not ask for that"
+                yield _disagree(name, detail, f"set predict_with_generate to true, or leave {name} out")
+        return
+    leave = "leave predict_with_generate out"
+    model, data = document.get("model"), document.get("data")
+    used = model.get("use") if isinstance(model, dict) else None
+    if document.get("loop"):
+        detail = "predict_with_generate is about the Trainer's evaluation, and /loop has its own"
+        yield _disagree("predict_with_generate", detail, leave)
+    elif isinstance(used, str) and used.startswith(("hf/", "toy/")) and used != _MAKES_TEXTS:
+        detail = f"predict_with_generate has a model make one text of another, and /model/use is {used[:80]}"
+        yield _disagree("predict_with_generate", detail, f'use "{_MAKES_TEXTS}", or {leave}')
+    if isinstance(data, dict) and not (data.get("eval") or data.get("test")):
+        detail = (
+            "predict_with_generate is about evaluating and predicting, and there is neither data.eval nor data.test"
+        )
+        yield _disagree("predict_with_generate", detail, f"add one of them, or {leave}")
+
+
+_MAKES_TEXTS = "hf/seq2seq"
+"""Of the built-in models. What others can do is seen when they are made: by their `generate`."""
 
 
 def _trackers(names: Any) -> Iterator[Problem]:

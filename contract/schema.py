@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from contract.arguments import SERVER_OWNED, TrainingArguments
+from pydantic import TypeAdapter
+
+from contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
+from contract.arguments.groups import Generation
 from contract.resources import STRATEGIES
 
 Schema = dict[str, Any]
@@ -35,13 +38,14 @@ def _training(properties: Schema) -> Schema:
     """Without what is the server's; with the meanings, which pydantic reads from a dataclass's own body only."""
     meanings = {
         name: field.description
-        for group in reversed(TrainingArguments.__mro__)
+        for group in reversed(Seq2SeqTrainingArguments.__mro__)
         for name, field in getattr(group, "__pydantic_fields__", {}).items()
         if field.description
     }
+    generation = TypeAdapter(Generation).json_schema()["properties"]
     return {
         name: {**described, "description": meanings[name]} if name in meanings else described
-        for name, described in properties.items()
+        for name, described in {**properties, **generation}.items()
         if name not in SERVER_OWNED
     }
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, InstanceOf, JsonValue, ValidationError, field_serializer
 from pydantic_core import PydanticCustomError
 
-from contract.arguments import TrainingArguments, changed, read_arguments
+from contract.arguments import Seq2SeqTrainingArguments, TrainingArguments, changed, read_arguments
 from contract.body import MAX_PROBLEMS, read_json
 from contract.errors import InvalidSpec, Problem
 from contract.explain import Path, explain, kind_of, unique
@@ -174,7 +174,7 @@ def _model_at(path: Path) -> type[Group]:
 
 
 _ELSEWHERE = {
-    **{field.name: f"/training/{field.name}" for field in fields(TrainingArguments)},
+    **{field.name: f"/training/{field.name}" for field in fields(Seq2SeqTrainingArguments)},
     **{name: f"/resources/{name}" for name in Resources.model_fields},
     **{name: f"/retry/{name}" for name in Retry.model_fields},
     **{name: f"/data/{name}" for name in Data.model_fields},

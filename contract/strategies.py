@@ -67,6 +67,9 @@ def broken_strategy_rules(document: Json, training: TrainingArguments | None) ->
     if training is not None and kind in _CONFIGS and isinstance(config := strategy.get("config", {}), dict):
         yield from _CONFIGS[kind](config, training, world_size(resources))
         yield from _of_shards(kind, document)
+        if kind == "fsdp" and getattr(training, "predict_with_generate", False):
+            detail = f"calls parts of the model by themselves, and {STRATEGY}/type is fsdp, which cuts it into pieces"
+            yield Problem("/training/predict_with_generate", "disagreement", detail, 'use "ddp", or leave it out')
     if world_size(resources) > 1:
         yield from _of_several(document, training, world_size(resources))
 

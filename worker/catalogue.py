@@ -45,7 +45,7 @@ def _canonical(name: str) -> str:
 
 
 def describe_all() -> Iterator[Described]:
-    from worker.trainer.metrics import METRICS
+    from worker.trainer.metrics import METRICS, TEXTS
     from worker.trainer.metrics.others import PREFIX
 
     for group in GROUPS:
@@ -56,7 +56,11 @@ def describe_all() -> Iterator[Described]:
                 print(f"{group} {name} is left out: {type(error).__name__}: {error}", file=sys.stderr)
     for name in sorted(set(METRICS) - set(registered("metrics"))):
         yield Described(name=name, group="metrics", summary=f"{name}, over a whole evaluation")
-    for name in torchmetrics_names():
+    found = torchmetrics_names()
+    lacks = "" if found else "torchmetrics (pip install 'footplate[metrics]')"
+    for name in sorted(set(TEXTS) - set(registered("metrics"))):
+        yield Described(name=name, group="metrics", summary=f"{name} of what was generated", needs=lacks)
+    for name in found:
         anything = {"type": "object", "additionalProperties": True}
         yield Described(name=PREFIX + name, group="metrics", summary=f"{name} of torchmetrics", args=anything)
 

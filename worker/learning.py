@@ -41,16 +41,16 @@ def named_optimizers(asked: Sequence[Optimizer] | None, load: Load) -> list[Any]
 
 def metric(asked: Component, load: Load, registered: Mapping[str, Any]) -> Any:
     """Metrics stream through an evaluation, so the Trainer makes one per evaluation: it gets how, not what."""
-    from worker.trainer.metrics import METRICS
+    from worker.trainer.metrics import METRICS, TEXTS
     from worker.trainer.metrics.others import PREFIX, TorchMetric
 
-    if asked.use in METRICS and not asked.args:
+    if asked.use in (*METRICS, *TEXTS) and not asked.args:
         return asked.use
     if asked.use in registered or ":" in asked.use:
         return partial(load("metrics", asked.use), **asked.args)
     if asked.use.startswith(PREFIX):
         return partial(TorchMetric, asked.use.removeprefix(PREFIX), **asked.args) if asked.args else asked.use
-    raise UnknownComponent(GROUPS["metrics"], asked.use, {*registered, *METRICS})
+    raise UnknownComponent(GROUPS["metrics"], asked.use, {*registered, *METRICS, *TEXTS})
 
 
 def torchmetrics_names() -> list[str]:

@@ -30,6 +30,15 @@ def write(folder: Path, predictions: Any, labels: Any) -> Path:
     return folder / LINES
 
 
+def as_texts(tokens: Any, processor: Any) -> Any:
+    """What they say, where there is who reads them; what stands in for nothing is left out."""
+    if tokens is None or not callable(getattr(processor, "batch_decode", None)):
+        return tokens
+    pad = getattr(processor, "pad_token_id", None) or 0
+    texts = processor.batch_decode(numpy.where(tokens < 0, pad, tokens).tolist(), skip_special_tokens=True)
+    return numpy.array([each.strip() for each in texts])
+
+
 def _arrays(name: str, value: Any) -> dict[str, Any]:
     """By name, what may be one array or several: a model may return more than logits."""
     if value is None:

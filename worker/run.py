@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from contract.arguments import Seq2SeqTrainingArguments as Generating
 from contract.errors import OwnCodeError
 from contract.events import DoneData, Ending, Kind, StateData, json_safe
 from contract.lifecycle import Reason
@@ -40,6 +41,7 @@ from worker.starting import Beginning, begin_loop, beginning
 from worker.steering import Steering
 from worker.trainer.callbacks import PrinterCallback, ProgressCallback
 from worker.trainer.checkpoint import CannotSave
+from worker.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from worker.trainer.trainer import Trainer, set_seed
 
 FLUSH_SECONDS = 60.0
@@ -163,7 +165,7 @@ def stopped(trainer: Trainer, emit: Emit) -> DoneData:
 def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit) -> Trainer:
     trainer = trainer_class(spec)(
         model=parts.model,
-        args=args,
+        args=Seq2SeqTrainingArguments.of(args) if isinstance(args, Generating) else args,
         data_collator=parts.collator,
         train_dataset=parts.train,
         eval_dataset=parts.eval,
@@ -185,13 +187,15 @@ def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit) -> Trainer:
 
 def trainer_class(spec: JobSpec) -> type[Trainer]:
     """Ours, or the bundle's own, which has to be a subclass of it."""
+    needed = Seq2SeqTrainer if isinstance(spec.training, Generating) else Trainer
     if spec.trainer is None:
-        return Trainer
+        return needed
     found = bundles.attribute(spec.trainer)
-    if not (isinstance(found, type) and issubclass(found, Trainer)):
+    if not (isinstance(found, type) and issubclass(found, needed)):
+        because = ", which training.predict_with_generate asks for" if needed is Seq2SeqTrainer else ""
         raise OwnCodeError(
-            f"{spec.trainer} is no subclass of footplate's Trainer",
-            hint="from footplate import Trainer, and derive from that",
+            f"{spec.trainer} is no subclass of footplate's {needed.__name__}{because}",
+            hint=f"from footplate import {needed.__name__}, and derive from that",
         )
     return found
 
@@ -205,7 +209,7 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
         if spec.data.train is not None:
             save_model(trainer, folder)
         if order.rank == 0:
-            _write_beside_the_model(folder, spec, told, predicted)
+            _write_beside_the_model(folder, spec, told, predicted and _readable(predicted, trainer))
     except (OSError, SafetensorError) as error:
         if order.rank == 0:
             _drop(folder)
@@ -223,9 +227,18 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
 def _write_beside_the_model(folder: Path, spec: JobSpec, told: dict[str, Any], predicted: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if predicted is not None:
-        predictions.write(folder, predicted.predictions, predicted.label_ids)
+        predictions.write(folder, *predicted)
     (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
     (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def _readable(predicted: Any, trainer: Trainer) -> tuple[Any, Any]:
+    """(predictions, labels); as texts, where that is what the model made."""
+    found = predicted.predictions, predicted.label_ids
+    if not getattr(trainer.args, "predict_with_generate", False):
+        return found
+    said, wanted = (predictions.as_texts(each, trainer.processing_class) for each in found)
+    return said, wanted
 
 
 def _drop(outputs: Path) -> None:

@@ -2,6 +2,14 @@
 
 from contract.arguments.notyet import NOT_YET, SERVER_OWNED, NotYet
 from contract.arguments.read import read_arguments
-from contract.arguments.training import TrainingArguments, changed
+from contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments, changed
 
-__all__ = ["NOT_YET", "SERVER_OWNED", "NotYet", "TrainingArguments", "changed", "read_arguments"]
+__all__ = [
+    "NOT_YET",
+    "SERVER_OWNED",
+    "NotYet",
+    "Seq2SeqTrainingArguments",
+    "TrainingArguments",
+    "changed",
+    "read_arguments",
+]

@@ -377,6 +377,18 @@ class Debugging:
 
 
 @dataclass(config=CONFIG)
+class Generation:
+    """Of Seq2SeqTrainingArguments alone."""
+
+    predict_with_generate: bool = False
+    """Generate in evaluation and prediction, so that metrics see what the model would say."""
+    generation_max_length: Count | None = None
+    """The longest text to generate; None takes the model's own."""
+    generation_num_beams: Count | None = None
+    """How many beams to search with; None takes the model's own."""
+
+
+@dataclass(config=CONFIG)
 class Flags:
     do_train: bool = False
     """For scripts and specs: train. The Trainer itself does not read it."""

@@ -54,6 +54,10 @@ CHOICES_NOT_YET: dict[str, dict[str, str]] = {
 _OUTPUTS = "leave it out: take the job's outputs, and push them"
 
 IN_SCRIPTS_ONLY: dict[str, NotYet] = {
+    "sortish_sampler": NotYet(False, 'write "train_sampling_strategy": "group_by_length", which is the same'),
+    "generation_config": NotYet(
+        None, "leave it out: generation_config.json in the model's folder counts, and generation_max_length above it"
+    ),
     "push_to_hub": NotYet(False, _OUTPUTS),
     "hub_token": NotYet(None, f"{_OUTPUTS}. A token in a spec would be stored with the job"),
     "hub_private_repo": NotYet(None, _OUTPUTS),
@@ -62,7 +66,7 @@ IN_SCRIPTS_ONLY: dict[str, NotYet] = {
     "hub_always_push": NotYet(False, _OUTPUTS),
     "hub_revision": NotYet(None, _OUTPUTS),
 }
-"""Work in a script, and not in a job yet: training has no way out to the hub there."""
+"""Work in a script, and not in a job: there training has no way out to the hub, and reads files under roots only."""
 
 SERVER_OWNED: dict[str, str] = {
     "output_dir": "the server gives every attempt a folder of its own",

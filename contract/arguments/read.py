@@ -12,14 +12,16 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from contract.arguments.agree import disagreements
+from contract.arguments.groups import Generation
 from contract.arguments.legacy import LEGACY, Renamed
 from contract.arguments.notyet import CHOICES_NOT_YET, IN_SCRIPTS_ONLY, NOT_YET, SERVER_OWNED
-from contract.arguments.training import TrainingArguments
+from contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments
 from contract.body import pointer_to
 from contract.errors import InvalidSpec, Problem, did_you_mean
 from contract.explain import problem, unique
 
-FIELDS = tuple(field.name for field in dataclasses.fields(TrainingArguments))
+FIELDS = tuple(field.name for field in dataclasses.fields(Seq2SeqTrainingArguments))
+_OF_GENERATION = {field.name: field.default for field in dataclasses.fields(Generation)}
 _OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
 """The short forms move them to the resources; what is left of them here may say that there is none."""
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
@@ -34,7 +36,7 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
         if refused := _refused(name, value, at):
             problems.append(refused)
             continue
-        if name in NOT_YET:  # with the value that changes nothing
+        if name not in FIELDS:  # with the value that changes nothing
             continue
         try:
             good[name] = _adapter(name).validate_json(json.dumps(value), strict=True)
@@ -65,7 +67,7 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
         old = LEGACY[name]
         say = f"write {old.now}" if isinstance(old, Renamed) else f"instead: {old.instead}"
         return Problem(at, "unknown_field", f"{name} is an older name", say)
-    if name not in FIELDS:
+    if name not in FIELDS and name not in IN_SCRIPTS_ONLY:
         short = name[:80]
         hint = did_you_mean(short, FIELDS) or "GET /schema/job lists them all"
         return Problem(at, "unknown_field", f"no training argument named {short!r}", hint)
@@ -83,22 +85,24 @@ def _told(error: ValidationError, at: str) -> Iterator[Problem]:
 
 def _adapter(name: str) -> TypeAdapter[Any]:
     if name not in _ADAPTERS:
-        hints = get_type_hints(TrainingArguments, include_extras=True)
+        hints = get_type_hints(Seq2SeqTrainingArguments, include_extras=True)
         for field in FIELDS:
             _ADAPTERS[field] = TypeAdapter(hints[field], config=ConfigDict(allow_inf_nan=False))
     return _ADAPTERS[name]
 
 
 @functools.cache
-def _pristine() -> TrainingArguments:
+def _pristine(kind: type[TrainingArguments]) -> TrainingArguments:
     """Made once: every spec starts from it, and none of its values can be changed in place."""
-    return TrainingArguments()
+    return kind()
 
 
 def _unchecked(good: Mapping[str, Any]) -> TrainingArguments:
     """The arguments with the derived values set and without the checks: they are told one by one."""
-    args = copy.copy(_pristine())
+    generates = any(good.get(name, default) != default for name, default in _OF_GENERATION.items())
+    args = copy.copy(_pristine(Seq2SeqTrainingArguments if generates else TrainingArguments))
     for name, value in good.items():
-        setattr(args, name, value)
+        if generates or name not in _OF_GENERATION:
+            setattr(args, name, value)
     args.__post_init__()
     return args

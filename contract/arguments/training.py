@@ -136,6 +136,11 @@ class TrainingArguments(
         return json.dumps(self.to_dict(), indent=2)
 
 
+@dataclass(config=CONFIG)
+class Seq2SeqTrainingArguments(groups.Generation, TrainingArguments):
+    """What `training` is where it says anything of generating."""
+
+
 def _names(value: str | list[str] | None) -> list[str]:
     """`none`, nothing and an empty list are the same."""
     names = value.split() if isinstance(value, str) else list(value or [])
@@ -144,11 +149,12 @@ def _names(value: str | list[str] | None) -> list[str]:
 
 def changed(args: TrainingArguments) -> dict[str, Any]:
     """What differs from the defaults and may stand in a spec: `read_arguments(changed(args))` gives the same again."""
-    return {name: value for name, default in _defaults() if (value := getattr(args, name)) != default}
+    kind = Seq2SeqTrainingArguments if isinstance(args, Seq2SeqTrainingArguments) else TrainingArguments
+    return {name: value for name, default in _defaults(kind) if (value := getattr(args, name)) != default}
 
 
 @functools.cache
-def _defaults() -> list[tuple[str, Any]]:
+def _defaults(kind: type[TrainingArguments]) -> list[tuple[str, Any]]:
     from contract.arguments.notyet import SERVER_OWNED
 
-    return [(name, value) for name, value in TrainingArguments().to_dict().items() if name not in SERVER_OWNED]
+    return [(name, value) for name, value in kind().to_dict().items() if name not in SERVER_OWNED]

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from contract.arguments import TrainingArguments
+from contract.arguments import Seq2SeqTrainingArguments
 from contract.body import pointer_to
 from contract.errors import InvalidSpec, Problem
 from contract.ids import JobId
@@ -173,7 +173,7 @@ def _default_of(argument: str) -> Any:
 
 @cache
 def _defaults() -> Json:
-    return TrainingArguments().to_dict()
+    return Seq2SeqTrainingArguments().to_dict()
 
 
 def _breaks(changes: Sequence[Change], mode: str) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from contract.learning_rules import TRACKERS
+from contract.arguments import Seq2SeqTrainingArguments
+from contract.learning_rules import TEXT_METRICS, TRACKERS
 from contract.spec import JobSpec
 from tests.contract.specs import TOY, places, problems_of
+from worker.trainer.metrics import TEXTS
 from worker.trainer.report import KNOWN
 
 MAIN: dict[str, Any] = {"id": "main", "params": ["^(?!.*quantiles)"], "use": "adam", "args": {"lr": 1e-4}}
@@ -82,3 +84,64 @@ def test_what_is_misshapen_is_told_by_its_shape(optimizers: Any) -> None:
     found = [code for _, code in places({**TOY, "optimizers": optimizers})]
     assert found
     assert "internal" not in found
+
+
+TEXTS_OF_TEXTS: dict[str, Any] = {
+    "model": {"use": "hf/seq2seq", "args": {"path": "models://t5"}},
+    "data": {"train": "data://a.jsonl", "eval": "data://b.jsonl"},
+    "training": {"predict_with_generate": True, "generation_max_length": 20, "generation_num_beams": 4},
+    "metrics": ["rouge"],
+}
+
+
+def test_a_job_may_be_judged_by_what_its_model_generates() -> None:
+    spec = JobSpec.parse(TEXTS_OF_TEXTS)
+
+    assert isinstance(spec.training, Seq2SeqTrainingArguments)
+    assert (spec.training.predict_with_generate, spec.training.generation_num_beams) == (True, 4)
+    assert spec.as_json()["training"] == TEXTS_OF_TEXTS["training"]
+    assert JobSpec.parse(spec.as_json()) == spec
+
+
+def test_what_says_nothing_of_generating_is_as_if_it_were_not_said() -> None:
+    spec = JobSpec.parse({**TOY, "training": {"predict_with_generate": False, "generation_config": None}})
+    assert spec == JobSpec.parse(TOY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "says"),
+    [
+        ({"model": {"use": "hf/causal-lm", "args": {"path": "models://a"}}}, "/training/predict_with_generate",
+         "/model/use is hf/causal-lm"),
+        ({"model": "toy/gpt"}, "/training/predict_with_generate", "/model/use is toy/gpt"),
+        ({"data": "data://a.jsonl"}, "/training/predict_with_generate", "neither data.eval nor data.test"),
+        ({"training": {"generation_num_beams": 4}, "metrics": []}, "/training/generation_num_beams",
+         "predict_with_generate does not ask for that"),
+        ({"metrics": ["rouge", "accuracy"]}, "/metrics/1", "accuracy is a metric of logits"),
+        ({"training": {}}, "/metrics/0", "without /training/predict_with_generate an evaluation yields logits"),
+        ({"resources": {"processes_per_node": 2, "strategy": "fsdp"}}, "/training/predict_with_generate",
+         "/resources/strategy/type is fsdp"),
+    ],
+)  # fmt: skip
+def test_generating_where_nothing_would_is_refused_with_both(changes: dict[str, Any], pointer: str, says: str) -> None:
+    (problem,) = problems_of({**TEXTS_OF_TEXTS, **changes})
+
+    assert (problem.pointer, problem.code) == (pointer, "disagreement")
+    assert says in problem.detail
+    assert problem.hint
+
+
+def test_what_a_loop_does_is_its_own_affair() -> None:
+    job = {"loop": "my:main", "code": {"bundle": "0" * 64}, "training": {"predict_with_generate": True}}
+    assert places(job) == [("/training/predict_with_generate", "disagreement")]
+
+
+def test_the_rest_of_the_reference_s_names_say_what_to_use_instead() -> None:
+    asked = {"sortish_sampler": True, "generation_config": "models://t5/generation_config.json"}
+    found = problems_of({**TEXTS_OF_TEXTS, "training": {"predict_with_generate": True, **asked}})
+    assert {one.pointer for one in found} == {f"/training/{name}" for name in asked}
+    assert all(one.hint for one in found)
+
+
+def test_the_metrics_of_texts_are_those_of_the_trainer() -> None:
+    assert set(TEXT_METRICS) == set(TEXTS)

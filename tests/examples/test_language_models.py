@@ -11,6 +11,7 @@ from tests.examples.conftest import EXAMPLES, Examples
 
 BARS = {
     "causal-lm": ("eval_perplexity", 8.0),
+    "generation": ("eval_loss", 0.8),
     "lora": ("eval_perplexity", 10.0),
     "masked-lm": ("eval_perplexity", 8.0),
     "seq2seq": ("eval_loss", 1.8),
@@ -42,6 +43,16 @@ def test_a_language_model_learns_its_stories(examples: Examples, jobs: dict[str,
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= files.keys()
     assert not [name for name in files if "adapter" in name]
     assert json.loads(files["config.json"])["vocab_size"] < 50
+
+
+def test_what_was_generated_is_judged_and_kept_as_text(examples: Examples, jobs: dict[str, str]) -> None:
+    done = examples.ended(jobs["generation"])
+
+    assert done["result"]["final"]["eval_rouge1"] > 0.7
+    told = [json.loads(line) for line in examples.outputs(jobs["generation"])["predictions.jsonl"].splitlines()]
+    assert len(told) == 48
+    known = {each for row in told for each in row["label"].split()}
+    assert all(set(row["prediction"].split()) <= known and row["prediction"] for row in told)
 
 
 def test_a_merged_model_computes_what_its_base_does_with_the_adapter(examples: Examples, jobs: dict[str, str]) -> None:

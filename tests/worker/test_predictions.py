@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 from safetensors.numpy import load_file
 
-from worker.predictions import write
+from worker.predictions import as_texts, write
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -43,3 +43,25 @@ def test_a_sample_of_many_numbers_is_kept_as_tensors(tmp_path: Path) -> None:
 
 def test_no_prediction_is_an_empty_file(tmp_path: Path) -> None:
     assert lines(write(tmp_path, None, None)) == []
+
+
+class Reads:
+    pad_token_id = 0
+
+    def batch_decode(self, rows: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        assert skip_special_tokens
+        return [" ".join(chr(96 + token) for token in row if token) for row in rows]
+
+
+def test_what_was_generated_is_kept_as_it_reads(tmp_path: Path) -> None:
+    said, wanted = numpy.array([[0, 1, 2], [0, 3, 0]]), numpy.array([[1, 2, -100], [3, -100, -100]])
+
+    path = write(tmp_path, as_texts(said, Reads()), as_texts(wanted, Reads()))
+
+    assert lines(path) == [{"prediction": "a b", "label": "a b"}, {"prediction": "c", "label": "c"}]
+
+
+def test_tokens_that_nobody_reads_stay_tokens() -> None:
+    tokens = numpy.array([[1, 2]])
+    assert as_texts(tokens, None) is tokens
+    assert as_texts(None, Reads()) is None

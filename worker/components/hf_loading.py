@@ -97,6 +97,7 @@ def classes(num_labels: int | None, labels: list[str] | None) -> dict[str, Any]:
 
 
 def _config(wanted: Wanted, processor: Any) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     _refuse_reaching_further(wanted.config)
@@ -117,12 +118,17 @@ def _config(wanted: Wanted, processor: Any) -> Any:
             f"{folder.name}/config.json is of no model that is known here: {_first_line(error)}",
             hint="models whose code lies beside their weights are not run: bring that code as a bundle",
         ) from error
-    _change(config, wanted.config)
+    for name, value in _meant(config, wanted.config).items():
+        try:
+            setattr(config, name, value)
+        except StrictDataclassError as error:
+            raise _cannot_be(config, error) from error
     return config
 
 
 def _config_from_nothing(given: dict[str, Any], processor: Any) -> Any:
     """A new model fits its tokenizer, unless it is told otherwise."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -135,25 +141,36 @@ def _config_from_nothing(given: dict[str, Any], processor: Any) -> Any:
     if kind not in CONFIG_MAPPING_NAMES:
         hint = did_you_mean(str(kind), CONFIG_MAPPING_NAMES) or "for example bert, gpt2, llama, t5"
         raise NotBuildable(f"transformers has no model_type {kind!r}", hint=hint)
-    config = AutoConfig.for_model(kind)
-    if processor is not None and hasattr(config, "vocab_size"):
-        config.vocab_size = len(processor)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            setattr(config, name, getattr(processor, name, None))
-    _change(config, {name: value for name, value in given.items() if name != "model_type"})
+    usual = AutoConfig.for_model(kind)
+    meant = _meant(usual, {name: value for name, value in given.items() if name != "model_type"})
+    if processor is not None and hasattr(usual, "vocab_size"):
+        tokens = {name: getattr(processor, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        meant = {"vocab_size": len(processor), **tokens, **meant}
+    try:
+        # Made of them and not changed afterwards: what it derives from sizes, such as Llama's head_dim, follows these.
+        config = AutoConfig.for_model(kind, **meant)
+    except (StrictDataclassError, ValueError, TypeError, ArithmeticError) as error:
+        raise _cannot_be(usual, error) from error
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = config.pad_token_id
     return config
 
 
-def _change(config: Any, changes: dict[str, Any]) -> None:
-    """Configs take any name and forget it: here one that means nothing is refused."""
+def _meant(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    """Under the config's own names. They take any name and forget it: here one that means nothing is refused."""
     known = {*vars(config), *config.attribute_map, *_fields(type(config))} | {"num_labels"}
+    meant = {}
     for name, value in changes.items():
         if name not in known:
             plain = [each for each in known if not each.startswith("_")]
             raise NotBuildable(f"the config of a {config.model_type} has no {name!r}", hint=did_you_mean(name, plain))
-        setattr(config, name, {int(at): each for at, each in value.items()} if name == "id2label" else value)
+        own = config.attribute_map.get(name, name)
+        meant[own] = {int(at): each for at, each in value.items()} if name == "id2label" else value
+    return meant
+
+
+def _cannot_be(config: Any, error: Exception) -> NotBuildable:
+    return NotBuildable(f"a {config.model_type} of this config cannot be made: {' '.join(str(error).split())[:300]}")
 
 
 def _fields(kind: type) -> Iterable[str]:

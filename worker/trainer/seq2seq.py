@@ -12,7 +12,7 @@ from pydantic import InstanceOf
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from contract.arguments.groups import CONFIG, Count
+from contract.arguments.groups import CONFIG, Generation
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.metrics import TEXTS
 from worker.trainer.state import PredictionOutput
@@ -20,17 +20,11 @@ from worker.trainer.trainer import Trainer
 
 
 @dataclass(config=CONFIG)
-class Seq2SeqTrainingArguments(TrainingArguments):
+class Seq2SeqTrainingArguments(Generation, TrainingArguments):
     """What a script hands to the Seq2SeqTrainer."""
 
     sortish_sampler: bool = False
     """Samples of like length in a batch, with a bit of chance: the same as train_sampling_strategy group_by_length."""
-    predict_with_generate: bool = False
-    """Generate in evaluation and prediction, so that metrics see what the model would say."""
-    generation_max_length: Count | None = None
-    """The longest text to generate; None takes the model's own."""
-    generation_num_beams: Count | None = None
-    """How many beams to search with; None takes the model's own."""
     generation_config: str | Path | InstanceOf[object] | None = None
     """A generation config, its folder, its file or its name; it replaces the model's."""
 

@@ -51,6 +51,35 @@ def test_a_new_model_is_made_of_a_config_and_fits_its_tokenizer(
     assert model.dtype is torch.float32
 
 
+@pytest.mark.parametrize(
+    ("config", "derived"),
+    [
+        ({"model_type": "llama", **SMALL}, {"num_key_value_heads": 2, "head_dim": 8}),
+        ({"model_type": "llama", **SMALL, "num_key_value_heads": 1}, {"num_key_value_heads": 1, "head_dim": 8}),
+        ({"model_type": "llama", **SMALL, "head_dim": 4}, {"num_key_value_heads": 2, "head_dim": 4}),
+        ({"model_type": "gpt2", "hidden_size": 8, "num_hidden_layers": 1, "n_head": 2}, {"n_embd": 8, "n_layer": 1}),
+    ],
+)
+def test_what_a_config_derives_follows_the_sizes_that_are_given(
+    tokenizer: Any, config: dict[str, Any], derived: dict[str, int]
+) -> None:
+    model = hf_models.causal_lm(tokenizer, config=config)
+
+    assert {name: getattr(model.config, name) for name in derived} == derived
+    assert model(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, len(tokenizer))
+
+
+@pytest.mark.parametrize(("name", "value"), [("hidden_size", "wide"), ("num_attention_heads", 0)])
+def test_a_size_that_is_none_is_told(bert: Path, name: str, value: Any) -> None:
+    with pytest.raises(NotBuildable, match="cannot be made"):
+        hf_models.causal_lm(None, config={"model_type": "llama", **SMALL, name: value})
+
+
+def test_a_decoder_is_as_deep_as_its_encoder_unless_told_otherwise(tokenizer: Any) -> None:
+    small = {"model_type": "t5", "d_model": 8, "num_layers": 1, "num_heads": 1, "d_kv": 4, "d_ff": 8}
+    assert hf_models.seq2seq(tokenizer, config=small).config.num_decoder_layers == 1
+
+
 def test_weights_come_from_the_folder_or_begin_anew(bert: Path) -> None:
     stored = hf_models.sequence_classification(None, path=str(bert))
     again = hf_models.sequence_classification(None, path=str(bert))
