@@ -102,6 +102,7 @@ class Users:
             "delete": lambda conn: delete(conn, PROJECT, job, now),
             "amend": lambda conn: amend(conn, PROJECT, job, {"priority": world.dice.randint(0, 9)}, now),
         }
+        was_deleted = job in books.deleted
         if verb == "delete":
             # Before the commit is looked at; taken back where it was refused.
             books.deleted.add(job)
@@ -112,7 +113,7 @@ class Users:
             row = self.railway.sql.write_now(verbs[verb])
         except (Conflict, NotFound, Unavailable) as error:
             world.say("user", "may not {} {}: {}", verb, job, error)
-            if verb == "delete" and not isinstance(error, NotFound):
+            if verb == "delete" and not was_deleted and not isinstance(error, NotFound):
                 books.deleted.discard(job)
             if verb == "resume" and cancelled:
                 books.cancelled.add(job)
