@@ -11,10 +11,11 @@ import pytest
 
 from contract.components import Catalogue, check
 from contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
+from contract.spec import JobSpec
 from contract.testing import make_spec
 from worker.build import build
 from worker.catalogue import describe
-from worker.components import hf_models
+from worker.components import hf_models, toy
 from worker.roots import Roots
 
 
@@ -133,3 +134,13 @@ def test_what_is_not_installed_is_told_with_how_to_get_it(roots: Roots, monkeypa
     ]
     assert (problem.pointer, problem.code) == ("/model", "not_installed")
     assert "pip install 'footplate[hf]'" in problem.detail
+
+
+@pytest.mark.parametrize("args", [{"hidden": -5}, {"out_features": 0}, {"dropout": 1.5}])
+def test_a_number_that_no_model_can_have_is_said_before_a_node_tries(args: dict[str, float]) -> None:
+    catalogue = Catalogue.of([describe("models", "toy/mlp", toy.mlp)])
+    body = {"model": {"use": "toy/mlp", "args": args}, "data": "toy/regression"}
+
+    problem, *_ = check(JobSpec.parse(body), catalogue, body)
+
+    assert (problem.pointer, problem.code) == (f"/model/args/{next(iter(args))}", "out_of_range")

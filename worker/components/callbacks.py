@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from pydantic import Field
+
 
 def early_stopping(
     *,
-    patience: Annotated[int, "Evaluations without a gain after which training stops"] = 1,
-    threshold: Annotated[float, "By how much the metric must become better for that to be a gain"] = 0.0,
+    patience: Annotated[int, Field(ge=1), "Evaluations without a gain after which training stops"] = 1,
+    threshold: Annotated[float, Field(ge=0), "By how much the metric must become better for that to be a gain"] = 0.0,
 ) -> Any:
     """Stops when training's metric_for_best_model, the loss where it names none, no longer becomes better."""
     from worker.components.callback_kinds import EarlyStopping
@@ -33,7 +35,7 @@ def gradient_norms(
     return GradientNorms(depth)
 
 
-def stop_on_nan(*, steps: Annotated[int, "How many such steps of the run are too many"] = 1) -> Any:
+def stop_on_nan(*, steps: Annotated[int, Field(ge=1), "How many such steps of the run are too many"] = 1) -> Any:
     """Ends the job when a log tells of a NaN or infinite loss. Training's max_nan_steps looks at steps in a row."""
     from worker.components.callback_kinds import StopOnNan
 
@@ -42,8 +44,8 @@ def stop_on_nan(*, steps: Annotated[int, "How many such steps of the run are too
 
 def ema(
     *,
-    decay: Annotated[float, "How much of the average stays with each step"] = 0.999,
-    every: Annotated[int, "Steps between two of its moves"] = 1,
+    decay: Annotated[float, Field(gt=0, lt=1), "How much of the average stays with each step"] = 0.999,
+    every: Annotated[int, Field(ge=1), "Steps between two of its moves"] = 1,
     warmup: Annotated[bool, "Whether the first steps move it more, so that it forgets where the weights began"] = True,
 ) -> Any:
     """Averages the trained weights: averages are evaluated and become the model in the end, weights are trained on."""

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from pydantic import Field
+
 
 def mlp(
     *,
-    in_features: Annotated[int, "Numbers per sample"] = 8,
-    hidden: Annotated[int, "Width of the hidden layers"] = 64,
-    depth: Annotated[int, "How many hidden layers"] = 2,
-    out_features: Annotated[int, "Numbers, or classes, that come out"] = 4,
-    dropout: Annotated[float, "Share of hidden units left out in training"] = 0.0,
+    in_features: Annotated[int, Field(ge=1), "Numbers per sample"] = 8,
+    hidden: Annotated[int, Field(ge=1), "Width of the hidden layers"] = 64,
+    depth: Annotated[int, Field(ge=0), "How many hidden layers"] = 2,
+    out_features: Annotated[int, Field(ge=1), "Numbers, or classes, that come out"] = 4,
+    dropout: Annotated[float, Field(ge=0, lt=1), "Share of hidden units left out in training"] = 0.0,
 ) -> Any:
     """A small multi-layer perceptron. Whole-number labels are classified, others regressed."""
     from worker.components.toy_models import Mlp
@@ -24,12 +26,12 @@ def mlp(
 
 def gpt(
     *,
-    vocab_size: Annotated[int, "Characters it knows; toy/text has 32"] = 32,
-    layers: Annotated[int, "Transformer blocks"] = 2,
-    heads: Annotated[int, "Attention heads"] = 2,
-    width: Annotated[int, "Numbers per token; a multiple of heads"] = 64,
-    context: Annotated[int, "Longest sequence"] = 128,
-    dropout: Annotated[float, "Share of activations left out in training"] = 0.0,
+    vocab_size: Annotated[int, Field(ge=1), "Characters it knows; toy/text has 32"] = 32,
+    layers: Annotated[int, Field(ge=1), "Transformer blocks"] = 2,
+    heads: Annotated[int, Field(ge=1), "Attention heads"] = 2,
+    width: Annotated[int, Field(ge=1), "Numbers per token; a multiple of heads"] = 64,
+    context: Annotated[int, Field(ge=1), "Longest sequence"] = 128,
+    dropout: Annotated[float, Field(ge=0, lt=1), "Share of activations left out in training"] = 0.0,
 ) -> Any:
     """A tiny GPT over characters, its output tied to its embedding."""
     from worker.components.toy_models import GptForCausalLM
@@ -39,12 +41,12 @@ def gpt(
 
 def regression(
     *,
-    n: Annotated[int, "Samples"] = 512,
-    in_features: Annotated[int, "Numbers per sample"] = 8,
-    out_features: Annotated[int, "Numbers to predict"] = 4,
-    noise: Annotated[float, "Standard deviation of what cannot be learned"] = 0.1,
+    n: Annotated[int, Field(ge=1), "Samples"] = 512,
+    in_features: Annotated[int, Field(ge=1), "Numbers per sample"] = 8,
+    out_features: Annotated[int, Field(ge=1), "Numbers to predict"] = 4,
+    noise: Annotated[float, Field(ge=0), "Standard deviation of what cannot be learned"] = 0.1,
     seed: Annotated[int, "Which data"] = 0,
-    seconds_per_item: Annotated[float, "For demonstrations: makes each item take this long"] = 0.0,
+    seconds_per_item: Annotated[float, Field(ge=0), "For demonstrations: makes each item take this long"] = 0.0,
 ) -> Any:
     """Samples of a smooth function that an MLP can learn."""
     from worker.components.toy_data import Regression
@@ -54,12 +56,12 @@ def regression(
 
 def classification(
     *,
-    n: Annotated[int, "Samples"] = 512,
-    in_features: Annotated[int, "Numbers per sample"] = 8,
-    classes: Annotated[int, "Clouds of points, one per class"] = 4,
-    noise: Annotated[float, "How far the clouds spread"] = 1.0,
+    n: Annotated[int, Field(ge=1), "Samples"] = 512,
+    in_features: Annotated[int, Field(ge=1), "Numbers per sample"] = 8,
+    classes: Annotated[int, Field(ge=1), "Clouds of points, one per class"] = 4,
+    noise: Annotated[float, Field(ge=0), "How far the clouds spread"] = 1.0,
     seed: Annotated[int, "Which data"] = 0,
-    seconds_per_item: Annotated[float, "For demonstrations: makes each item take this long"] = 0.0,
+    seconds_per_item: Annotated[float, Field(ge=0), "For demonstrations: makes each item take this long"] = 0.0,
 ) -> Any:
     """Points around one centre per class."""
     from worker.components.toy_data import Classification
@@ -69,10 +71,10 @@ def classification(
 
 def text(
     *,
-    n: Annotated[int, "Samples"] = 512,
-    length: Annotated[int, "Characters per sample"] = 64,
+    n: Annotated[int, Field(ge=1), "Samples"] = 512,
+    length: Annotated[int, Field(ge=1), "Characters per sample"] = 64,
     seed: Annotated[int, "Which text"] = 0,
-    seconds_per_item: Annotated[float, "For demonstrations: makes each item take this long"] = 0.0,
+    seconds_per_item: Annotated[float, Field(ge=0), "For demonstrations: makes each item take this long"] = 0.0,
 ) -> Any:
     """Sentences of a small grammar, cut into samples of characters, for a language model."""
     from worker.components.toy_data import Text
