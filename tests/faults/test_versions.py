@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -12,22 +11,10 @@ import redis
 from contract import keys
 from contract.ids import JobId, NodeId, new_claim_id, new_node_id
 from contract.messages import PROTOCOL, TO_ATTEMPT, Claim, Denial, NodeBeat
-from tests.support.processes import REPOSITORY
 from tests.support.system import JSON, LONG_TOY, System, assert_whole
+from tests.support.versions import AFTER, BEFORE, start_node_of
 
-BEFORE, AFTER = PROTOCOL - 1, PROTOCOL + 1
 REFUSAL = f"it speaks protocol {AFTER}; this service speaks {BEFORE} and {PROTOCOL}: install its version there"
-
-OF_ANOTHER_VERSION = """
-from contract import messages
-for each in vars(messages).values():
-    if isinstance(each, type) and issubclass(each, messages.Message):
-        each.model_fields["protocol"].default = {protocol}
-        each.model_rebuild(force=True)
-for name, union in (("TO_CONTROL", messages.ToControl), ("TO_ATTEMPT", messages.ToAttempt)):
-    setattr(messages, name, messages.TypeAdapter(union))
-messages.PROTOCOL = {protocol}
-"""
 
 
 @pytest.mark.fault(20, without="a stranger's protocol is turned away", red=f"protocol {AFTER} is not turned away")
@@ -39,10 +26,10 @@ def test_the_version_before_is_served_and_the_one_after_is_denied_with_a_reason(
         told = of_another_version(system, client, AFTER)["refused"]
         assert told == REFUSAL, f"protocol {AFTER} is not turned away, but told {told!r}"
 
-        start_node(system, 1, AFTER)
+        start_node_of(AFTER, system, 1, wait=False, FOOTPLATE_POOL="newer")
         it_gets_no_work_and_everybody_sees_why(system, client)
 
-    start_node(system, 2, BEFORE)
+    start_node_of(BEFORE, system, 2, wait=False, FOOTPLATE_POOL="older")
     job = system.submit(short_toy("older"))
     done = system.until_settled(job)
     assert (done["state"], done["attempt"]) == ("succeeded", 1), done
@@ -51,16 +38,6 @@ def test_the_version_before_is_served_and_the_one_after_is_denied_with_a_reason(
 
 def short_toy(pool: str) -> JSON:
     return {**LONG_TOY, "training": {"max_steps": 10, "logging_steps": 1}, "resources": {"pool": pool}}
-
-
-def start_node(system: System, number: int, protocol: int) -> None:
-    """A real one, whose every message names this protocol."""
-    folder = system.processes.folder / f"protocol-{protocol}"
-    folder.mkdir()
-    path = system.environment.get("PYTHONPATH", os.fspath(REPOSITORY))
-    (folder / "sitecustomize.py").write_text(OF_ANOTHER_VERSION.format(protocol=protocol))
-    pool = "newer" if protocol == AFTER else "older"
-    system.start_node(number, wait=False, PYTHONPATH=f"{folder}{os.pathsep}{path}", FOOTPLATE_POOL=pool)
 
 
 def of_another_version(system: System, client: Any, protocol: int) -> JSON:
