@@ -66,7 +66,7 @@ class System:
         """`without` these protections of tests/faults/off; `mortal` where `die_at` shall kill at a Moment."""
         self.processes, self.redis = processes, redis
         self.folder = processes.folder / "home"
-        self.folder.mkdir()
+        self.folder.mkdir(exist_ok=True)
         self.environment = {
             **SHORT,
             "FOOTPLATE_HOME": str(self.folder),

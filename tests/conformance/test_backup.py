@@ -1,0 +1,150 @@
+"""A database that is backed up while it is written, and what is told to those whom an older one does not know."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from contract.lifecycle import JobState
+from service.store import migrate
+from service.store.database import Database
+from service.store.tables import metadata
+from tests.conformance.acting import Stage, Worker
+from tests.support.pasted import POSTGRES, SQLITE, commands, paste
+from tests.support.postgres import PostgresServer
+
+Rows = dict[str, list[tuple[object, ...]]]
+
+
+class Story:
+    """One job is done and another runs; a backup is taken while its worker writes; more happens; it is restored."""
+
+    restored: Stage
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.done, worker = stage.running()
+        worker.checkpoints(10)
+        worker.finishes()
+        self.job, self.first = stage.running()
+        stage.submitted("a-key")
+        self.first.checkpoints(10)
+        self.before = rows(stage.db)
+
+    def go_on(self) -> None:
+        """The job gets a second attempt, and there is one that was submitted since."""
+        self.after = rows(self.stage.db)
+        self.first.fails()
+        self.stage.later(1)
+        newer = self.stage.submit()
+        assert {self.job, newer} <= set(self.stage.place())
+        self.unknown = [self.stage.claim(job) for job in (self.job, newer)]
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    folder = tmp_path_factory.mktemp("backup")
+    here, elsewhere = folder / "here", folder / "elsewhere"
+    (here / "artifacts").mkdir(parents=True)
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            which, path, urls = SQLITE, "", [f"sqlite:///{home / 'footplate.db'}" for home in (here, elsewhere)]
+        else:
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            which, path, urls = POSTGRES, os.fspath(server.bin), [stack.enter_context(server.database()) for _ in "12"]
+
+        def operate(section: str, home: Path, url: str) -> None:
+            paste(
+                commands(section, which), path=path, BACKUP=os.fspath(folder / "backup"),
+                FOOTPLATE_HOME=os.fspath(home), FOOTPLATE_ARTIFACTS=os.fspath(home / "artifacts"),
+                FOOTPLATE_DATABASE=url,
+            )  # fmt: skip
+
+        migrate(urls[0])
+        story = Story(stack.enter_context(a_stage(urls[0])))
+        with logging(story.first):
+            operate("Back up", here, urls[0])
+        story.go_on()
+        elsewhere.mkdir()
+        operate("Restore", elsewhere, urls[1])
+        story.restored = stack.enter_context(a_stage(urls[1]))
+        yield story
+
+
+@contextmanager
+def a_stage(url: str) -> Iterator[Stage]:
+    database = Database(url, readers=2, writers=2)
+    yield Stage(database)
+    database.close()
+
+
+@contextmanager
+def logging(worker: Worker) -> Iterator[None]:
+    """Without a pause, from before the block to behind it."""
+    over, written = threading.Event(), threading.Event()
+
+    def go_on() -> None:
+        while not over.is_set():
+            worker.logs(len(worker.journal))
+            written.set()
+
+    writer = threading.Thread(target=go_on)
+    writer.start()
+    try:
+        assert written.wait(20)
+        yield
+    finally:
+        over.set()
+        writer.join()
+
+
+def rows(db: Database) -> Rows:
+    def read(conn: Connection) -> Rows:
+        selected = {name: conn.execute(text(f"SELECT * FROM {name}")) for name in metadata.tables}
+        return {name: sorted(map(tuple, found), key=repr) for name, found in selected.items()}
+
+    return db.read_now(read)
+
+
+def test_what_nobody_wrote_meanwhile_is_restored_row_for_row(story: Story) -> None:
+    same = {name for name in story.before if story.before[name] == story.after[name]}
+    restored = rows(story.restored.db)
+
+    assert {"idempotency", "attempts", "checkpoints", "nodes"} <= same
+    assert {name: restored[name] for name in same} == {name: story.before[name] for name in same}
+    assert story.restored.job(story.done) == story.stage.job(story.done)
+    assert story.restored.events(story.done) == story.stage.events(story.done)
+
+
+def test_what_was_written_meanwhile_is_whole_as_far_as_it_goes(story: Story) -> None:
+    kept = story.restored.events(story.job)
+
+    assert [event.no for event in kept] == list(range(1, story.restored.job(story.job).last_no + 1))
+    assert kept == story.stage.events(story.job)[: len(kept)]
+    assert story.before["events"] != story.after["events"], "nothing was written meanwhile"
+
+
+def test_an_attempt_that_the_backup_does_not_know_is_told_to_stop_and_nobody_waits_for_ever(story: Story) -> None:
+    """Whether its job has an earlier attempt there, or was submitted since."""
+    for worker in story.unknown:
+        worker.stage = story.restored
+        worker.says_running()
+        worker.finishes()
+        reply, heard = worker.beat(), worker.send()
+
+        assert (reply.superseded, reply.closed) == (True, True)
+        assert heard.watermarks == {(worker.job, worker.attempt, 0): len(worker.journal)}
+        assert heard.stored == 0
+    assert story.restored.job(story.job).state is JobState.RUNNING
+
+
+def test_the_attempt_that_the_backup_knows_goes_on(story: Story) -> None:
+    story.first.stage = story.restored
+
+    assert not story.first.beat().superseded

@@ -1,0 +1,141 @@
+"""What operators paste from docs/operations.md, while a system trains: upgrade, drain, back up, lose all, restore."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pasted import POSTGRES, SQLITE, commands, paste
+from tests.support.postgres import PostgresServer
+from tests.support.processes import Processes
+from tests.support.redis_server import RedisServer
+from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
+from tests.support.versions import BEFORE, start_node_of
+
+ENDLESS = {
+    **LONG_TOY,
+    "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.01}},
+    "training": {**LONG_TOY["training"], "max_steps": 100_000, "save_steps": 2, "dataloader_num_workers": 0},
+}
+SHORTER = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60}}
+
+
+class Ground:
+    """Where a system stands before and after: its databases, and what the page's commands need to know of them."""
+
+    def __init__(self, which: int, folder: Path, urls: tuple[str, str], path: str = "") -> None:
+        self.which, self.folder, self.urls, self.path = which, folder, urls, path
+
+    def home(self, name: str) -> Path:
+        return self.folder / name / "home"
+
+    def paste(self, section: str, name: str) -> None:
+        home = self.home(name)
+        paste(
+            commands(section, self.which),
+            path=self.path,
+            BACKUP=str(self.folder / "backup"),
+            FOOTPLATE_HOME=str(home),
+            FOOTPLATE_ARTIFACTS=str(home / "artifacts"),
+            FOOTPLATE_DATABASE=self.urls[name == "elsewhere"],
+        )
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
+    if request.param == "sqlite":
+        here, there = (tmp_path / name / "home/footplate.db" for name in ("here", "elsewhere"))
+        yield Ground(SQLITE, tmp_path, (f"sqlite:///{here}", f"sqlite:///{there}"))
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    with server.database() as first, server.database() as second:
+        yield Ground(POSTGRES, tmp_path, (first, second), str(server.bin))
+
+
+@pytest.mark.timeout(400)
+def test_jobs_outlive_an_upgrade_and_the_loss_of_all_but_a_backup(ground: Ground, redis: RedisServer) -> None:
+    for name in ("here", "elsewhere"):
+        (ground.folder / name).mkdir()
+    here = Processes(ground.folder / "here")
+    elsewhere = Processes(ground.folder / "elsewhere")
+    try:
+        a_story(ground, here, elsewhere, redis)
+    finally:
+        elsewhere.stop_all()
+        here.stop_all()
+
+
+def a_story(ground: Ground, here: Processes, elsewhere: Processes, redis: RedisServer) -> None:
+    system = System(here, redis, ground.urls[0])
+    system.start_service()
+    start_node_of(BEFORE, system, slots=3)
+    done, quiet, paused, running = (system.submit(spec) for spec in (SHORT_TOY, SHORTER, SHORTER, ENDLESS))
+    system.until_step(paused, 15)
+    system.do(paused, "pause")
+    system.until_state(paused, "paused")
+
+    the_service_is_upgraded_under_a_node_of_the_version_before(system, running)
+
+    for job in (done, quiet):
+        assert system.until_settled(job)["state"] == "succeeded"
+    ground.paste("Back up", "here")
+    said = {job: what_a_user_reads(system, job) for job in (done, quiet, paused)}
+    the_node_is_drained(system, running)
+    system.kill_everything()
+    shutil.rmtree(system.folder)
+
+    ground.paste("Restore", "elsewhere")
+    redis.start()
+    system = System(elsewhere, redis, ground.urls[1])
+    system.start_service()
+    assert {job: what_a_user_reads(system, job) for job in said} == said
+    system.start_node(2, slots=2)
+    assert system.do(paused, "resume").status_code == 202
+    went_on = system.until_settled(paused)
+
+    assert (went_on["state"], went_on["attempt"]) == ("succeeded", 2), went_on
+    assert system.losses(paused) == system.losses(quiet)
+    assert system.final_weights(paused) == system.final_weights(quiet)
+    what_ran_at_the_backup_was_lost_and_goes_on(system, running)
+    for job in (done, quiet, paused, running):
+        assert_whole(system.events(job))
+
+
+def what_a_user_reads(system: System, job: str) -> dict[str, Any]:
+    outputs = system.final_weights(job) if system.state(job) == "succeeded" else b""
+    return {"job": system.job(job), "events": system.events(job), "outputs": outputs}
+
+
+def the_service_is_upgraded_under_a_node_of_the_version_before(system: System, job: str) -> None:
+    system.until_checkpoint(job)
+    system.services["all"].terminate()
+    system.start_service()
+    system.until_step(job, system.job(job)["progress"]["step"] + 2)
+    now = system.job(job)
+    assert (now["state"], now["attempt"]) == ("running", 1), now
+
+
+def the_node_is_drained(system: System, job: str) -> None:
+    [node] = system.get("/nodes")["data"]
+    paste(commands("Take a node away, and bring it back"),
+          FOOTPLATE_URL=system.url, NODE=node["id"], FOOTPLATE_API_KEY="")  # fmt: skip
+    waits = system.until_state(job, "queued")
+    assert waits["attempt"] == 1, waits
+    assert (
+        "costs no retry" in [event for event in system.events(job) if event["kind"] == "state"][-1]["data"]["message"]
+    )
+    assert system.nodes[1].terminate() == 0
+
+
+def what_ran_at_the_backup_was_lost_and_goes_on(system: System, job: str) -> None:
+    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it has a second attempt", job=job)
+    system.until_state(job, "running")
+    known = {event["step"] for event in system.events(job) if event["kind"] == "checkpoint" and event["attempt"] == 1}
+    [begins] = [e for e in system.events(job) if e["kind"] == "note" and e["attempt"] == 2]
+    assert begins["data"]["message"] == f"continues at step {max(known)}"
+    assert system.do(job, "cancel").status_code == 202
+    system.until_state(job, "cancelled")

@@ -1,0 +1,34 @@
+"""What docs/operations.md tells operators to paste, and pasting it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.processes import REPOSITORY
+
+PAGE = (REPOSITORY / "docs/operations.md").read_text()
+SQLITE, POSTGRES = 0, 1
+"""Which of a section's blocks, where it has one for each database."""
+
+
+def commands(section: str, which: int = 0) -> str:
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[which]
+
+
+def paste(block: str, *, path: str = "", **environment: str) -> None:
+    """Into a shell that stops at the first error, and in which `python` is the one that runs the tests."""
+    places = [str(Path(sys.executable).parent), path, os.environ["PATH"]]
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": os.pathsep.join(filter(None, places)), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
