@@ -35,6 +35,8 @@ TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics"})
 MADE_BY_THE_TRAINER = frozenset({"optimizers", "schedules"})
 """Of these it is the class that counts: it is made once there are parameters."""
 TRACE_CHARS = 6000
+UNPACKED_AT = 315_532_800
+"""The first second that a zip can name, and older than anything that is built."""
 _PIECE = 1024 * 1024
 
 
@@ -58,9 +60,11 @@ class Bundle:
 _opened: Bundle | None = None
 
 
-def opened(sha256: str, artifacts: Path, scratch: Path) -> Bundle:
-    """Unpacks this process's bundle and lets Python find it."""
-    return use(unpack(sha256, artifacts / layout.bundle_file(sha256), scratch / FOLDER))
+def opened(
+    sha256: str, artifacts: Path, scratch: Path, place: Callable[[Bundle], Bundle] = lambda unpacked: unpacked
+) -> Bundle:
+    """Unpacks this process's bundle, puts it in its place, and lets Python find it."""
+    return use(place(unpack(sha256, artifacts / layout.bundle_file(sha256), scratch / FOLDER)))
 
 
 def use(bundle: Bundle) -> Bundle:
@@ -125,6 +129,8 @@ def _unpack_one(packed: zipfile.ZipFile, name: str, path: Path) -> None:
     with packed.open(name) as source, path.open("xb") as target:
         while piece := source.read(_PIECE):
             target.write(piece)
+    # Ninja builds anew what is older than its sources, and these are as old as ever in each attempt.
+    os.utime(path, (UNPACKED_AT, UNPACKED_AT))
     path.chmod(0o444)
 
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from contract.strategies import strategy_arguments
-from worker import bundles, gang, loop, outcome, predictions, tracking
+from worker import bundles, extensions, gang, loop, outcome, predictions, tracking
 from worker.build import Parts, build
 from worker.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
 from worker.launch import ANOTHER_S, OUTCOME, TICK, Order, read_order
@@ -106,7 +107,10 @@ def train(order: Order, emit: Emit) -> DoneData:
     set_seed(args.seed)
     if spec.code is not None:
         bundles.require(spec.code.requires)
-        bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()))
+        kept = Path(order.environment["TORCH_EXTENSIONS_DIR"]).parent
+        place = partial(extensions.at_its_place, folder=kept)
+        bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)
+        extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)
     if spec.loop is not None:
         emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
         return loop.run(spec, order, emit, lambda: begin_loop(spec, order, emit))

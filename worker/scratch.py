@@ -39,11 +39,11 @@ def sweep(node: NodeId) -> None:
     for folder in _root().glob(f"{_prefix(node)}*"):
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > YOUNG_SECONDS and not _is_held(folder):
-                _remove(folder)
+                remove(folder)
 
 
-def _remove(folder: Path) -> None:
-    """Unpacked code is read-only, and out of a folder like that nobody but root removes anything."""
+def remove(folder: Path) -> None:
+    """As much as can be. Unpacked code is read-only, and out of such a folder nobody but root removes anything."""
     for parent, _, _ in os.walk(folder):
         with suppress(OSError):
             os.chmod(parent, 0o700)

@@ -1,6 +1,6 @@
 """An op of one's own inside of a model: C++ and CUDA, with a gradient of its own, under autocast, in the Trainer.
 
-    python examples/custom_op/smooth_abs.py
+    python examples/custom-op/smooth_abs.py
 
 The first call compiles (some half a minute); later ones find what it built, as long as source and torch are the same.
 It needs a C++ compiler and ninja (`pip install ninja`), and for the CUDA half nvcc.

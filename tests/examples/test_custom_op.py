@@ -1,0 +1,16 @@
+"""examples/custom-op, through the whole server: what its first forward builds trains."""
+
+from __future__ import annotations
+
+from tests.examples.conftest import Examples
+
+
+def test_an_op_that_a_bundle_builds_trains(examples: Examples) -> None:
+    spec = examples.with_code("custom-op/job.json")
+    job = examples.system.submit(spec)
+    done = examples.ended(job)
+
+    assert done["state"] == "succeeded", done
+    losses = examples.system.losses(job)
+    assert losses[60] < 0.7 * losses[10]
+    assert len(list(examples.system.folder.glob(f"**/extensions/{spec['code']['bundle']}/*torch*/*/*.so"))) == 1

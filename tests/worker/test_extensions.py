@@ -1,0 +1,215 @@
+"""What a bundle builds on a node: found again, waited for, and in nobody's way when its builder was killed."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+import zipfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import layout
+from tests.support.processes import until
+from tests.worker.conftest import Lasting
+from worker import bundles, extensions
+from worker.extensions import Baton, Telling, at_its_place
+
+OP = """
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from torch import nn
+from torch.utils import cpp_extension, file_baton
+
+
+class Net(nn.Module):
+    def __init__(self, name, compiler, with_torchs_baton=False):
+        super().__init__()
+        self.net = nn.Linear(8, 4)
+        if with_torchs_baton:
+            spec = importlib.util.spec_from_file_location("theirs", file_baton.__file__)
+            theirs = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(theirs)
+            cpp_extension.FileBaton = theirs.FileBaton
+        os.environ["CXX"] = compiler
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        source = Path(__file__).with_name("twice.cpp")
+        cpp_extension.load(name=name, sources=[str(source)], is_python_module=False)
+
+    def forward(self, x, labels):
+        logits = self.net(x)
+        return {"loss": (logits - labels).square().mean(), "logits": logits}
+"""
+FILES = {"my_op.py": OP, "twice.cpp": 'extern "C" double twice(double x) { return 2 * x; }\n'}
+COMPILER = """#!/bin/sh
+case "$*" in
+*" -c "*)
+    echo "$*" >> {folder}/compiled
+    while [ ! -e {folder}/go ]; do sleep 0.05; done ;;
+esac
+exec g++ "$@"
+"""
+STALL = "6s"
+
+
+def kept_bundle(artifacts: Path) -> str:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, text in FILES.items():
+            archive.writestr(zipfile.ZipInfo(name), text)
+    sha = sha256(packed.getvalue()).hexdigest()
+    file = artifacts / layout.bundle_file(sha)
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(packed.getvalue())
+    return sha
+
+
+def test_a_build_is_no_stall_happens_once_and_leaves_no_lock(
+    make_lasting: Callable[..., Lasting], tmp_path: Path
+) -> None:
+    node = make_lasting(slots=2)
+    sha = kept_bundle(node.start.artifacts)
+    compiler = tmp_path / "slow-g++"
+    compiler.write_text(COMPILER.format(folder=tmp_path))
+    compiler.chmod(0o755)
+
+    def submit(name: str, **args: Any) -> str:
+        model = {"use": "my_op:Net", "args": {"name": name, "compiler": str(compiler), **args}}
+        training = {"max_steps": 2, "save_strategy": "no"}
+        return node.submit(model=model, code={"bundle": sha}, training=training, resources={"stall_limit": STALL})
+
+    def compiled(name: str) -> int:
+        return sum(
+            f"{name}/" in line or f"={name} " in line for line in (tmp_path / "compiled").read_text().split("\n")
+        )
+
+    building = submit("ours")
+    note = node.control.await_kind(building, "note")
+    # It builds until the control, which began after it, is stalled.
+    control = submit("theirs", with_torchs_baton=True)
+    assert node.control.done(control, within=60)["reason"] == "stalled"
+    assert "builds an extension" in note["data"]["message"]
+    assert node.control.of(building, "done") == []
+
+    (tmp_path / "go").touch()
+    assert node.control.done(building, within=60)["ending"] == "finished"
+    assert compiled("ours") == 1
+    (left,) = node.start.folder.glob(f"**/extensions/{sha}/*/theirs/lock")
+    again, after = submit("ours"), submit("theirs")
+    assert [node.control.done(job, within=60)["ending"] for job in (again, after)] == ["finished", "finished"]
+    assert (compiled("ours"), compiled("theirs")) == (1, 2)
+    assert not left.exists()
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path) -> Callable[[str], bundles.Bundle]:
+    sha = kept_bundle(tmp_path)
+    return lambda name: bundles.unpack(sha, tmp_path / layout.bundle_file(sha), tmp_path / name)
+
+
+def test_every_attempt_has_its_sources_at_one_place_and_as_old(
+    unpacked: Callable[[str], bundles.Bundle], tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+
+    one, other = at_its_place(unpacked("a"), kept), at_its_place(unpacked("b"), kept)
+
+    assert one.folder == other.folder == kept / "code"
+    assert {(path.name, path.stat().st_mtime) for path in one.folder.iterdir()} == {
+        (name, bundles.UNPACKED_AT) for name in FILES
+    }
+
+
+@pytest.mark.parametrize("change", ["write", "add", "remove", "link"])
+def test_sources_that_somebody_changed_are_those_of_the_bundle_again(
+    unpacked: Callable[[str], bundles.Bundle], tmp_path: Path, change: str
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    source = at_its_place(unpacked("a"), kept).folder / "twice.cpp"
+    source.parent.chmod(0o755)
+    if change == "add":
+        source.with_name("more.py").write_text("")
+    else:
+        source.unlink()
+    if change == "write":
+        source.write_text("other")
+    if change == "link":
+        source.symlink_to("/dev/null")
+
+    place = at_its_place(unpacked("b"), kept).folder
+
+    assert {path.name: path.read_text() for path in place.iterdir()} == FILES
+    assert not source.is_symlink()
+
+
+def test_where_nothing_can_be_kept_the_bundle_stays_where_it_is(
+    unpacked: Callable[[str], bundles.Bundle], tmp_path: Path
+) -> None:
+    bundle = unpacked("a")
+    assert at_its_place(bundle, tmp_path / "nowhere") == bundle
+
+
+def test_a_lock_whose_holder_was_killed_is_free(tmp_path: Path) -> None:
+    from torch.utils.file_baton import FileBaton
+
+    path = str(tmp_path / "lock")
+    said, says = os.pipe()
+    if not (child := os.fork()):
+        Baton(path).try_acquire()
+        os.write(says, b"x")
+        signal.pause()
+    assert os.read(said, 1) == b"x"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+    assert not FileBaton(path).try_acquire(), "torch's would wait for ever"
+    baton = Baton(path)
+    assert baton.try_acquire()
+    baton.release()
+    assert not Path(path).exists()
+
+
+def test_who_builds_the_same_takes_turns(tmp_path: Path) -> None:
+    path, order = str(tmp_path / "lock"), []
+    first, second = Baton(path), Baton(path)
+    first.try_acquire()
+
+    def follow() -> None:
+        second.try_acquire()
+        order.append("second")
+        second.release()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    until(lambda: "FLOCK" in waiting_locks(), within=10, what="the second one waits")
+    order.append("first")
+    first.release()
+    thread.join(10)
+
+    assert order == ["first", "second"]
+
+
+def waiting_locks() -> str:
+    return "\n".join(line for line in Path("/proc/locks").read_text().splitlines() if "->" in line)
+
+
+def test_a_build_is_told_until_its_limit_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extensions, "BUILD_SECONDS", 0.0)
+    ticks: list[None] = []
+    notes: list[str] = []
+
+    telling = Telling(lambda: ticks.append(None), notes.append, every=0.001)
+
+    until(lambda: not telling._thread.is_alive(), within=10, what="it has said all")
+    assert (len(notes), ticks) == (1, [])
+    telling.end()
