@@ -338,7 +338,7 @@ def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
     catalogue = Catalogue.model_validate(lasting.control.catalogues[beat.catalogue_hash])
     mlp = catalogue.get("models", "toy/mlp")
     assert mlp is not None
-    hidden = {"type": "integer", "default": 64, "description": "Width of the hidden layers"}
+    hidden = {"type": "integer", "minimum": 1, "default": 64, "description": "Width of the hidden layers"}
     assert mlp.args["properties"]["hidden"] == hidden
     assert catalogue.hash == beat.catalogue_hash
     assert catalogue.get("models", "test/linear") is not None
