@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.embedded.conftest import Up
-from tests.support.processes import children, is_alive, left_behind, until
+from tests.support.processes import at_ease, children, is_alive, left_behind, until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -77,7 +77,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(up: Up) -> None:
     launcher.kill()
 
     until(lambda: not any(map(is_alive, family)), within=10, what="everything that it started is gone")
-    until(lambda: not left_behind(up.home), within=3, what="nobody holds the home any more")
+    until(lambda: not left_behind(up.home), within=at_ease(3), what="nobody holds the home any more")
 
 
 def test_who_dies_is_started_again_in_the_same_place(up: Up) -> None:

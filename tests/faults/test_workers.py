@@ -109,7 +109,7 @@ def test_a_worker_that_was_frozen_past_its_lease_stops_and_changes_nothing(syste
         thaw()
 
         stops = "the frozen attempt stops within 5 s"
-        system.until(lambda: not any(map(is_alive, zombie)), within=5, what=stops, job=job)
+        system.until(lambda: not any(map(is_alive, zombie)), within=at_ease(5), what=stops, job=job)
     quiet = system.submit(slow)
     assert_bit_equal(system, job, quiet)
 
@@ -146,7 +146,7 @@ def test_a_drained_node_gives_its_jobs_back_at_no_cost(system: System) -> None:
     assert ran == saved, f"it ran to step {ran} and saved step {saved}, so that a drain makes steps run again"
     system.until_state(deaf, "stopping")
     system.nodes[1].signal(signal.SIGTERM)
-    system.nodes[1].wait(within=5)
+    system.nodes[1].wait(within=at_ease(5))
 
     system.start_node(1, slots=3)
     quiet = system.submit(**once)

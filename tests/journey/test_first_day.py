@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import until
+from tests.support.processes import at_ease, until
 from tests.support.system import SHORT_TOY, System, assert_whole
 
 
@@ -191,7 +191,7 @@ def test_cancel_while_running_stops_it_in_every_mode(standing: System, mode: str
     gone = standing.until_settled(job)
 
     assert gone["state"] == "cancelled", gone
-    until(lambda: standing.training_pids(job) == [], within=5, what="every process of the training to be gone")
+    until(lambda: standing.training_pids(job) == [], within=at_ease(5), what="every process of the training to be gone")
     saved = [c["step"] for c in standing.get(f"/jobs/{job}/checkpoints")["data"]]
     if mode == "checkpoint":
         assert saved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.processes import until
+from tests.support.processes import at_ease, until
 from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 
 
@@ -16,7 +16,7 @@ def test_everything_killed_in_the_middle_and_started_again_ends_bit_equal(system
     system.until_checkpoint(job, 20)
 
     system.kill_everything()
-    until(lambda: system.training_pids(job) == [], within=5, what="training to die with its worker")
+    until(lambda: system.training_pids(job) == [], within=at_ease(5), what="training to die with its worker")
     system.redis.start()
     system.start(slots=2)
     done = system.until_settled(job)

@@ -27,7 +27,7 @@ from contract.messages import (
     Stop,
 )
 from contract.testing import make_spec
-from tests.support.processes import until
+from tests.support.processes import at_ease, until
 
 RING_SECONDS = 1.0
 
@@ -115,12 +115,12 @@ class FakeControl(threading.Thread):
 
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         """The data of its `done`, awaited."""
-        found = until(lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done")
+        found = until(lambda: self.of(job, "done", attempt), within=at_ease(within), what=f"{job} is done")
         return dict(found[0]["data"])
 
     def await_kind(self, job: str, kind: str, count: int = 1, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         what = f"{count} {kind} of {job}"
-        return until(lambda: self.of(job, kind, attempt)[count - 1 :], within=within, what=what)[0]
+        return until(lambda: self.of(job, kind, attempt)[count - 1 :], within=at_ease(within), what=what)[0]
 
     def end(self) -> None:
         self._ends.set()

@@ -15,7 +15,7 @@ from contract import keys
 from contract.components import Catalogue
 from contract.ids import new_job_id
 from contract.messages import Deed
-from tests.support.processes import children, is_alive, until
+from tests.support.processes import at_ease, children, is_alive, until
 from tests.worker.conftest import Lasting, NodeStarter
 from tests.worker.fake_control import FakeControl, offer_of
 from worker.journal_lines import seal
@@ -280,7 +280,7 @@ def test_a_superseded_attempt_ends_and_says_nothing_more(lasting: Lasting) -> No
 
     lasting.control.superseded.add(job)
 
-    until(lambda: not is_alive(pid), within=5, what="training is gone")
+    until(lambda: not is_alive(pid), within=at_ease(5), what="training is gone")
     until(lambda: not list(lasting.start.journals.glob(f"{job}*")), what="its journal is gone")
     assert lasting.control.of(job, "done") == []
 
@@ -316,7 +316,7 @@ def test_a_grandchild_that_ran_away_is_caught(lasting: Lasting) -> None:
     def sleeping() -> list[int]:
         return [pid for pid in children(lasting.process.pid) if b"sleep" in open(f"/proc/{pid}/cmdline", "rb").read()]
 
-    until(lambda: not sleeping(), within=5, what="the grandchild is gone")
+    until(lambda: not sleeping(), within=at_ease(5), what="the grandchild is gone")
 
 
 def test_an_eval_only_job_is_a_job(lasting: Lasting) -> None:

@@ -81,7 +81,7 @@ def test_an_idle_node_ends_at_once(start_node: NodeStarter, control: FakeControl
     worker = start_node()
     control.node()
 
-    assert worker.terminate(within=5) == 0
+    assert worker.terminate(within=at_ease(5)) == 0
 
 
 def test_a_node_that_control_drains_stays_and_takes_nothing(start_node: NodeStarter, control: FakeControl) -> None:
