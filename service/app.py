@@ -149,9 +149,10 @@ class Guard:
         except FootplateError as error:
             await problems.of_error(scope, error)(scope, receive, guarded)
         except ClientDisconnect:
-            log.info("a client left in the midst of its request", extra={"request_id": request_id.decode()})
+            log.info("a client left in the midst of its request, request_id=%s", scope[problems.REQUEST_ID])
         except Exception:
-            log.exception("request failed", extra={"request_id": request_id.decode(), "path": scope["path"]})
+            # As Python writes it: a path may hold line breaks, and would forge lines.
+            log.exception("%s %r failed, request_id=%s", scope["method"], scope["path"], scope[problems.REQUEST_ID])
             if not status:
                 await problems.unexpected(scope)(scope, receive, guarded)
         finally:

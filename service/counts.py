@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from contract.lifecycle import Reason
+
 REMEMBERED_SECONDS = 60.0
 BY = "by"
 
@@ -18,6 +20,17 @@ def _counter(meaning: str, advice: str = "") -> Any:
 
 def _gauge(meaning: str, advice: str = "") -> Any:
     return field(default=0, metadata={"meaning": meaning, "advice": advice, "is_gauge": True})
+
+
+FAILURES = (
+    Reason.ERROR, Reason.CRASHED, Reason.OOM, Reason.STALLED, Reason.NODE_LOST, Reason.POISON, Reason.TIME_LIMIT,
+    Reason.NO_VALID_CHECKPOINT, Reason.DATASET_ERROR, Reason.JOURNAL_FULL, Reason.NOT_BUILDABLE,
+)  # fmt: skip
+
+
+def _none_yet() -> Counter[str]:
+    """Each reason at 0: Prometheus sees no rise in a number whose first word is 1."""
+    return Counter(dict.fromkeys(map(str, FAILURES), 0))
 
 
 NOTHING = "Nothing: it says how busy control is."
@@ -43,10 +56,19 @@ class Counts:
     )
     attempts_closed: int = _counter("Attempts that ended with a word.", NOTHING)
     retries: Counter[str] = field(
-        default_factory=Counter,
+        default_factory=_none_yet,
         metadata={
             "meaning": "Jobs queued again after a lost or failed attempt.",
             "advice": "By its reason: `node_lost` and `stalled` point at machines, `crashed` and `oom` at jobs.",
+            BY: "reason",
+        },
+    )
+    jobs_failed: Counter[str] = field(
+        default_factory=_none_yet,
+        metadata={
+            "meaning": "Jobs that failed, by the reason that they show.",
+            "advice": "`error`, `oom`, `crashed` are their authors' to mend; many of another at once point at the "
+            "machines, the data or the installation.",
             BY: "reason",
         },
     )

@@ -272,6 +272,7 @@ class Turns:
         self.counts.stale_refused += heard.superseded
         self.counts.attempts_lost += heard.lost
         self.counts.retries.update(heard.retries)
+        self.counts.jobs_failed.update(heard.failures)
         self._depths.update(heard.depths)
         self.counts.journal_depth = self._depths.total()
         self._unreadable.update(heard.unreadable)
@@ -368,6 +369,7 @@ class Turns:
         counts.gaps_declared += done.gaps
         counts.checkpoints_refused += done.refused
         counts.retries.update(done.retries)
+        counts.jobs_failed.update(done.failures)
 
     async def listen(self) -> None:
         """Pokes from API processes that are not this one."""
@@ -392,6 +394,7 @@ class Turns:
             reached(Moment.AFTER_RESCUE_COMMITS)
         self.counts.attempts_lost += rescued.lost
         self.counts.retries.update(rescued.retries)
+        self.counts.jobs_failed.update(rescued.failures)
         for node in rescued.nodes_lost:
             log.warning("node %s is lost: silent for %g s", node, self._settings.lease_seconds)
         if rescued.jobs or rescued.told_to_stop:

@@ -66,6 +66,8 @@ class Ingested:
     """Checkpoints that are corrupt, or name what is not theirs."""
     retries: list[Reason] = field(default_factory=list)
     """Why jobs were queued again, one for each."""
+    failures: list[Reason] = field(default_factory=list)
+    """Why jobs failed."""
     closed: int = 0
     """Attempts that ended."""
     jobs: set[JobId] = field(default_factory=set)
@@ -335,8 +337,9 @@ class _Ledger:
         if job is not None:
             decisive = (failed or [end for end in every_end if end.ending is Ending.STOPPED] or every_end)[0]
             end = End.of(decisive)
-            to = conclude(conn, job, end, self.now, retry_backoff_seconds=retry_backoff_seconds)
-            done.retries += [end.reason] * (to is JobState.QUEUED and end.ending == "failed")
+            move = conclude(conn, job, end, self.now, retry_backoff_seconds=retry_backoff_seconds)
+            done.retries += [end.reason] * (move.to is JobState.QUEUED and end.ending == "failed")
+            done.failures += [move.reason] * (move.to is JobState.FAILED)
             done.closed += 1
             done.jobs.add(job.id)
 

@@ -93,6 +93,7 @@ class NodeBeaten:
     told_to_stop: set[JobId] = field(default_factory=set)
     lost: int = 0
     retries: list[Reason] = field(default_factory=list)
+    failures: list[Reason] = field(default_factory=list)
     has_new_room: bool = False
     """Placement should look again."""
 
@@ -175,10 +176,11 @@ def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
 
 
 def _lose(conn: Connection, part: SourceRow, why: str, now: int, settings: ServiceSettings, beaten: NodeBeaten) -> None:
-    if (to := lose(conn, part.job_id, part.attempt, why, now, settings)) is not None:
+    if (move := lose(conn, part.job_id, part.attempt, why, now, settings)) is not None:
         beaten.jobs.add(part.job_id)
         beaten.lost += 1
-        beaten.retries += [Reason.NODE_LOST] * (to is JobState.QUEUED)
+        beaten.retries += [Reason.NODE_LOST] * (move.to is JobState.QUEUED)
+        beaten.failures += [move.reason] * (move.to is JobState.FAILED)
 
 
 def _drain(

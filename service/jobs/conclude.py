@@ -72,8 +72,8 @@ class RetryRules:
         )
 
 
-def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff_seconds: float) -> JobState:
-    """Closes the job's current attempt, whose row the caller has locked, and moves the job. Where it went."""
+def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff_seconds: float) -> Move:
+    """Closes the job's current attempt, whose row the caller has locked, and moves the job. Where it went, and why."""
     job = _as_running(conn, job, end, now)
     attempts.change(
         conn, job.id, job.attempt, ended_at=now, ending=end.ending, reason=end.reason.value, running_ms=end.running_ms,
@@ -91,7 +91,7 @@ def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff
         message=move.message, running_ms=job.running_ms + end.running_ms, **kept, **move.columns,
     )  # fmt: skip
     rotate(conn, job.id)
-    return move.to
+    return move
 
 
 def next_move(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:

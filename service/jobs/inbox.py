@@ -34,6 +34,7 @@ class Heard:
     superseded: int = 0
     lost: int = 0
     retries: list[Reason] = field(default_factory=list)
+    failures: list[Reason] = field(default_factory=list)
     depths: dict[str, int] = field(default_factory=dict)
     """By claim, or by node for what its dead attempts have left: events that are in a journal and not in SQL."""
     unreadable: dict[str, int] = field(default_factory=dict)
@@ -94,6 +95,7 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
     heard.told_to_stop |= beaten.told_to_stop
     heard.lost += beaten.lost
     heard.retries += beaten.retries
+    heard.failures += beaten.failures
     heard.depths[beat.node] = beat.unsent
     heard.unreadable[beat.node] = beat.unreadable
     heard.has_new_room |= beaten.has_new_room

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from contract.ids import JobId, NodeId
 from contract.lifecycle import JobState, Reason, StopMode
 from contract.moments import Moment, reached
-from service.jobs.conclude import End, conclude, record_loss
+from service.jobs.conclude import End, Move, conclude, record_loss
 from service.jobs.stopping import tell, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, jobs, nodes
@@ -96,6 +96,8 @@ class Rescued:
     lost: int = 0
     retries: list[Reason] = field(default_factory=list)
     """Why jobs were queued again, one for each."""
+    failures: list[Reason] = field(default_factory=list)
+    """Why jobs failed."""
     nodes_lost: list[NodeId] = field(default_factory=list)
     silent_on: set[NodeId] = field(default_factory=set)
     """Whose attempts are not heard any more: these are silent, too, if they have missed a few beats."""
@@ -185,11 +187,12 @@ class _Look:
         self.rescued.jobs.add(job.id)
 
     def _lose(self, why: str, reason: Reason = Reason.NODE_LOST) -> None:
-        to = lose(self.conn, self.job.id, self.job.attempt, why, self.now, self.settings, reason)
-        if to is not None:
+        move = lose(self.conn, self.job.id, self.job.attempt, why, self.now, self.settings, reason)
+        if move is not None:
             self.rescued.jobs.add(self.job.id)
             self.rescued.lost += 1
-            self.rescued.retries += [reason] * (to is JobState.QUEUED)
+            self.rescued.retries += [reason] * (move.to is JobState.QUEUED)
+            self.rescued.failures += [move.reason] * (move.to is JobState.FAILED)
 
     def _stop_for_time(self) -> None:
         job = jobs.lock(self.conn, self.job.id)
@@ -212,7 +215,7 @@ def lose(
     now: int,
     settings: ServiceSettings,
     reason: Reason = Reason.NODE_LOST,
-) -> JobState | None:
+) -> Move | None:
     """Declares an attempt lost: its events end in a gap, its job goes where the policy says. None: it was over."""
     job = jobs.lock(conn, job_id)
     if job is None or job.attempt != attempt or not job.state.holds_slots:

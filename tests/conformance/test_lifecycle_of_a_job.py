@@ -398,6 +398,21 @@ def test_three_losses_without_a_checkpoint_are_poison(stage: Stage) -> None:
     assert (row.state, row.reason) == (JobState.FAILED, Reason.POISON)
 
 
+def test_who_counts_failed_jobs_hears_of_each_once_with_the_reason_that_it_shows(stage: Stage) -> None:
+    once = {"max_attempts": 1}
+    (said, said_worker), (silent, _), (restarted, node) = (stage.running(retry=once) for _ in range(3))
+    stage.rescue()
+
+    counted = [said_worker.fails("error").failures]
+    counted += [stage.beat_node(node.node, boot="boot-2").failures]
+    stage.later(SETTINGS.lease_seconds + 1)
+    counted += [stage.rescue().failures, stage.rescue().failures]
+
+    shown = [stage.job(job).reason for job in (said, restarted, silent)]
+    assert counted == [[shown[0]], [shown[1]], [shown[2]], []]
+    assert {stage.job(job).state for job in (said, silent, restarted)} == {JobState.FAILED}
+
+
 def test_a_new_checkpoint_in_between_is_progress(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 50})
     for step in range(4):

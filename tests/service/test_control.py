@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,20 @@ async def test_a_silent_attempt_is_lost_and_started_again(line: Line) -> None:
 
     await until_async(is_back, within=20, what="the second attempt")
     assert line.control.counts.attempts_lost == 1
+    assert +line.control.counts.retries == Counter(node_lost=1)
+    assert not +line.control.counts.jobs_failed
+
+
+async def test_a_job_that_fails_is_counted_with_its_reason(line: Line) -> None:
+    grant = await line.start()
+    end = make_worker_event(1, kind=Kind.DONE, data={"ending": "failed", "reason": "oom"})
+    batch = EventBatch(
+        job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, source=0, events=[end.model_dump(mode="json")]
+    )
+    await asyncio.to_thread(line.redis.xadd, keys.EVENTS, {"batch": batch.model_dump_json()})
+
+    await until_async(lambda: +line.control.counts.jobs_failed, within=10, what="the failure is counted")
+    assert +line.control.counts.jobs_failed == Counter(oom=1)
 
 
 async def test_messages_that_nobody_understands_hold_nobody_up(line: Line) -> None:

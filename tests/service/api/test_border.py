@@ -79,7 +79,9 @@ async def test_a_body_is_counted_as_it_streams(api: Api) -> None:
     assert is_problem(streamed, 413, "body_too_large")
 
 
-async def test_an_unexpected_error_tells_nothing_of_its_inside(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_tells_nothing_of_its_inside_but_to_the_log_under_its_request_id(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(*given: object, **named: object) -> None:
         raise RuntimeError("a secret of ours")
 
@@ -91,6 +93,9 @@ async def test_an_unexpected_error_tells_nothing_of_its_inside(api: Api, monkeyp
     for answer in (quick, routed):
         assert is_problem(answer, 500, "internal")
         assert "secret" not in answer.text
+        told = [line for line in caplog.messages if line.endswith(f"request_id={answer.headers['x-request-id']}")]
+        assert told == [f"GET {answer.request.url.path!r} failed, request_id={answer.headers['x-request-id']}"]
+    assert "RuntimeError: a secret of ours" in caplog.text
 
 
 async def test_sql_that_is_away_is_a_503_with_a_time_to_come_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
