@@ -13,6 +13,8 @@ ClaimId = NewType("ClaimId", str)
 CheckpointId = NewType("CheckpointId", str)
 KeyId = NewType("KeyId", str)
 FileId = NewType("FileId", str)
+WebhookId = NewType("WebhookId", str)
+DeliveryId = NewType("DeliveryId", str)
 Fence = NewType("Fence", int)
 
 _ID = re.compile(r"[a-z]{2,5}_[0-9a-f]{32}")
@@ -46,6 +48,14 @@ def new_checkpoint_id() -> CheckpointId:
 
 def new_key_id() -> KeyId:
     return KeyId("key_" + uuid7())
+
+
+def new_webhook_id() -> WebhookId:
+    return WebhookId("hook_" + uuid7())
+
+
+def new_delivery_id() -> DeliveryId:
+    return DeliveryId("msg_" + uuid7())
 
 
 def is_id(text: str, prefix: str) -> bool:

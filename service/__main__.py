@@ -34,6 +34,7 @@ from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
 from service.store.database import Database
+from service.webhooks.listening import Listening
 
 log = logging.getLogger("footplate")
 
@@ -72,7 +73,7 @@ async def run(role: str, settings: ServiceSettings) -> int:
 
 
 async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool) -> int:
-    tail, catalogues = Tail(db), Catalogues(db)
+    tail, catalogues, listening = Tail(db), Catalogues(db), Listening(db)
     pipe = Pipe(settings.redis, tail.wake)
 
     def tell(job_ids: Iterable[JobId]) -> None:
@@ -89,6 +90,7 @@ async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool)
         gatekeeper=Gatekeeper(settings, db),
         meters=Meters(),
         pipe=pipe,
+        webhooks=listening,
         poke=control.poke if control else pipe.poke,
         control=_here(control) if control else pipe.control,
     )
@@ -96,9 +98,11 @@ async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool)
     pipe.start(listens=True, control=control.numbers if control else None)
     await catalogues.start()
     await services.gatekeeper.keyring.start()
+    await listening.start()
     try:
         return await _until_stopped(server.serve(), server.stop, control)
     finally:
+        await listening.close()
         await services.gatekeeper.keyring.close()
         await catalogues.close()
         await pipe.close()
@@ -163,8 +167,9 @@ def _log_plainly(*secrets: str) -> None:
     logging.basicConfig(level=logging.INFO)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s", secrets))
-    # Its lines carry whole URLs, and a ticket may be in one.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # Their lines carry whole URLs, and a ticket may be in one, or a webhook's token.
+    for carries_urls in ("uvicorn", "httpx2"):
+        logging.getLogger(carries_urls).setLevel(logging.WARNING)
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
 
 

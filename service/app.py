@@ -41,6 +41,7 @@ from service.api import (
     stream,
     system,
     verbs,
+    webhooks,
 )
 from service.auth import Credentials, ForeignPage, subprotocol_of
 from service.callers import CALLER, READS, SUBMITS
@@ -97,6 +98,7 @@ def routes() -> FastAPI:
         nodes,
         queue,
         keys,
+        webhooks,
         system,
         openapi,
         browsing,

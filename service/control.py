@@ -4,6 +4,7 @@ decide       placement of what waits, bells of what is placed, stops of what sha
 read_inbox   claims and heartbeats from workers, answered                                    as they come
 ingest       events from Redis into SQL, acknowledged                                        as they come
 listen       pokes from other API processes                                                  as they come
+deliver      what webhooks are to be told                                                    as it comes
 rescue       what is silent, overdue or out of time                                          every second
 watch_epoch  whether Redis has forgotten everything, so that every bell rings again          every second
 prune        what nobody will ask for again                                                  every hour
@@ -103,6 +104,7 @@ class Control:
                 (turns.read_inbox, 0.0),
                 (turns.ingest, 0.0),
                 (turns.listen, 0.0),
+                (turns.deliver, 0.0),
                 (turns.rescue, RESCUE_SECONDS),
                 (turns.watch_epoch, RESCUE_SECONDS),
                 (turns.rotate, RESCUE_SECONDS),
@@ -119,6 +121,7 @@ class Control:
             self.is_active = False
             self._looked_at = float("-inf")
             await _end(tasks)
+            await turns.pause()
             self._lock.release()
 
     async def _holds(self, ask: Callable[[], bool]) -> bool:

@@ -114,6 +114,11 @@ class Counts:
         "How long the oldest event in Redis has waited for SQL; 0 when none waits.",
         "Above seconds: SQL is slow or away; users see their jobs late.",
     )
+    webhooks_delivered: int = _counter("Deliveries to webhooks that were taken with 2xx.", NOTHING)
+    webhooks_failed: int = _counter(
+        "Tries to deliver to a webhook that failed; each is made again for a day.",
+        "`GET /webhooks` says which of them fails, and since when; its deliveries say why.",
+    )
     redis_outages: int = _counter(
         "Times that Redis stopped answering.",
         "Training goes on and events wait on nodes' disks; bring it back.",

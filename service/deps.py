@@ -31,6 +31,7 @@ from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, i
 from service.prometheus import Meters
 from service.settings import ServiceSettings
 from service.store.database import Database
+from service.webhooks.listening import Listening
 
 MAX_BODY_BYTES = 1024 * 1024
 Body = TypeVar("Body", bound=BaseModel)
@@ -47,6 +48,7 @@ class Services:
     gatekeeper: Gatekeeper
     meters: Meters
     pipe: Pipe
+    webhooks: Listening
     poke: Callable[[], None]
     """Tells control that something waits. Never blocks; may be lost, because control looks by itself."""
     control: Callable[[], Awaitable[Numbers | None]]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 
 from contract.environment import EnvAllowed
 from contract.settings import RedisUrl, Settings
+from service.webhooks.targets import Allowed
+
+
+def _networks(text: str) -> str:
+    Allowed.of(text)
+    return text
 
 
 class ServiceSettings(Settings):
@@ -41,6 +47,9 @@ class ServiceSettings(Settings):
     env_allowed: EnvAllowed = ""
     """Variables that a job's `env` may set, beside a few that do no harm: names, or beginnings with a star, and commas
     between them."""
+    webhooks_allow: Annotated[str, AfterValidator(_networks)] = ""
+    """Hosts and networks, with commas between them, that webhooks may reach beside the public internet, and by plain
+    http: `hooks.internal, 10.1.0.0/16`."""
     lease_seconds: PositiveFloat = 30.0
     """An attempt that has not been heard of for this long is lost."""
     beat_seconds: PositiveFloat = 2.0

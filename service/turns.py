@@ -45,6 +45,8 @@ from service.store.database import Database, Write
 from service.store.queue import BellRow
 from service.store.rows import CheckpointRow
 from service.store.times import now_ms, text_of
+from service.webhooks.courier import Courier
+from service.webhooks.targets import Allowed
 
 log = logging.getLogger("footplate.control")
 
@@ -96,6 +98,7 @@ class Turns:
             # Ours is the only retry: redis-py's own would send everything several times into a Redis that stalls.
             retry=Retry(NoBackoff(), 0),
         )
+        self._courier = Courier(db.read, self._write, Allowed.of(settings.webhooks_allow))
         self._bell = Bell(settings.redis)
         self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="bell")
         self.begin()
@@ -108,6 +111,10 @@ class Turns:
         self._told: set[tuple[str, int]] = set()
         self._bell_thread.submit(_quietly, self._bell.warm)
 
+    async def pause(self) -> None:
+        """No turn is taken for a while, and nothing that one has begun goes on."""
+        await self._courier.stop()
+
     async def close(self) -> None:
         await asyncio.to_thread(self._bell_thread.shutdown)
         self._bell.close()
@@ -117,6 +124,7 @@ class Turns:
     def numbers(self) -> dict[str, int]:
         """What was counted, and how late ingest is now."""
         waits_since = self._oldest_unread
+        self.counts.webhooks_delivered, self.counts.webhooks_failed = self._courier.delivered, self._courier.failed
         self.counts.ingest_lag_ms = 0 if waits_since is None else max(0, now_ms() - waits_since)
         return self.counts.numbers()
 
@@ -378,6 +386,11 @@ class Turns:
             while True:
                 if await channel.get_message(timeout=BLOCK_SECONDS):
                     self.poked.set()
+
+    # Tell ---------------------------------------------------------------------------------------------------------
+
+    async def deliver(self) -> None:
+        await self._courier.turn()
 
     # Watch --------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ PROJECT = {
 }
 PATTERNS = {
     **{kind: f"^{kind}_[0-9a-f]{{32}}$" for kind in ("job", "node", "key")},
+    "webhook": "^hook_[0-9a-f]{32}$",
     "file": r"^file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet)$",
     "sha256": "^[0-9a-f]{64}$",
 }

@@ -14,12 +14,14 @@ NODE = "node_019a9d0b11c27b0f9c3e5d6f7a8b9c0d"
 REQUEST_ID = "req_019a9d0c-6a10-7b3c-8d4e-5f60718293a4"
 SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 KEY = "key_019a9d0d0a1b7c2d8e3f4a5b6c7d8e9f"
+WEBHOOK = "hook_019a9d0e2b3c7d4e9f5a6b7c8d9e0f1a"
 MOMENT = "2026-01-01T12:00:00.000Z"
 
 OF_PARAMETERS: Json = {
     "job": JOB,
     "node": NODE,
     "key": KEY,
+    "webhook": WEBHOOK,
     "sha256": SHA256,
     "path": "model.safetensors",
     "state": "queued,running",
@@ -60,6 +62,20 @@ BY_SCHEMA: dict[tuple[str, str], Any] = {
     ("CreatedKey", "key"): "fpk_3f9a1c77_" + "0" * 64,
     ("CreatedKey", "id"): KEY,
     ("Key", "id"): KEY,
+    ("NewWebhook", "url"): "https://hooks.example.com/footplate",
+    ("NewWebhook", "states"): ["succeeded", "failed"],
+    ("Delivery", "id"): "msg_019a9d0f3c4d7e5fa0617c8d9e0f1a2b",
+    ("Delivery", "type"): "job.succeeded",
+    ("Delivery", "status"): "delivered",
+    ("Delivery", "next_try_at"): None,
+    ("Delivery", "http_status"): 204,
+    ("Delivery", "answer"): None,
+    ("Delivery", "error"): None,
+    ("Delivery", "body"): {
+        "type": "job.succeeded",
+        "timestamp": MOMENT,
+        "data": {"job": JOB, "project": "default", "state": "succeeded", "reason": "completed", "attempt": 1, "no": 42},
+    },
     ("SpecChange", "pointer"): "/training/learning_rate",
     ("SpecChange", "from"): 0.1,
     ("SpecChange", "to"): 0.05,
@@ -100,6 +116,18 @@ BY_SCHEMA: dict[tuple[str, str], Any] = {
     ("Bundle", "unpacked_bytes"): 40_960,
     ("BundleFile", "path"): "my_code.py",
 }
+_HOOK: Json = {
+    "id": WEBHOOK,
+    "url": "https://hooks.example.com/footplate",
+    "states": ["succeeded", "failed"],
+    "tags": None,
+    "description": "tells the team's chat",
+    "disabled_at": None,
+    "disabled_why": None,
+    "failing_since": None,
+}
+BY_SCHEMA |= {(shape, field): value for shape in ("Webhook", "CreatedWebhook") for field, value in _HOOK.items()}
+BY_SCHEMA["CreatedWebhook", "secret"] = "whsec_" + "A" * 43 + "="
 BY_SCHEMA |= {("ForkedJob", field): value for (shape, field), value in BY_SCHEMA.items() if shape == "Job"}
 """Where a field's name alone says too little: by the schema that it is in."""
 

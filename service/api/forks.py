@@ -85,6 +85,7 @@ async def fork_job(request: Request, job: JobPath) -> Response:
             idempotency=use,
             by=services.caller.by,
             note=told.as_note(),
+            is_heard=services.webhooks.hear(spec.project),
         )
         submitted = await services.db.write(write)
     except InvalidSpec as invalid:

@@ -91,7 +91,7 @@ async def create_job(request: Request) -> Response:
     await check_own_code(services, spec, body)
     spec_json = spec.model_dump_json()
     await check_files(services, spec, spec_json, lambda: body)
-    use = idempotency(request, raw)
+    use, is_heard = idempotency(request, raw), services.webhooks.hear(spec.project)
     write = partial(
         submit,
         project=spec.project,
@@ -101,10 +101,11 @@ async def create_job(request: Request) -> Response:
         job_id=new_job_id(),
         idempotency=use,
         by=services.caller.by,
+        is_heard=is_heard,
     )
-    is_blind = use is None and not (spec.tags or spec.code or spec.resume_from) and NAMES_ONE not in spec_json
+    asks = use is not None or is_heard or spec.tags or spec.code or spec.resume_from or NAMES_ONE in spec_json
     try:
-        submitted = await services.db.write(write, is_blind=is_blind)
+        submitted = await services.db.write(write, is_blind=not asks)
     except InvalidSpec as invalid:
         raise in_the_body(invalid, body) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)

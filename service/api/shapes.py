@@ -492,6 +492,62 @@ class CreatedKey(Key):
     """The key itself. It is kept as a hash, so this is the only time that anybody sees it."""
 
 
+class Webhook(Shape):
+    id: str
+    project: str
+    url: str
+    states: list[JobState] | None
+    """null: every state."""
+    tags: list[str] | None
+    """null: every job."""
+    description: str | None
+    enabled: bool
+    disabled_at: str | None
+    disabled_why: str | None
+    """by hand; because it answered 410; or because nothing could be delivered for five days."""
+    failing_since: str | None
+    """The first failure since the last success. null: it works, as far as anybody has seen."""
+    created_at: str
+    created_by: str | None
+
+
+class WebhookList(Shape):
+    data: list[Webhook]
+    next_cursor: str | None
+
+
+class CreatedWebhook(Webhook):
+    secret: str
+    """What its deliveries are signed with. It is not shown again."""
+
+
+class Delivery(Shape):
+    id: str
+    """Its `webhook-id`, the same at every try."""
+    type: str
+    job: str | None
+    """null: a ping."""
+    status: Literal["pending", "delivered", "failed"]
+    tries: int
+    created_at: str
+    tried_at: str | None
+    next_try_at: str | None
+    """null: there is none any more."""
+    http_status: int | None
+    """Of the last try. null: nobody answered."""
+    answer: str | None
+    """What the last answer said, cut after 500 characters."""
+    error: str | None
+    """Why the last try failed."""
+    body: Json
+    """What it says."""
+
+
+class DeliveryList(Shape):
+    data: list[Delivery]
+    next_cursor: str | None
+
+
 def answers(
     model: type[BaseModel], status: int = 200, description: str = "", *, also: str = "", fails: tuple[int, ...] = ()
 ) -> Json:

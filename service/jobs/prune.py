@@ -14,13 +14,14 @@ from sqlalchemy import Connection
 from contract.ids import CheckpointId, JobId
 from contract.layout import attempt_folder, job_folder
 from service.jobs.remove import why_it_stays
-from service.store import attempts, checkpoints, events, idempotency, jobs, nodes
+from service.store import attempts, checkpoints, events, idempotency, jobs, nodes, webhooks
 from service.store.rows import CheckpointRow, JobRow
 
 DAY_MS = 24 * 3600 * 1000
 KEYS_DAYS = 7
 NODES_DAYS = 7
 DEAD_EVENTS_DAYS = 30
+DELIVERIES_DAYS = 30
 DELETED_DAYS = 7
 """For so long the files of a deleted job are looked for: a worker that was frozen may write them once more."""
 LATE_DAYS, LATE_FOR_DAYS = 1, 7
@@ -35,6 +36,7 @@ def prune(conn: Connection, now: int) -> int:
         idempotency.prune(conn, now - KEYS_DAYS * DAY_MS)
         + nodes.prune(conn, now - NODES_DAYS * DAY_MS)
         + events.prune_dead(conn, now - DEAD_EVENTS_DAYS * DAY_MS)
+        + webhooks.prune(conn, now - DELIVERIES_DAYS * DAY_MS)
         + jobs.prune_deleted(conn, now - DELETED_DAYS * DAY_MS)
     )
 

@@ -18,9 +18,10 @@ from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from service.jobs import bundles, files, starting
 from service.jobs.needs import Needs
-from service.store import events, jobs
+from service.store import events, jobs, webhooks
 from service.store import idempotency as keys
 from service.store.rows import IdempotencyRow, JobRow
+from service.store.webhooks import Moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,11 @@ def submit(
     idempotency: IdempotencyUse | None = None,
     by: str | None = None,
     note: dict[str, Any] | None = None,
+    is_heard: bool = True,
 ) -> Submitted:
     """Raises IdempotencyMismatch when the key was used with another body; InvalidSpec when what it needs is gone.
 
-    A `note` is the second event of its history.
+    A `note` is the second event of its history. `is_heard=False` is for who knows that its project has no webhooks.
     """
     job = _new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
     response = None
@@ -70,6 +72,9 @@ def submit(
     events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.asked_by(by, data), now)
     if note is not None:
         events.insert_own(conn, job_id, 2, 0, Kind.NOTE, jobs.asked_by(by, note), now)
+    if is_heard:
+        told = Moved(job_id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
+        webhooks.announce(conn, told, now)
     reached(Moment.BEFORE_SUBMIT_COMMITS)
     return Submitted(job, replayed=False, response=response)
 

@@ -13,7 +13,7 @@ from contract.errors import NotFound
 from contract.events import Kind
 from contract.ids import JobId
 from contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Reason, StopMode, may_move
-from service.store import events
+from service.store import events, webhooks
 from service.store.direct import DirectInsert
 from service.store.mapping import columns_of, plain, plain_list
 from service.store.rows import JobRow
@@ -31,6 +31,7 @@ from service.store.tables import (
     sources,
 )
 from service.store.tables import events as event_table
+from service.store.webhooks import SOMEBODY_LISTENS, Moved
 
 COLUMNS = columns_of(jobs, JobRow)
 _NAMES = [column.name for column in COLUMNS]
@@ -115,7 +116,8 @@ def move(
     by: str | None = None,
     **columns: Any,
 ) -> bool:
-    """Moves a job by the table, in one guarded statement, and writes its event. False: you were late.
+    """Moves a job by the table, in one guarded statement, and writes its event and what webhooks are to be told. False:
+    you were late.
 
     `attempt` and `fence` guard; `next_attempt` and `next_fence` are what a placement raises them to. `with_event=False`
     is for the one who has just written the event that says it.
@@ -142,7 +144,7 @@ def move(
         update(jobs)
         .where(*guard)
         .values(version=jobs.c.version + 1, last_no=jobs.c.last_no + int(with_event), **plain(values | columns))
-        .returning(jobs.c.last_no, jobs.c.attempt)
+        .returning(jobs.c.last_no, jobs.c.attempt, jobs.c.project, jobs.c.name, jobs.c.tags, SOMEBODY_LISTENS)
     )
     moved = conn.execute(statement).one_or_none()
     if moved is None:
@@ -150,6 +152,11 @@ def move(
     if with_event:
         data = {"state": to.value, "reason": reason.value, "message": message}
         events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, asked_by(by, data), now)
+    if moved.is_heard:
+        told = Moved(
+            job_id, moved.project, moved.name or None, moved.tags, to, reason, message, moved.attempt, moved.last_no
+        )
+        webhooks.announce(conn, told, now)
     return True
 
 

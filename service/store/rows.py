@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from contract.ids import CheckpointId, ClaimId, Fence, FileId, JobId, KeyId, NodeId
+from contract.ids import CheckpointId, ClaimId, DeliveryId, Fence, FileId, JobId, KeyId, NodeId, WebhookId
 from contract.layout import pinned_folder
 from contract.lifecycle import Desired, JobState, Reason, StopMode
 
@@ -278,6 +278,50 @@ class TicketRow:
     """Whose it is; None: the bootstrap key's."""
     project: str
     expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRow:
+    id: WebhookId
+    project: str
+    url: str
+    secret: str
+    """As its user has it: `whsec_` and base64."""
+    states: str | None
+    """JSON list of those that it wants to hear of. None: every one."""
+    tags: str | None
+    """JSON list: jobs with any of them. None: every job."""
+    description: str | None
+    created_at: int
+    created_by: str | None
+    failing_since: int | None
+    """The first failure since the last success."""
+    disabled_at: int | None
+    """None: it is told."""
+    disabled_why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRow:
+    id: DeliveryId
+    webhook_id: WebhookId
+    type: str
+    job_id: JobId | None
+    body: str
+    """JSON, as it is signed and sent."""
+    created_at: int
+    status: str
+    """pending, delivered or failed."""
+    tries: int
+    due_at: int | None
+    """When it is sent next. None: never again."""
+    tried_at: int | None
+    http_status: int | None
+    """Of the last try. None: nobody answered."""
+    answer: str | None
+    """What the last answer said, cut short."""
+    error: str | None
+    """Why the last try was none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,3 +315,44 @@ tickets = Table(
     Column("project", String, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
 )
+
+# A secret signs, so it is kept as it is: see docs/webhooks.md.
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("project", String, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("secret", String, nullable=False),
+    Column("states", Text),
+    Column("tags", Text),
+    Column("description", Text),
+    Column("created_at", BigInteger, nullable=False),
+    Column("created_by", String),
+    Column("failing_since", BigInteger),
+    Column("disabled_at", BigInteger),
+    Column("disabled_why", Text),
+)
+Index("ix_webhooks_project", webhooks.c.project, webhooks.c.id)
+
+# What webhooks are told: written with what it tells, and sent after the commit.
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("webhook_id", String, nullable=False),
+    Column("type", String, nullable=False),
+    Column("job_id", String),
+    Column("body", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("status", String, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("due_at", BigInteger),
+    Column("tried_at", BigInteger),
+    Column("http_status", Integer),
+    Column("answer", Text),
+    Column("error", Text),
+)
+Index("ix_deliveries_webhook", deliveries.c.webhook_id, deliveries.c.id)
+IS_PENDING = text("due_at IS NOT NULL")
+Index("ix_deliveries_due", deliveries.c.due_at, sqlite_where=IS_PENDING, postgresql_where=IS_PENDING)

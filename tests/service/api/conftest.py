@@ -29,6 +29,7 @@ from service.settings import ServiceSettings
 from service.store import events, jobs, schema
 from service.store.database import Database
 from service.store.times import now_ms
+from service.webhooks.listening import Listening
 
 KEY = "a-key-of-22-characters-or-more"
 SPEC = {"model": "toy/mlp", "data": "toy/regression"}
@@ -113,10 +114,11 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         tail, pipe, catalogues = Tail(db), Pipe(chosen.redis), Catalogues(db)
         services = Services(
             settings=chosen, db=db, tail=tail, catalogues=catalogues, gatekeeper=Gatekeeper(chosen, db),
-            meters=Meters(), pipe=pipe, poke=lambda: None, control=pipe.control,
+            meters=Meters(), pipe=pipe, webhooks=Listening(db), poke=lambda: None, control=pipe.control,
         )  # fmt: skip
         await catalogues.start()
         await services.gatekeeper.keyring.start()
+        await services.webhooks.start()
         server = Server(create_app(services), chosen, listen(chosen), on_stop=tail.close)
         headers = {"Authorization": f"Bearer {settings['api_key']}"} if settings.get("api_key") else {}
         api = Api(services, server, httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=20))
@@ -130,6 +132,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         await serving
         await api.services.gatekeeper.keyring.close()
         await api.services.catalogues.close()
+        await api.services.webhooks.close()
         await api.services.pipe.close()
         await asyncio.to_thread(api.db.close)
 

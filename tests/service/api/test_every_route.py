@@ -21,7 +21,7 @@ from tests.service.api.test_keys import EVERYTHING, a_key, bearer
 
 PLACES = {
     "job": "job_" + "0" * 32, "node": "node_" + "0" * 32, "key": "key_" + "0" * 32, "sha256": "0" * 64, "path": "x",
-    "checkpoint": "latest", "file": f"file_{'0' * 64}.jsonl",
+    "checkpoint": "latest", "webhook": "hook_" + "0" * 32, "file": f"file_{'0' * 64}.jsonl",
 }  # fmt: skip
 """What stands for the parts of an address."""
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
@@ -34,6 +34,13 @@ OTHER_SCOPES = {
     ("POST", "/keys"): Needed(Scope.ADMIN),
     ("GET", "/keys"): Needed(Scope.ADMIN),
     ("DELETE", "/keys/{key}"): Needed(Scope.ADMIN),
+    ("POST", "/webhooks"): Needed(Scope.ADMIN),
+    ("GET", "/webhooks"): Needed(Scope.ADMIN),
+    ("GET", "/webhooks/{webhook}"): Needed(Scope.ADMIN),
+    ("PATCH", "/webhooks/{webhook}"): Needed(Scope.ADMIN),
+    ("DELETE", "/webhooks/{webhook}"): Needed(Scope.ADMIN),
+    ("POST", "/webhooks/{webhook}/test"): Needed(Scope.ADMIN),
+    ("GET", "/webhooks/{webhook}/deliveries"): Needed(Scope.ADMIN),
     ("POST", "/bundles"): Needed(Scope.CODE),
     ("DELETE", "/bundles/{sha256}"): Needed(Scope.CODE),
     ("POST", "/nodes/{node}/drain"): Needed(Scope.ADMIN, everywhere=True),

@@ -1,0 +1,708 @@
+"""Webhooks, told over real sockets: signed, once for each move, again until they are taken, and never where they may
+not go. Names are resolved by a stand-in, because name servers are not ours; time is the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import re
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from contract.lifecycle import JobState, Reason
+from service.api import shapes
+from service.control import Control
+from service.jobs.prune import DAY_MS, prune
+from service.settings import ServiceSettings
+from service.store import jobs, webhooks
+from service.store.times import now_ms
+from service.webhooks import courier as courier_module
+from service.webhooks import sending, targets
+from service.webhooks.courier import AGAIN_SECONDS, Courier
+from service.webhooks.targets import Allowed, Refused
+from tests.service.api.conftest import KEY, SPEC, Api, Serve
+from tests.service.api.test_keys import a_key, bearer
+from tests.support.processes import REPOSITORY, until_async
+
+OK = b"HTTP/1.1 204 No Content\r\n\r\n"
+LOOPBACK = "127.0.0.1/32"
+Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+class Got(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def told(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+    def is_signed_with(self, secret: str) -> bool:
+        """As the specification has it, and as none of our code does."""
+        signed = f"{self.headers['webhook-id']}.{self.headers['webhook-timestamp']}.".encode() + self.body
+        key = b64decode(secret.split("_", 1)[1])
+        good = b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+        return self.headers["webhook-signature"] == f"v1,{good}"
+
+
+class Receiver:
+    """Somebody's server: keeps what it is sent, and answers as it is told to."""
+
+    def __init__(self) -> None:
+        self.got: list[Got] = []
+        self.answer: bytes | Answer = OK
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook?token=t"
+
+    @property
+    def types(self) -> list[str]:
+        return [one.told["type"] for one in self.got]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+            headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
+            body = await reader.readexactly(int(headers["content-length"]))
+            self.got.append(Got(line.split()[1], headers, body))
+            if callable(self.answer):
+                await self.answer(writer)
+            else:
+                writer.write(self.answer)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    found = Receiver()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.port = server.sockets[0].getsockname()[1]
+    try:
+        yield found
+    finally:
+        server.close()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as found:
+        yield found
+
+
+class Post:
+    """Control's courier, a step at a time, by a clock that the test sets."""
+
+    def __init__(self, api: Api, allow: str = LOOPBACK, **more: Any) -> None:
+        self.now = now_ms()
+        self.courier = Courier(api.db.read, api.db.write, Allowed.of(allow), clock=lambda: self.now, **more)
+
+    async def goes_out(self) -> None:
+        """All that is due, until it is written down what came of it."""
+        self.now = max(self.now, now_ms())
+        await self.courier.take_on()
+        while self.courier._under_way:
+            await self.courier.turn()
+
+    async def later(self, seconds: float) -> None:
+        self.now += round(seconds * 1000)
+        await self.goes_out()
+
+
+async def a_hook(api: Api, url: str, **given: Any) -> dict[str, Any]:
+    answer = await api.client.post("/webhooks", json={"url": url, **given})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def told(api: Api, hook: dict[str, Any]) -> list[dict[str, Any]]:
+    """What its log says, oldest first."""
+    answer = await api.client.get(f"/webhooks/{hook['id']}/deliveries")
+    shapes.DeliveryList.model_validate_json(answer.content)
+    found: list[dict[str, Any]] = answer.json()["data"]
+    return found[::-1]
+
+
+async def seen(api: Api, hook: dict[str, Any]) -> dict[str, Any]:
+    answer = await api.client.get(f"/webhooks/{hook['id']}")
+    shapes.Webhook.model_validate_json(answer.content)
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@pytest.fixture
+async def api(serve: Serve, sqlite_url: str) -> Api:
+    return await serve(sqlite_url, webhooks_allow=LOOPBACK)
+
+
+async def test_each_move_of_a_job_is_told_once_and_signed(serve: Serve, database_url: str, receiver: Receiver) -> None:
+    api = await serve(database_url, webhooks_allow=LOOPBACK)
+    hook = await a_hook(api, receiver.url, description="ours")
+    job = await api.submit(name="sst2", tags=["nightly"])
+    await api.end(job)
+
+    await Post(api).goes_out()
+
+    assert sorted(receiver.types) == ["job.queued", "job.running", "job.starting", "job.succeeded"]
+    assert all(one.is_signed_with(hook["secret"]) and one.path == "/hook?token=t" for one in receiver.got)
+    last = next(one for one in receiver.got if one.told["type"] == "job.succeeded")
+    row = await api.db.read(lambda conn: jobs.get(conn, "default", job))
+    assert last.told["data"] == {
+        "job": job, "project": "default", "name": "sst2", "tags": ["nightly"], "state": "succeeded",
+        "reason": "completed", "message": None, "attempt": 1, "no": row.last_no,
+    }  # fmt: skip
+    log = await told(api, hook)
+    assert [(one["status"], one["tries"], one["http_status"]) for one in log] == [("delivered", 1, 204)] * 4
+    assert {one["id"] for one in log} == {one.headers["webhook-id"] for one in receiver.got}
+    assert [one["body"]["data"]["no"] for one in log] == [1, 2, 3, 4]
+    await Post(api).goes_out()
+    assert len(receiver.got) == 4
+
+
+async def test_a_secret_is_shown_once_and_the_url_s_path_is_in_no_log(
+    api: Api, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        made = await a_hook(api, receiver.url, states=["succeeded"], tags=["a"])
+        listed = await api.client.get("/webhooks")
+        await api.client.delete(f"/webhooks/{made['id']}")
+
+    assert len(b64decode(made["secret"].removeprefix("whsec_"))) == 32
+    assert listed.json()["data"] == [{name: value for name, value in made.items() if name != "secret"}]
+    audited = [record.getMessage() for record in caplog.records if record.name == "footplate.audit"]
+    assert [line.split(") ")[1] for line in audited] == ["made by None", "deleted by None"]
+    assert not any("token" in line or made["secret"] in line for line in audited)
+    assert (await api.client.get(f"/webhooks/{made['id']}")).status_code == 404
+
+
+async def test_it_hears_of_the_states_and_tags_that_it_asked_for(api: Api, receiver: Receiver) -> None:
+    await a_hook(api, receiver.url, states=["succeeded", "failed"], tags=["nightly", "weekly"])
+    wanted, other = await api.submit(tags=["nightly", "demo"]), await api.submit(tags=["demo"])
+    for job in (wanted, other):
+        await api.end(job)
+
+    await Post(api).goes_out()
+
+    assert [(one.told["type"], one.told["data"]["job"]) for one in receiver.got] == [("job.succeeded", wanted)]
+
+
+async def test_a_move_that_is_rolled_back_or_too_late_tells_nothing(both: Api) -> None:
+    await both.db.write(lambda conn: webhooks.insert_webhook(conn, a_row(), 1))
+    await both.services.webhooks.refresh()
+    job = await both.submit()
+    before = len(await log_of(both))
+
+    def move(conn: Any, expect: JobState, to: JobState) -> bool:
+        return jobs.move(conn, job, to=to, expect=[expect], reason=Reason.PLACED, now=now_ms())
+
+    def torn(conn: Any) -> None:
+        assert move(conn, JobState.QUEUED, JobState.STARTING)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await both.db.write(torn)
+    assert not await both.db.write(lambda conn: move(conn, JobState.STARTING, JobState.RUNNING))
+
+    assert (before, len(await log_of(both))) == (1, 1)
+    assert await both.db.write(lambda conn: move(conn, JobState.QUEUED, JobState.STARTING))
+    assert len(await log_of(both)) == 2
+
+
+def a_row() -> webhooks.WebhookRow:
+    return webhooks.WebhookRow(
+        webhooks.WebhookId("hook_" + "1" * 32), "default", "http://127.0.0.1:1/", sending.make_secret(), None, None,
+        None, 1, None, None, None, None,
+    )  # fmt: skip
+
+
+async def log_of(api: Api) -> list[Any]:
+    return await api.db.read(lambda conn: webhooks.log(conn, webhooks.WebhookId("hook_" + "1" * 32), 100))
+
+
+async def test_where_nobody_listens_a_post_asks_for_no_webhook(
+    api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("it asked")
+
+    hook = await a_hook(api, receiver.url)
+    await api.client.patch(f"/webhooks/{hook['id']}", json={"enabled": False})
+    monkeypatch.setattr(webhooks, "announce", never)
+
+    await api.end(await api.submit())
+
+    await api.client.patch(f"/webhooks/{hook['id']}", json={"enabled": True})
+    assert (await api.client.post("/jobs", json=SPEC)).status_code == 500
+
+
+async def test_another_api_process_hears_of_a_new_webhook_soon(
+    serve: Serve, sqlite_url: str, receiver: Receiver
+) -> None:
+    one, other = await serve(sqlite_url, webhooks_allow=LOOPBACK), await serve(sqlite_url)
+    assert not other.services.webhooks.hear("default")
+
+    await a_hook(one, receiver.url)
+
+    await until_async(lambda: other.services.webhooks.hear("default"), within=5, what="the other process looks again")
+    assert not other.services.webhooks.hear("vision")
+
+
+async def test_another_project_s_webhook_hears_nothing_and_is_not_there(
+    serve: Serve, sqlite_url: str, receiver: Receiver
+) -> None:
+    api = await serve(sqlite_url, api_key=KEY, webhooks_allow=LOOPBACK)
+    vision, speech = bearer(await a_key(api, "vision")), bearer(await a_key(api, "speech"))
+    made = await api.client.post("/webhooks", json={"url": receiver.url}, headers=speech)
+    path = made.headers["location"]
+
+    await api.client.post("/jobs", json=SPEC, headers=vision)
+    await Post(api).goes_out()
+
+    assert receiver.got == []
+    assert (await api.client.get("/webhooks", headers=vision)).json()["data"] == []
+    for method, at, body in (
+        ("GET", path, None), ("GET", f"{path}/deliveries", None), ("POST", f"{path}/test", None),
+        ("PATCH", path, {"enabled": False}), ("DELETE", path, None),
+    ):  # fmt: skip
+        assert (await api.client.request(method, at, headers=vision, json=body)).status_code == 404, (method, at)
+    reader = bearer(await a_key(api, "speech", ["read", "submit", "code"]))
+    assert (await api.client.get(path, headers=reader)).status_code == 403
+    assert (await api.client.get(path, headers=speech)).json()["enabled"] is True
+
+
+async def test_what_fails_is_tried_for_a_day_under_the_same_id_and_then_failed(api: Api, receiver: Receiver) -> None:
+    receiver.answer = b"HTTP/1.1 500 Oh\r\nContent-Length: 4\r\n\r\nno\x1b!"
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    await api.submit()
+    await post.goes_out()
+    first = (await told(api, hook))[0]
+
+    for seconds in AGAIN_SECONDS:
+        assert (await told(api, hook))[0]["status"] == "pending"
+        tries = len(receiver.got)
+        await post.later(seconds - 1)
+        assert len(receiver.got) == tries, "not before its time"
+        await post.later(1.5)
+        assert len(receiver.got) == tries + 1
+
+    assert (first["error"], first["answer"]) == ("it answered 500: anything but 2xx is a failure", "no !")
+    assert first["next_try_at"] is not None
+    assert len({one.headers["webhook-id"] for one in receiver.got}) == 1
+    assert len({one.headers["webhook-timestamp"] for one in receiver.got}) == len(AGAIN_SECONDS) + 1
+    assert all(one.is_signed_with(hook["secret"]) for one in receiver.got)
+    (last,) = await told(api, hook)
+    assert (last["status"], last["tries"], last["next_try_at"]) == ("failed", 8, None)
+    assert (await seen(api, hook))["failing_since"] is not None
+    receiver.answer = OK
+    await api.client.post(f"/webhooks/{hook['id']}/test")
+    await post.goes_out()
+    assert (await seen(api, hook))["failing_since"] is None
+
+
+async def test_one_that_only_fails_for_days_is_disabled_and_says_why(
+    serve: Serve, database_url: str, receiver: Receiver
+) -> None:
+    api = await serve(database_url, webhooks_allow=LOOPBACK)
+    receiver.answer = b"HTTP/1.1 503 Away\r\n\r\n"
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    await api.submit()
+    await post.goes_out()
+    await api.submit()
+
+    await post.later(5 * 24 * 3600 + 1)
+
+    now = await seen(api, hook)
+    assert (now["enabled"], now["disabled_why"]) == (False, f"nothing could be delivered since {now['failing_since']}")
+    assert {one["status"] for one in await told(api, hook)} == {"failed"}
+    assert (await api.client.post(f"/webhooks/{hook['id']}/test")).json()["code"] == "webhook_disabled"
+    await api.submit()
+    assert len(await told(api, hook)) == 2, "a disabled one is told nothing"
+    again = await api.client.patch(f"/webhooks/{hook['id']}", json={"enabled": True})
+    assert (again.json()["enabled"], again.json()["failing_since"]) == (True, None)
+
+
+async def test_one_that_is_gone_is_disabled_at_once(api: Api, receiver: Receiver) -> None:
+    receiver.answer = b"HTTP/1.1 410 Gone\r\n\r\n"
+    hook, post = await a_hook(api, receiver.url), Post(api)
+    ping = await api.client.post(f"/webhooks/{hook['id']}/test")
+
+    await post.goes_out()
+    await api.submit()
+    await post.later(3600)
+
+    assert (ping.status_code, ping.json()["status"], receiver.types) == (202, "pending", ["ping"])
+    assert [(one["type"], one["status"]) for one in await told(api, hook)] == [("ping", "failed")]
+    assert (await seen(api, hook))["disabled_why"] == "it answered 410 Gone"
+
+
+async def test_a_control_that_dies_before_it_notes_an_answer_leaves_it_to_the_next(
+    api: Api, receiver: Receiver
+) -> None:
+    hook = await a_hook(api, receiver.url, states=["queued"])
+    await api.submit()
+    dying = Post(api)
+    await dying.courier.take_on()
+    await until_async(lambda: receiver.got, within=30, what="the first control has sent it")
+    await dying.courier.stop()
+    assert (await told(api, hook))[0]["tries"] == 0
+
+    await Post(api).goes_out()
+
+    first, second = receiver.got
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert [(one["status"], one["tries"]) for one in await told(api, hook)] == [("delivered", 1)]
+
+
+async def test_two_who_have_sent_the_same_count_it_once(api: Api, receiver: Receiver) -> None:
+    receiver.answer = b"HTTP/1.1 500 Oh\r\n\r\n"
+    hook = await a_hook(api, receiver.url, states=["queued"])
+    await api.submit()
+    frozen, next_one = Post(api), Post(api)
+    await frozen.courier.take_on()
+    await next_one.goes_out()
+
+    await frozen.goes_out()
+
+    assert [one["tries"] for one in await told(api, hook)] == [1]
+
+
+async def test_one_that_hangs_holds_up_nobody_else(
+    api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "TOTAL_SECONDS", 0.5)
+    never = asyncio.Event()
+
+    async def hang(_: asyncio.StreamWriter) -> None:
+        await never.wait()
+
+    async with receiving() as hanging:
+        hanging.answer = hang
+        stuck = await a_hook(api, hanging.url, states=["queued"])
+        await a_hook(api, receiver.url, states=["queued"])
+        for _ in range(6):
+            await api.submit()
+        post = Post(api)
+        await post.courier.take_on()
+        while len(receiver.got) < 6:
+            await post.courier.turn()
+        assert not [one for one in await told(api, stuck) if one["tries"]], "the other was done while this one hung"
+
+        await post.goes_out()
+
+        assert len(hanging.got) <= 6
+        assert (await told(api, stuck))[0]["error"] == "no answer within 0.5 s"
+        never.set()
+
+
+async def test_a_redirect_is_a_failure_and_leads_nowhere(api: Api, receiver: Receiver) -> None:
+    async with receiving() as inside:
+        receiver.answer = f"HTTP/1.1 307 There\r\nLocation: {inside.url}\r\nContent-Length: 0\r\n\r\n".encode()
+        hook = await a_hook(api, receiver.url, states=["queued"])
+        await api.submit()
+
+        await Post(api).goes_out()
+
+        assert (len(receiver.got), inside.got) == (1, [])
+        assert "no redirect is followed" in (await told(api, hook))[0]["error"]
+
+
+async def test_of_a_huge_answer_only_the_beginning_is_read(api: Api, receiver: Receiver) -> None:
+    sent = 0
+
+    async def flood(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+        for _ in range(1526):
+            writer.write(b"\xff<b>" * 16384)
+            await writer.drain()
+            sent += 65536
+
+    receiver.answer = flood
+    hook = await a_hook(api, receiver.url, states=["queued"])
+    await api.submit()
+
+    await Post(api).goes_out()
+
+    (one,) = await told(api, hook)
+    assert (one["status"], len(one["answer"])) == ("delivered", 500)
+    assert sent < 50_000_000, "whoever sends it keeps the rest"
+
+
+async def test_a_yes_whose_body_never_ends_is_a_yes(
+    api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "BODY_SECONDS", 0.2)
+    never = asyncio.Event()
+
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nthanks")
+        await never.wait()
+
+    receiver.answer = drip
+    hook = await a_hook(api, receiver.url, states=["queued"])
+    await api.submit()
+
+    await Post(api).goes_out()
+
+    (one,) = await told(api, hook)
+    assert (one["status"], one["answer"]) == ("delivered", "thanks")
+    never.set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(b"", "no answer: "), (b"\0\0\0\0 nonsense\r\n\r\n", "no answer: "), (b"HTTP/1.1 302 x\r\n\r\n", "redirect")],
+)
+async def test_what_is_no_answer_is_said(api: Api, receiver: Receiver, answer: bytes, why: str) -> None:
+    receiver.answer = answer
+    hook = await a_hook(api, receiver.url, states=["queued"])
+    await api.submit()
+
+    await Post(api).goes_out()
+
+    (one,) = await told(api, hook)
+    assert one["status"] == "pending"
+    assert why in one["error"]
+
+
+NAMES = {
+    "public.example": ["93.184.216.34", "2606:2800:220:1::1"], "private.example": ["93.184.216.34", "10.0.0.7"],
+    "none.example": [],
+}  # fmt: skip
+
+
+def names(host: str, port: int) -> list[str]:
+    return NAMES[host] if host in NAMES else targets_addresses(host, port)
+
+
+targets_addresses = targets._addresses
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        *[
+            (f"https://{host}/", "not a public address")
+            for host in (
+                "127.0.0.1", "localhost", "2130706433", "0x7f.1", "017700000001", "127.1", "0.0.0.0", "0", "10.1.2.3",
+                "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.100.100.200", "168.63.129.16", "224.0.0.1",
+                "255.255.255.255", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:a00:1]", "[fe80::1]",
+                "[ff02::1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[2001:0:7f00:1::]", "[::127.0.0.1]",
+                "[fd00:ec2::254]", "private.example", "127.0.0.1.", "LOCALHOST",
+            )
+        ],
+        ("http://public.example/", "must begin with https://"),
+        ("https://none.example/", "has no address"),
+        ("https://user:pw@public.example/", "carries a name or password"),
+        ("https://public.example@127.0.0.1/", "carries a name or password"),
+        ("https://public.example\\@127.0.0.1/", "printable ASCII"),
+        ("https://public.example/#there", "has a fragment"),
+        ("https:///path", "names no host"),
+        ("https://public.example:99999/", "cannot be read"),
+        ("https://[::1/", "cannot be read"),
+    ],
+)  # fmt: skip
+async def test_where_it_may_not_point_is_refused(monkeypatch: pytest.MonkeyPatch, url: str, why: str) -> None:
+    monkeypatch.setattr(targets, "_addresses", names)
+
+    with pytest.raises(Refused, match=re.escape(why)):
+        await targets.aim(targets.read_url(url), Allowed())
+
+
+async def test_a_refusal_points_at_the_url_and_says_what_would_work(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "_addresses", names)
+    api = await serve(sqlite_url)
+
+    good = await api.client.post("/webhooks", json={"url": "https://public.example/x"})
+    bad = await api.client.post("/webhooks", json={"url": "https://169.254.169.254/latest/meta-data"})
+    worse = await api.client.post("/webhooks", json={"url": "file:///etc/passwd", "states": [], "tag": "a"})
+
+    assert good.status_code == 201
+    (problem,) = bad.json()["errors"]
+    assert (bad.status_code, problem["pointer"], problem["code"]) == (422, "/url", "not_reachable")
+    assert "FOOTPLATE_WEBHOOKS_ALLOW" in problem["hint"]
+    assert {one["pointer"] for one in worse.json()["errors"]} == {"/url", "/states", "/tag"}
+
+
+async def test_a_name_that_means_another_machine_by_then_is_not_sent_to(api: Api, receiver: Receiver) -> None:
+    """Rebinding: it was good when it was made, and points inside when it is used."""
+    meant = {"hooks.example": ["127.0.0.1"]}
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return meant[host]
+
+    hook = await a_hook(api, receiver.url, states=["queued"])
+    await repoint(api, hook, f"http://hooks.example:{receiver.port}/")
+    await api.submit()
+    strict, open_ = Post(api, "10.9.9.0/24", resolve=resolve), Post(api, "hooks.example", resolve=resolve)
+
+    await strict.goes_out()
+
+    assert receiver.got == []
+    why = "not sent: the URL names hooks.example, which is 127.0.0.1: not a public address"
+    assert (await told(api, hook))[0]["error"] == why
+    await open_.later(6)
+    (got,) = receiver.got
+    assert got.headers["host"] == f"hooks.example:{receiver.port}"
+    assert asked == ["hooks.example"] * 2, "once for each try, so that what was looked at is what is connected to"
+
+
+async def repoint(api: Api, hook: dict[str, Any], url: str) -> None:
+    table = webhooks.webhooks
+    await api.db.write(lambda conn: conn.execute(table.update().where(table.c.id == hook["id"]).values(url=url)))
+
+
+async def test_a_certificate_must_be_good_for_the_name(
+    api: Api, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ssl
+
+    made = await asyncio.create_subprocess_exec(
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+        "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem", "-subj", "/CN=hooks.example",
+        "-addext", "subjectAltName=DNS:hooks.example", stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert await made.wait() == 0
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    trust = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+    monkeypatch.setattr(sending, "_trust", lambda: trust)
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    secure = Receiver()
+    server = await asyncio.start_server(secure.serve, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    hook = await a_hook(api, f"https://127.0.0.1:{port}/", states=["queued"])
+    post = Post(api, resolve=resolve)
+    for name in ("hooks.example", "other.example"):
+        await repoint(api, hook, f"https://{name}:{port}/")
+        await api.submit()
+        await post.goes_out()
+
+    good, bad = await told(api, hook)
+    server.close()
+    assert (good["status"], len(secure.got)) == ("delivered", 1)
+    assert "certificate" in bad["error"].lower()
+
+
+async def test_control_sends_by_itself(api: Api, receiver: Receiver) -> None:
+    """Without Redis, which it does not need for this."""
+    control = Control(api.db, api.services.settings)
+    running = asyncio.create_task(control.run())
+    hook = await a_hook(api, receiver.url, states=["queued"])
+    job = await api.submit()
+
+    await until_async(lambda: receiver.got, within=30, what="control tells the webhook")
+    await until_async(
+        lambda: control.counts and control._turns.numbers()["webhooks_delivered"], within=30, what="it is noted"
+    )
+
+    assert receiver.got[0].told["data"]["job"] == job
+    assert (await told(api, hook))[0]["status"] == "delivered"
+    await control.close()
+    await running
+
+
+async def test_a_project_has_so_many_and_no_more(api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.api.webhooks.MOST", 1)
+    await a_hook(api, receiver.url)
+
+    answer = await api.client.post("/webhooks", json={"url": receiver.url})
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "too_many_webhooks")
+
+
+async def test_the_log_is_paged_and_kept_for_a_month(both: Api) -> None:
+    row = a_row()
+    await both.db.write(lambda conn: webhooks.insert_webhook(conn, row, 1))
+    for _ in range(5):
+        await both.db.write(lambda conn: webhooks.ping(conn, row, now_ms()))
+    path, found, cursor = f"/webhooks/{row.id}/deliveries?limit=2", [], ""
+    while True:
+        page = (await both.client.get(path + cursor)).json()
+        found += [one["id"] for one in page["data"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+
+    assert (len(found), found) == (5, sorted(found, reverse=True))
+    assert (await both.client.get(path + "&cursor=x")).status_code == 422
+    await both.db.write(lambda conn: prune(conn, now_ms() + 29 * DAY_MS))
+    assert len(await log_of(both)) == 5
+    await both.db.write(lambda conn: prune(conn, now_ms() + 31 * DAY_MS))
+    assert await log_of(both) == []
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/33", "300.1.1.1", "10.0.0.1/8", "::g"])
+def test_a_network_that_is_none_ends_the_start(text: str) -> None:
+    with pytest.raises(ValueError, match="is no network"):
+        ServiceSettings(webhooks_allow=text)
+
+
+async def test_the_receiver_of_the_docs_takes_ours_and_no_other(api: Api) -> None:
+    page = (REPOSITORY / "docs/webhooks.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    async with receiving() as free:
+        port = free.port
+    hook = await a_hook(api, f"http://127.0.0.1:{port}/", states=["queued"])
+    shown = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code.replace("8000", str(port)), env={"WEBHOOK_SECRET": hook["secret"]},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        await until_async(lambda: connects(port), within=30, what="the receiver of the docs listens")
+        job = await api.submit()
+        post = Post(api)
+        await post.goes_out()
+        assert shown.stdout
+        line = (await asyncio.wait_for(shown.stdout.readline(), 20)).decode()
+        assert job in line
+        (one,) = await told(api, hook)
+        assert line.split()[0] == one["id"]
+        table = webhooks.webhooks
+        await api.db.write(lambda conn: conn.execute(table.update().values(secret=sending.make_secret())))
+        await api.submit()
+        await post.goes_out()
+        assert [one["http_status"] for one in await told(api, hook)] == [204, 401]
+    finally:
+        shown.kill()
+        await shown.wait()
+
+
+async def connects(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def test_the_docs_say_the_schedule_that_is_kept() -> None:
+    page = " ".join((REPOSITORY / "docs/webhooks.md").read_text().split())
+
+    assert AGAIN_SECONDS == (5, 300, 1800, 7200, 18000, 36000, 50400)
+    assert "tried again after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h and 14 h" in page
+    assert courier_module.GIVE_UP_SECONDS == 5 * 86400
