@@ -54,11 +54,12 @@ class Running:
 
     def _holders_of(self, folder: str) -> list[int]:
         def holds(pid: int) -> bool:
-            for fd in Path(f"/proc/{pid}/fd").iterdir():
-                # It opens and closes others while we look.
-                with suppress(FileNotFoundError):
-                    if os.readlink(fd).startswith(folder):
-                        return True
+            # It opens and closes others while we look, and may be one that ends: who describes the components does.
+            with suppress(FileNotFoundError):
+                for fd in Path(f"/proc/{pid}/fd").iterdir():
+                    with suppress(FileNotFoundError):
+                        if os.readlink(fd).startswith(folder):
+                            return True
             return False
 
         return [pid for pid in self.everyone if holds(pid)]
