@@ -112,10 +112,11 @@ class Where(Protocol):
     def take(self, frame: dict[str, Any]) -> Iterator[Event]: ...
 
 
-async def follow(wire: Wire, path: str, place: Where) -> AsyncGenerator[Event, None]:
+async def follow(wire: Wire, path: str, place: Where, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
     """Every event from `place` on, once each and in order, until the history ends. Raises WaitTimeout at its
-    deadline, ApiError when the service refuses, Unreachable when it stays away."""
-    contact = Contact(wire.tries, place.patience)
+    deadline, ApiError when the service refuses, Unreachable when it stays away: with `has_met`, which says that it has
+    answered before, as late as in the midst of a stream."""
+    contact = Contact(wire.tries, place.patience, has_met=has_met)
     while place.end is None:
         request = _opening(wire, path, place)
         try:

@@ -263,9 +263,9 @@ class AsyncJob(JobView):
         place.deadline = None if timeout is None else time.monotonic() + timeout
         while not self.info.has_ended:
             place.end = None
-            async for _ in self._follow(place):
-                pass
             # The service may be away at just this moment, after hours of waiting.
+            async for _ in self._follow(place, has_met=True):
+                pass
             await self._refresh(patience=self._patience)
         return self
 
@@ -290,8 +290,8 @@ class AsyncJob(JobView):
         """The effective one, with every default."""
         return dict(await ask_json(self._wire, Ask("GET", f"{self._path}/spec")))
 
-    def _follow(self, place: Place) -> AsyncGenerator[Event, None]:
-        return follow(self._wire, f"{self._path}/stream", place)
+    def _follow(self, place: Place, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
+        return follow(self._wire, f"{self._path}/stream", place, has_met=has_met)
 
     async def _history(self, after: int, kinds: str | None) -> AsyncGenerator[Event, None]:
         async for told in pages(self._wire, f"{self._path}/events", after, kinds=kinds):

@@ -100,6 +100,14 @@ async def test_a_service_that_was_never_there_is_given_up_soon_and_one_that_was_
         await read(FakeWire(FakeLine(Socket().events(1)), FakeLine()), Place(patience=-1))
 
 
+async def test_who_waits_for_a_job_that_it_knows_bears_a_service_that_is_away_at_first() -> None:
+    line = Socket()
+    away = [FakeLine() for _ in range(20)]
+    wire = FakeWire(*away, FakeLine(line.events(1) + line.frame(END)))
+
+    assert [event.no async for event in follow(wire, "/stream", Place(), has_met=True)] == [1]
+
+
 async def test_a_deadline_that_passes_is_told_as_that() -> None:
     with pytest.raises(WaitTimeout):
         await read(FakeWire(), Place(deadline=0.0))
