@@ -55,6 +55,12 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])])
+def mostly_sqlite_url(request: pytest.FixtureRequest) -> str:
+    """The same, for whole systems whose story says little new on PostgreSQL: there it is left to `make soak`."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
     """Starts programs; stops them when the test is over."""

@@ -7,8 +7,8 @@ runs on both databases as it stands, and once more with that protection switched
 fail with an AssertionError that matches `red`. A story that several protections carry has a mark for each.
 `without=None` needs a word why: `because="..."`.
 
-`make test` runs every story on SQLite with the first of its controls, and on PostgreSQL those whose fault SQL sees.
-`make soak` runs them all, on both.
+`make test` runs every story on SQLite; those whose fault SQL or its readers see on PostgreSQL too, and with the first
+of their controls. `make soak` runs them all: every control, on both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.system import System
 
 PROTECTED, CONTROL = "protected", "control"
 BESIDE_SQL = {"test_workers", "test_training", "test_checkpoints", "test_journal", "test_redis", "test_messages"}
-"""What these break is on a node or in Redis, and SQL sees the statements of every other story."""
+"""What these break is on a node or in Redis, each story a start or two of ten seconds, and each control as many."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -50,8 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         params = call.params if (call := getattr(item, "callspec", None)) else {}
         on_postgres, off = params.get("database_url") == "postgres", params.get("protection_off")
         first = next(item.iter_markers("fault"), None)
-        is_another_control = off and first and off != first.kwargs["without"]
-        if is_another_control or (on_postgres and (off or item.path.stem in BESIDE_SQL)):
+        is_beside, is_another = item.path.stem in BESIDE_SQL, first is not None and off != first.kwargs["without"]
+        if (off and (on_postgres or is_beside or is_another)) or (on_postgres and is_beside):
             item.add_marker(pytest.mark.soak)
 
 

@@ -12,9 +12,9 @@ from tests.support.system import System, standing_system
 
 
 @pytest.fixture
-def system(processes: Processes, redis: RedisServer, database_url: str) -> System:
+def system(processes: Processes, redis: RedisServer, mostly_sqlite_url: str) -> System:
     """Nothing of ours runs yet; the schema stands."""
-    return System(processes, redis, database_url)
+    return System(processes, redis, mostly_sqlite_url)
 
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -9,9 +9,9 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import LONG_TOY, System
 
 
-def test_what_earlier_attempts_saved_goes_too(processes: Processes, redis: RedisServer, database_url: str) -> None:
+def test_what_earlier_attempts_saved_goes_too(processes: Processes, redis: RedisServer, mostly_sqlite_url: str) -> None:
     """Although the service dies when the folders are gone and SQL does not know it yet."""
-    system = System(processes, redis, database_url, mortal=True).start()
+    system = System(processes, redis, mostly_sqlite_url, mortal=True).start()
     preload.die_at(system.preload, {Moment.AFTER_CHECKPOINTS_REMOVED: 1})
     job = system.submit(training={**LONG_TOY["training"], "save_total_limit": 2})
     system.until_checkpoint(job, 20)
