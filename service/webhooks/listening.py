@@ -7,43 +7,26 @@ are submitted here from then on within a second; of every move after that it hea
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
-from contract.errors import FootplateError
+from service.fresh import Fresh
 from service.store import webhooks
 from service.store.database import Database
 
-REFRESH_SECONDS = 0.5
 
+class Listening(Fresh):
+    SECONDS = 0.5
 
-class Listening:
     def __init__(self, db: Database) -> None:
+        super().__init__()
         self._db = db
         self._projects: frozenset[str] | None = None
         self._lock = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
 
     def hear(self, project: str) -> bool:
         """Whether somebody may: before the first look nobody knows."""
         return self._projects is None or project in self._projects
 
-    async def start(self) -> None:
-        with suppress(FootplateError):
-            await self.refresh()
-        self._task = asyncio.create_task(self._keep_fresh())
-
     async def refresh(self) -> None:
         """One at a time: an older look must not take back what a newer one has seen."""
         async with self._lock:
             self._projects = await self._db.read(webhooks.heard)
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _keep_fresh(self) -> None:
-        while True:
-            await asyncio.sleep(REFRESH_SECONDS)
-            with suppress(FootplateError):
-                await self.refresh()
