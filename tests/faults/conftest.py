@@ -13,16 +13,14 @@ of their controls. `make soak` runs them all: every control, on both.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
 from tests.faults.off import SWITCHES
-from tests.support.processes import Processes, left_behind
+from tests.support.processes import Processes, kill_left_behind
 from tests.support.redis_server import RedisServer
 from tests.support.system import System
 
@@ -84,5 +82,4 @@ def system(processes: Processes, redis: RedisServer, database_url: str, protecti
     yield System(processes, redis, database_url, without=protection_off)
     if protection_off:
         # What should have ended may live for ever.
-        for pid in left_behind(processes.folder):
-            os.kill(pid, signal.SIGKILL)
+        kill_left_behind(processes.folder)

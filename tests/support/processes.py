@@ -271,15 +271,21 @@ def left_behind(folder: Path) -> dict[int, str]:
     }
 
 
+def kill_left_behind(folder: Path) -> dict[int, str]:
+    """What was there to kill; some of it may have gone by itself in this moment."""
+    remaining = left_behind(folder)
+    for pid in remaining:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return remaining
+
+
 def nothing_is_left_behind(folder: Path) -> None:
     """Whatever still holds a test's folder after it must go within seconds; what stays is killed and told."""
     try:
         until(lambda: not left_behind(folder), within=at_ease(3), what="the test's processes are gone")
     except AssertionError:
-        remaining = left_behind(folder)
-        for pid in remaining:
-            os.kill(pid, signal.SIGKILL)
-        if remaining:
+        if remaining := kill_left_behind(folder):
             raise AssertionError(f"left behind and killed now: {remaining}") from None
 
 
