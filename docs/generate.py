@@ -60,7 +60,7 @@ def settings_page() -> str:
             "Read from the environment once, at the start; empty means unset. A value that cannot be used ends the",
             "start with a sentence, and so does a `FOOTPLATE_` variable that nobody reads. `make up` passes its",
             "environment to every process that it starts.",
-            "\n## The service: `python -m service api | control | all | migrate`\n",
+            "\n## The service: `python -m service api | control | all | migrate | backup`\n",
             *table(ServiceSettings),
             "\n## A node: `python -m worker`\n",
             *table(WorkerSettings),

@@ -1,9 +1,10 @@
-"""python -m service api | control | all | migrate
+"""python -m service api | control | all | migrate | backup FOLDER
 
 api       answers requests; any number of them, kill any at any time
 control   places, dispatches, ingests, rescues, prunes; one works, others wait on its lock
 all       both in one process
 migrate   brings the database to this version's schema
+backup    puts the database and the artifacts into a new folder, while all goes on
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -24,6 +26,7 @@ from contract.ids import JobId
 from service.api.catalogue import Catalogues
 from service.app import create_app
 from service.auth import Gatekeeper
+from service.backup import back_up
 from service.control import Control
 from service.deps import Services
 from service.events.tail import Tail
@@ -40,7 +43,7 @@ log = logging.getLogger("footplate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    role = _arguments(argv)
+    role, folder = _arguments(argv)
     _log_plainly()
     try:
         settings = ServiceSettings.from_environment()
@@ -48,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _log_plainly(settings.api_key.get_secret_value())
         if role == "migrate":
             schema.migrate(settings.database_url)
+            return 0
+        if folder is not None:
+            back_up(settings, folder)
             return 0
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run(role, settings))
@@ -150,7 +156,7 @@ def _here(control: Control) -> Callable[[], Coroutine[Any, Any, Numbers | None]]
     return ask
 
 
-def _arguments(argv: Sequence[str] | None) -> str:
+def _arguments(argv: Sequence[str] | None) -> tuple[str, Path | None]:
     about, _, roles = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         prog=about,
@@ -159,8 +165,12 @@ def _arguments(argv: Sequence[str] | None) -> str:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Settings come from the environment: FOOTPLATE_HOST, FOOTPLATE_PORT, FOOTPLATE_DATABASE, …",
     )
-    parser.add_argument("role", choices=("api", "control", "all", "migrate"), help=argparse.SUPPRESS)
-    return str(parser.parse_args(argv).role)
+    parser.add_argument("role", choices=("api", "control", "all", "migrate", "backup"), help=argparse.SUPPRESS)
+    parser.add_argument("folder", type=Path, nargs="?", help=argparse.SUPPRESS)
+    said = parser.parse_args(argv)
+    if (said.role == "backup") != (said.folder is not None):
+        parser.error("backup takes the folder to make, and nothing else takes one: python -m service backup FOLDER")
+    return said.role, said.folder
 
 
 def _log_plainly(*secrets: str) -> None:

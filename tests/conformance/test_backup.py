@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
 from contract.lifecycle import JobState
+from service.__main__ import main
+from service.backup import CannotBackUp, back_up
+from service.settings import ServiceSettings
 from service.store import migrate
 from service.store.database import Database
 from service.store.tables import metadata
@@ -148,3 +154,72 @@ def test_the_attempt_that_the_backup_knows_goes_on(story: Story) -> None:
     story.first.stage = story.restored
 
     assert not story.first.beat().superseded
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    migrate(f"sqlite:///{tmp_path / 'home/footplate.db'}")
+    for name in ("checkpoint-2", ".tmp-checkpoint-4-0123", "checkpoint-1"):
+        folder = tmp_path / "home/artifacts/jobs" / name
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text(name)
+    return tmp_path / "home"
+
+
+def backed_up(home: Path, to: Path) -> set[str]:
+    back_up(ServiceSettings(home=home), to)
+    assert {path.name for path in to.iterdir()} == {"footplate.db", "artifacts"}
+    return {str(path.relative_to(to / "artifacts")) for path in to.rglob("weights")}
+
+
+def test_a_save_that_still_goes_on_is_left_out(home: Path) -> None:
+    assert backed_up(home, home.parent / "b") == {"jobs/checkpoint-1/weights", "jobs/checkpoint-2/weights"}
+
+
+def test_a_checkpoint_that_is_rotated_away_meanwhile_is_not_missed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def once_all_is_gone(*given: Any, **options: Any) -> None:
+        shutil.rmtree(home / "artifacts/jobs", ignore_errors=True)
+        link(*given, **options)
+
+    monkeypatch.setattr(os, "link", once_all_is_gone)
+    assert backed_up(home, home.parent / "b") == set()
+
+
+def test_a_file_system_without_hard_links_gets_copies(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+    assert len(backed_up(home, home.parent / "b")) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "to", "said"),
+    [
+        ({}, "home", "home exists"),
+        ({}, "home/artifacts/backup", "lies in the artifact store"),
+        ({"artifacts": Path("/nowhere")}, "b", "the artifact store /nowhere is not there"),
+        ({"database": "sqlite:////nowhere/footplate.db"}, "b", "the database /nowhere/footplate.db cannot be copied"),
+        ({"database": "postgresql+psycopg://a:secret@127.0.0.1:1/b"}, "b", "pg_dump"),
+    ],
+)
+def test_a_backup_that_cannot_be_made_says_why_and_leaves_nothing(
+    home: Path, settings: dict[str, Any], to: str, said: str
+) -> None:
+    before = sorted(home.parent.rglob("*"))
+
+    with pytest.raises(CannotBackUp, match=said) as told:
+        back_up(ServiceSettings(home=home, **settings), home.parent / to)
+
+    assert told.value.hint
+    assert "secret" not in str(told.value)
+    assert sorted(home.parent.rglob("*")) == before
+
+
+def test_a_backup_needs_a_folder_and_nothing_else_takes_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["backup"], ["all", "b"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert "python -m service backup FOLDER" in capsys.readouterr().err

@@ -17,7 +17,8 @@ SQLITE, POSTGRES = 0, 1
 
 def commands(section: str, which: int = 0) -> str:
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    return re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[which]
+    blocks: list[str] = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return blocks[which] if len(blocks) > 1 else blocks[0]
 
 
 def paste(block: str, *, path: str = "", **environment: str) -> None:
