@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
 from contract.arguments.groups import Generation
+from contract.arguments.meaning import meanings
 from contract.resources import STRATEGIES
 
 Schema = dict[str, Any]
@@ -35,16 +36,11 @@ def with_short_forms(schema: Schema) -> Schema:
 
 
 def _training(properties: Schema) -> Schema:
-    """Without what is the server's; with the meanings, which pydantic reads from a dataclass's own body only."""
-    meanings = {
-        name: field.description
-        for group in reversed(Seq2SeqTrainingArguments.__mro__)
-        for name, field in getattr(group, "__pydantic_fields__", {}).items()
-        if field.description
-    }
+    """Without what is the server's, and with the meanings."""
+    meaning = meanings(Seq2SeqTrainingArguments)
     generation = TypeAdapter(Generation).json_schema()["properties"]
     return {
-        name: {**described, "description": meanings[name]} if name in meanings else described
+        name: {**described, "description": meaning[name]} if name in meaning else described
         for name, described in {**properties, **generation}.items()
         if name not in SERVER_OWNED
     }

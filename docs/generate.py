@@ -23,6 +23,7 @@ from contract import events, lifecycle
 from contract.arguments import NOT_YET, TrainingArguments
 from contract.arguments.groups import OTHER_DEFAULTS, OURS
 from contract.arguments.legacy import LEGACY, Renamed
+from contract.arguments.meaning import meanings
 from contract.arguments.notyet import CHOICES_NOT_YET
 from contract.components import GROUPS
 from contract.settings import Settings, variable
@@ -197,14 +198,9 @@ def default(args: dict[str, Any], name: str) -> str:
 
 def parity_page() -> str:
     """From the same tables that refuse and map; a test holds them to the reference that is installed."""
-    meanings = {
-        name: one_line(field.description)
-        for group in TrainingArguments.__mro__
-        for name, field in getattr(group, "__pydantic_fields__", {}).items()
-        if field.description
-    }
+    meaning = {name: one_line(text) for name, text in meanings(TrainingArguments).items()}
     names = [field.name for field in dataclasses.fields(TrainingArguments)]  # type: ignore[arg-type]
-    supported = [f"| `{name}` | {meanings.get(name, '')} |" for name in names if name not in OURS]
+    supported = [f"| `{name}` | {meaning.get(name, '')} |" for name in names if name not in OURS]
     declined = [f"| `{name}` | {one_line(entry.instead)} |" for name, entry in NOT_YET.items()]
     choices = [
         f"| `{field}` | {', '.join(f'`{value}`' for value in sorted(values) if values[value] == instead)} | {instead} |"
@@ -228,7 +224,7 @@ def parity_page() -> str:
             "\n## Arguments that work\n",
             *("| name | meaning |", "|---|---|", *supported),
             "\n## Arguments beyond the reference's\n",
-            *("| name | meaning |", "|---|---|", *(f"| `{name}` | {meanings[name]} |" for name in sorted(OURS))),
+            *("| name | meaning |", "|---|---|", *(f"| `{name}` | {meaning[name]} |" for name in sorted(OURS))),
             "\n## Arguments whose default is another\n",
             *("| name | why |", "|---|---|", *(f"| `{name}` | {why} |" for name, why in OTHER_DEFAULTS.items())),
             "\n## Arguments that are refused unless they ask for what happens anyway\n",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
-from pydantic.dataclasses import dataclass
 
-from contract.arguments.groups import CONFIG, Count, Whole
+from contract.arguments.groups import Count, Whole
 
 
 def _plain(value: object) -> object:
@@ -20,7 +20,7 @@ Settings = Annotated[dict[str, Any] | str | None, BeforeValidator(_plain)]
 """A dict, or the path of a JSON file that holds one."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Processes:
     local_rank: Whole = -1
     """Which process of its node this is, for launchers that say so on the command line; torchrun says it in LOCAL_RANK,
@@ -38,7 +38,7 @@ class Processes:
     `gradient_accumulation_kwargs`. A dict, an AcceleratorConfig, or the path of a JSON file."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Ddp:
     ddp_find_unused_parameters: bool | None = None
     """Look in every backward for parameters that had no part in it. None does, unless activations are recomputed."""
@@ -54,7 +54,7 @@ class Ddp:
     """Seconds after which a process that waits for another one gives up."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Sharding:
     fsdp: bool | str | list[str] | None = None
     """Shard parameters, gradients and optimizer state over the processes (FSDP). The older words (`full_shard`,

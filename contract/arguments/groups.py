@@ -1,17 +1,17 @@
 """The fields, in small groups. A field's meaning stands under the field; docs and forms are made from it.
 
 Names and defaults are Hugging Face's. A group knows nothing of the others: what must agree across groups is checked in
-`agree.py`. Every field here is honoured by the loop; what is not yet is in `notyet.py`.
+`agree.py`. Every field here is honoured by the loop; what is not yet is in `notyet.py`. These are plain dataclasses:
+pydantic checks what inherits them all, and a check of each by itself would cost every import, and serve nobody.
 """
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
-from pydantic.dataclasses import dataclass
 
 
 def _whole(value: object) -> object:
@@ -87,16 +87,16 @@ OTHER_DEFAULTS = {
 }
 """Fields whose default is not the reference's, with the reason."""
 
-CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Output:
     output_dir: str | None = None
     """Where checkpoints and results go. None is `trainer_output`. In a job the server chooses it."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Duration:
     per_device_train_batch_size: Count = 8
     """Samples per device and micro-batch."""
@@ -108,7 +108,7 @@ class Duration:
     """Micro-batches whose gradients make one optimizer step."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class LearningRate:
     learning_rate: Annotated[float, Field(ge=0)] = 5e-5
     """The rate after warm-up, from which the schedule starts."""
@@ -120,7 +120,7 @@ class LearningRate:
     """Steps in which the rate rises from 0; below 1 it is a share of all steps."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Optimizer:
     optim: OptimizerName = "adamw_torch_fused"
     """Which optimizer. Those of bitsandbytes and torchao need the extra of that name."""
@@ -138,7 +138,7 @@ class Optimizer:
     """Gradients are scaled down to this norm; 0 leaves them alone."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Precision:
     bf16: bool = False
     """Compute in bfloat16 under autocast; the weights stay as they are."""
@@ -152,7 +152,7 @@ class Precision:
     """Allow TF32 on GPUs that have it; None leaves torch's own setting."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Regularization:
     label_smoothing_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
     """How much of each label is spread over all classes."""
@@ -160,7 +160,7 @@ class Regularization:
     """Noise on the embeddings in training (NEFTune); 5 to 15 are usual."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Activations:
     activation_checkpointing: bool | None = None
     """Compute activations again in backward instead of keeping them: less memory, some 20 % slower."""
@@ -172,7 +172,7 @@ class Activations:
     """The older name of `activation_checkpointing_kwargs`."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Compilation:
     torch_compile: bool = False
     """Compile the model's forward."""
@@ -182,7 +182,7 @@ class Compilation:
     """`default`, `reduce-overhead`, `max-autotune`; naming one compiles."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Kernels:
     use_liger_kernel: bool = False
     """Train a model of transformers with Liger's kernels. Needs a GPU, and the extra `liger`."""
@@ -190,7 +190,7 @@ class Kernels:
     """Which: `rope`, `rms_norm`, `swiglu`, `cross_entropy`, `fused_linear_cross_entropy`. None leaves it to Liger."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Further:
     use_cache: bool = False
     """Whether the model keeps its keys and values from one forward to the next: `model.config.use_cache`."""
@@ -201,7 +201,7 @@ class Further:
     the place in the data stay what they are: accumulation is raised instead."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Logging:
     logging_strategy: Strategy = "steps"
     """When to log the training loss."""
@@ -221,7 +221,7 @@ class Logging:
     """No progress bar; plain lines instead. None shows a bar on a terminal only."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class LogLevels:
     log_level: LogLevel = "passive"
     """What the logger `footplate` says at least, on the main process; `passive` leaves it as it is."""
@@ -229,7 +229,7 @@ class LogLevels:
     """The same on every other process."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Tracking:
     report_to: str | list[str] | None = "none"
     """Trackers that get what is logged: `tensorboard`, `wandb`, `mlflow`, …, `all` that are installed, or `none`."""
@@ -248,7 +248,7 @@ class Tracking:
     to the hub; None makes a name up, False makes none."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Evaluation:
     eval_strategy: Strategy = "no"
     """When to evaluate."""
@@ -274,7 +274,7 @@ class Evaluation:
     """The batch's keys that are labels; None takes the arguments of `forward` that speak of labels."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class BestModel:
     load_best_model_at_end: bool = False
     """After training, load the best checkpoint's weights. Saving and evaluating must then go together."""
@@ -284,7 +284,7 @@ class BestModel:
     """Whether more of it is better; None means yes unless its name ends in `loss`."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Hub:
     push_to_hub: bool = False
     """Push checkpoints to the Hugging Face hub as they are saved, and the model when `save_model` is called."""
@@ -303,7 +303,7 @@ class Hub:
     """The branch to push to; None is the main one."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Checkpointing:
     save_strategy: SaveStrategy = "steps"
     """When to save a checkpoint; `best` saves whenever an evaluation is the best so far."""
@@ -328,7 +328,7 @@ class Checkpointing:
     """On resume start the data of the epoch again, instead of where it stopped."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Reproducibility:
     seed: NotNegative = 42
     """Seeds Python, NumPy and torch, and so the initial weights where the model is made by the trainer, and dropout."""
@@ -338,13 +338,13 @@ class Reproducibility:
     """Ask torch for algorithms that give the same bits every time. Slower."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Hardware:
     use_cpu: bool = False
     """Stay on the CPU even where there is a GPU. In a job, ask for `gpus_per_node: 0`."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class DataLoading:
     dataloader_drop_last: bool = False
     """Leave out the last batch where it is smaller."""
@@ -368,7 +368,7 @@ class DataLoading:
     """The column that holds a sample's length, for the orders that look at it; without it lengths are counted."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Debugging:
     debug: str | list[str] = ""
     """`underflow_overflow` ends training where an activation becomes NaN or infinite, and names the module."""
@@ -376,7 +376,7 @@ class Debugging:
     """False adds to the metrics how much memory each stage took."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Generation:
     """Of Seq2SeqTrainingArguments alone."""
 
@@ -388,7 +388,7 @@ class Generation:
     """How many beams to search with; None takes the model's own."""
 
 
-@dataclass(config=CONFIG)
+@dataclass
 class Flags:
     do_train: bool = False
     """For scripts and specs: train. The Trainer itself does not read it."""

@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from contract import arguments as contract_arguments
 from contract.arguments.legacy import LEGACY
+from contract.arguments.meaning import meanings
 from contract.errors import did_you_mean
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
@@ -186,12 +187,8 @@ def _loose(text: str) -> Any:
 
 
 def _help(kind: Any, field: Any) -> str | None:
-    """A pydantic dataclass has it as the field's description: what stands under the field in its source."""
-    said = field.metadata.get("help")
-    if said is None:
-        # Of the class that wrote the field down: those that inherit it know its hint and not its meaning.
-        owners = (vars(each).get("__pydantic_fields__", {}).get(field.name) for each in kind.__mro__)
-        said = next((each.description for each in owners if each is not None and each.description), None)
+    """As the field's metadata has it, or what stands under the field in its source."""
+    said = field.metadata.get("help") or meanings(kind).get(field.name)
     # argparse reads % as a place to fill.
     return " ".join(said.split()).replace("%", "%%") if said else said
 
