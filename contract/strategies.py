@@ -64,7 +64,10 @@ def broken_strategy_rules(document: Json, training: TrainingArguments | None) ->
     strategy = resources.get("strategy", {"type": "single"})
     kind = strategy.get("type") if isinstance(strategy, dict) else None
     yield from _of_the_shape(resources, kind)
-    if training is not None and kind in _CONFIGS and isinstance(config := strategy.get("config", {}), dict):
+    if document.get("loop") and kind in _CONFIGS:
+        detail = f"is {kind}, and a loop or script of one's own shares the work as its code says"
+        yield Problem(f"{STRATEGY}/type", "disagreement", detail, 'use "ddp", and hand Accelerator a plugin there')
+    elif training is not None and kind in _CONFIGS and isinstance(config := strategy.get("config", {}), dict):
         yield from _CONFIGS[kind](config, training, world_size(resources))
         yield from _of_shards(kind, document)
         if kind == "fsdp" and getattr(training, "predict_with_generate", False):
@@ -152,9 +155,6 @@ def _merges(model: Any) -> bool:
 
 
 def _of_several(document: Json, training: TrainingArguments | None, world: int) -> Iterator[Problem]:
-    if document.get("loop"):
-        detail = f"runs as one process yet, and the job is {world}"
-        yield Problem("/loop", "not_available_yet", detail, "leave out what asks for several")
     if training is None:
         return
     for name, why in _ONE_PROCESS_DOES.items():

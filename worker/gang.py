@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from worker.launch import Order
 
 HERE = "127.0.0.1"
+FIRST_SECONDS = 3600.0
+"""How long the others wait for what the first rank does for all."""
+_LOST = ("closed by peer", "reset by peer", "Connection was likely closed", "remote process exited", "Broken pipe")
+"""How torch's messengers say that another process is gone."""
+_DONE = "footplate/first"
 _store: Any = None
 """Of the first rank: it lasts as long as its process."""
 
@@ -29,9 +36,27 @@ def join(order: Order, meeting: int | None = None) -> None:
         _keep_the_store(order, meeting)
 
 
+def first(order: Order, work: Callable[[], None]) -> None:
+    """What the first rank does before any other goes on. It opens no group: that is for the user's code to do."""
+    if order.rank == 0:
+        work()
+    if order.port is None:
+        return
+    import torch.distributed as dist
+
+    host, port, within = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timedelta(seconds=FIRST_SECONDS)
+    store = dist.TCPStore(host, port, order.world, is_master=False, wait_for_workers=False, timeout=within)  # type: ignore[attr-defined]
+    if order.rank == 0:
+        store.set(_DONE, "1")
+    else:
+        store.wait([_DONE])
+
+
 def is_another_s(error: BaseException) -> bool:
-    """Whether this rank failed because another had: the Trainer then notes which one."""
-    return any(" failed before this one" in note for note in getattr(error, "__notes__", ()))
+    """Whether this rank failed because another had: the Trainer then notes which one, and torch says what it saw."""
+    if any(" failed before this one" in note for note in getattr(error, "__notes__", ())):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST)
 
 
 def environment(order: Order) -> dict[str, str]:

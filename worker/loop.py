@@ -4,6 +4,8 @@ main(job, **args)      job.accelerator, job.parts, job.latest(); while it trains
                        and where job.should_stop says so: save, return
 {"script": "train.py"} run as `__main__` with its argv. It is watched and killed like any other; it continues where
                        its own code does, in a copy of the folder that the attempt before it left
+
+In several processes each runs the same, with the environment that a launcher would have given it. The first one tells.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.utils import DistributedDataParallelKwargs
 
 from contract.arguments import TrainingArguments
 from contract.errors import OwnCodeError
@@ -29,15 +34,17 @@ from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.parts import Component, Script
 from contract.spec import JobSpec
-from worker import bundles
+from worker import bundles, gang, prepared
 from worker.build import Parts, build
 from worker.emit import Emit
 from worker.launch import Order
 from worker.roots import Roots, resolved
 from worker.trainer import checkpoint as files
-from worker.trainer.checkpoint import CannotSave
+from worker.trainer.checkpoint import CannotSave, Checkpoint
 from worker.trainer.precision import precision_of
 from worker.trainer.state import TrainerControl, TrainerState
+from worker.trainer.strategies.peers import Alone, Peers
+from worker.trainer.strategies.place import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +74,24 @@ class Job:
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """As the spec says: precision and accumulation of `training`, on what the job was granted."""
-        return Accelerator(
+        """As the spec says: precision, accumulation and `ddp_*` of `training`, on what the job was granted."""
+        asked: dict[str, Any] = {}
+        if self._peers.world > 1:
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            asked = {
+                "kwargs_handlers": [DistributedDataParallelKwargs(**_ddp(self.args))],
+                # By the number of the epoch: the state of a generator of Accelerate's own is in no checkpoint.
+                "dataloader_config": DataLoaderConfiguration(use_seedable_sampler=True, data_seed=seed),
+            }
+        made = Accelerator(
             cpu=not self._order.gpus,
             mixed_precision=precision_of(self.args),
             gradient_accumulation_steps=self.args.gradient_accumulation_steps,
+            **asked,
         )
+        if self._peers.world > 1:
+            prepared.Watch(made)
+        return made
 
     @cached_property
     def parts(self) -> Parts:
@@ -86,14 +105,17 @@ class Job:
 
     @property
     def should_stop(self) -> bool:
-        """Whether somebody pauses, cancels or drains: save what is worth it, and return. Costs nothing to ask."""
-        return self._emit.asked_to_stop()
+        """Whether somebody pauses, cancels or drains: save what is worth it, and return. Costs nothing to ask in one
+        process; of several, each asks, and all hear the same."""
+        self._emit.peers = self._peers
+        self._emit.asked_to_stop()
+        return self._emit.agree()
 
     def latest(self) -> Latest | None:
         """The job's newest checkpoint that verifies, of this attempt or one before; None: start at step 0."""
         if not self._has_looked:
             self._has_looked = True
-            if (found := self._find()) is not None:
+            if (found := self._peers.first(self._find)) is not None:
                 self._latest = Latest(Path(found), int(Path(found).name.rpartition("-")[2]))
                 self._state.global_step = self._latest.step
                 self._emit.on_train_begin(self.args, self._state, self._control)
@@ -114,27 +136,44 @@ class Job:
 
     def checkpoint(self, *, step: int, write: Callable[[Path], None] | None = None) -> Latest:
         """Commits `checkpoint-<step>`: all of it, or nothing. `write(folder)` fills it; without one the accelerator
-        saves all that it has prepared, for `accelerator.load_state(job.latest())`."""
+        saves all that it has prepared, for `accelerator.load_state(job.latest())`. Of several processes each comes
+        here: the first one commits, and calls `write`."""
         self._is_at(step, None)
-        order = self._order
-        stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
-        saved = files.commit(self.folder, step, write or self._save_prepared, stamp)
+        if not self._peers.is_main and write is None:
+            self._save_prepared(None)
+        saved = self._peers.first(lambda: self._commit(step, write or self._save_prepared))
         self._emit.on_save(self.args, self._state, self._control, checkpoint=saved)
-        files.rotate(self.folder, self.args.save_total_limit, {saved.path, *self._emit.relied_on()})
+        if self._peers.is_main:
+            files.rotate(self.folder, self.args.save_total_limit, {saved.path, *self._emit.relied_on()})
         self._latest, self._has_looked = Latest(saved.path, step), True
         return self._latest
 
-    def _save_prepared(self, folder: Path) -> None:
-        self.accelerator.save_state(str(folder), safe_serialization=True)
+    def _commit(self, step: int, write: Callable[[Path], None]) -> Checkpoint:
+        order = self._order
+        return files.commit(
+            self.folder, step, write, {"job": order.job, "attempt": order.attempt, "fence": order.fence}
+        )
+
+    def _save_prepared(self, folder: Path | None) -> None:
+        """Each process its part, into the folder of the first one, which seals it once all are done."""
+        folder = self._peers.first(lambda: folder)
+        problem = None
+        try:
+            self.accelerator.save_state(str(folder), safe_serialization=True)
+        except OSError as error:
+            problem = error
+        elsewhere = [told for told in self._peers.everyone(problem and str(problem)) if told]
+        if problem is not None or elsewhere:
+            raise problem or OSError(elsewhere[0])
 
     def save(self, path: str | Path) -> None:
-        """Keeps a file or a folder among the job's outputs, by its name."""
+        """Keeps a file or a folder among the job's outputs, by its name: of whichever process asks."""
         source, target = Path(path), self._order.files.outputs / Path(path).name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, dirs_exist_ok=True)
+            shutil.copytree(source, target, dirs_exist_ok=True, copy_function=_copied)
         else:
-            shutil.copyfile(source, target)
+            _copied(source, target)
 
     def note(self, message: str) -> None:
         """A sentence for whoever watches."""
@@ -144,6 +183,15 @@ class Job:
         self._state.global_step = int(step)
         if epoch is not None:
             self._state.epoch = float(epoch)
+
+    @cached_property
+    def _peers(self) -> Alone:
+        """The other processes. A loop may have opened their group already; where it has not, this one speaks on the
+        host as well."""
+        if self._order.world == 1:
+            return Alone()
+        device = torch.device("cuda" if self._order.gpus else "cpu")
+        return Peers(Place.here(), self.args.ddp_backend, timedelta(seconds=self.args.ddp_timeout), device)
 
 
 def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> DoneData:
@@ -169,7 +217,7 @@ def _run_function(loop: Component, job: Job) -> Any:
 
 
 def _run_script(loop: Script, order: Order) -> None:
-    _continue_in_a_copy(order)
+    gang.first(order, lambda: _continue_in_a_copy(order))
     path = bundles.the_bundle(loop.script).folder / loop.script
     if not path.is_file():
         raise OwnCodeError(f"the bundle has no file {loop.script!r}")
@@ -197,9 +245,10 @@ def _continue_in_a_copy(order: Order) -> None:
 def _finished(spec: JobSpec, order: Order, emit: Emit, told: dict[str, Any]) -> DoneData:
     folder = order.files.outputs
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
-        (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        if order.rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
+            (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise CannotSave(f"the loop is done, and its outputs could not be written to {folder}: {error}") from error
     reached(Moment.AFTER_OUTPUTS_WRITTEN)
@@ -210,6 +259,20 @@ def _finished(spec: JobSpec, order: Order, emit: Emit, told: dict[str, Any]) -> 
         had_checkpoint=emit.had_checkpoint,
         outputs=order.files.relative(folder),
     )
+
+
+def _ddp(args: TrainingArguments) -> dict[str, Any]:
+    """What of it was said."""
+    names = ("find_unused_parameters", "bucket_cap_mb", "broadcast_buffers", "static_graph")
+    said = {name: getattr(args, f"ddp_{name}") for name in names}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _copied(source: str | Path, target: str | Path) -> None:
+    """Whole, or as it was: several processes may keep the same."""
+    aside = f"{target}.{os.getpid()}"
+    shutil.copyfile(source, aside)
+    os.replace(aside, target)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ def main(job: Any, epochs: int = 20, pause: float = 0.0) -> dict[str, float]:
         accelerator.load_state(str(latest.path))
     loss = torch.tensor(0.0)
     for epoch in range(latest.step if latest else 0, epochs):
+        loader.set_epoch(epoch)
         for inputs, labels in loader:
             with accelerator.accumulate(model):
                 loss = nn.functional.mse_loss(model(inputs), labels)
@@ -40,6 +41,7 @@ def main(job: Any, epochs: int = 20, pause: float = 0.0) -> dict[str, float]:
     model.eval()
     with torch.no_grad():
         job.eval({"loss": nn.functional.mse_loss(model(x), data.tensors[1])}, step=job.step)
-    torch.save(accelerator.unwrap_model(model).state_dict(), "model.pt")
-    job.save("model.pt")
+    if accelerator.is_main_process:
+        torch.save(accelerator.unwrap_model(model).state_dict(), "model.pt")
+        job.save("model.pt")
     return {"last_loss": loss.item()}

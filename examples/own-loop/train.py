@@ -12,7 +12,7 @@ from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=30)
-parser.add_argument("--fail-at", type=int, default=0, help="dies there once, as machines do")
+parser.add_argument("--fail-at", type=int, default=0, help="the last process dies there once, as machines do")
 asked = parser.parse_args()
 
 accelerator = Accelerator()
@@ -24,7 +24,7 @@ first = 0
 if (place / "step.json").exists():
     accelerator.load_state(str(place))
     first = json.loads((place / "step.json").read_text())["step"]
-    print(f"continues at step {first}", flush=True)
+    accelerator.print(f"continues at step {first}", flush=True)
 
 x = torch.linspace(-1, 1, 64).reshape(16, 4)
 for step in range(first, asked.steps):
@@ -34,8 +34,9 @@ for step in range(first, asked.steps):
     optimizer.zero_grad()
     if (step + 1) % 10 == 0:
         accelerator.save_state(str(place))
-        (place / "step.json").write_text(json.dumps({"step": step + 1}))
-        print(f"step {step + 1} loss {loss.item():.4f}", flush=True)
-    if step + 1 == asked.fail_at and first == 0:
+        if accelerator.is_main_process:
+            (place / "step.json").write_text(json.dumps({"step": step + 1}))
+        accelerator.print(f"step {step + 1} loss {loss.item():.4f}", flush=True)
+    if step + 1 == asked.fail_at and first == 0 and accelerator.is_last_process:
         raise SystemExit(3)
-print("done", flush=True)
+accelerator.print("done", flush=True)

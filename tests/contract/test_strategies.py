@@ -153,9 +153,17 @@ def test_several_named_optimizers_are_ddp_s():
     assert places(body) == [("/optimizers", "disagreement")]
 
 
-def test_a_loop_of_one_s_own_is_one_process_yet():
-    loop = {"loop": "my:main", "code": {"bundle": "a" * 64}, "resources": {"processes_per_node": 2}}
-    assert places(loop) == [("/loop", "not_available_yet")]
+@pytest.mark.parametrize("loop", ["my:main", {"script": "train.py"}])
+def test_a_loop_of_one_s_own_shares_as_its_code_says(loop):
+    spec = {"loop": loop, "code": {"bundle": "a" * 64}, "resources": {"processes_per_node": 2}}
+    assert places(spec) == []
+    assert JobSpec.parse(spec).resources.strategy.type == "ddp"
+
+    (problem,) = problems_of({**spec, "resources": {"processes_per_node": 2, "strategy": "fsdp"}})
+
+    assert (problem.pointer, problem.code) == ("/resources/strategy", "disagreement")
+    assert "shares the work as its code says" in problem.detail
+    assert 'use "ddp"' in problem.hint
 
 
 def test_whatever_is_no_number_is_told_by_its_type_alone():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from tests.examples.conftest import Examples
+from tests.support.processes import at_ease
 from tests.support.system import assert_whole
 
+TWO = {"gpus_per_node": 0, "processes_per_node": 2}
 SLOW = {"use": "my_code:main", "args": {"epochs": 12, "pause": 0.03}}
 
 
@@ -42,4 +47,48 @@ def test_a_script_runs_as_it_is_and_continues_where_its_own_code_does(examples: 
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
     said = [str(one["data"]) for one in examples.system.events(job) if one["kind"] == "line"]
     assert any("continues at step 20" in line for line in said)
+    assert any("done" in line for line in said)
+
+
+def test_in_two_processes_a_loop_is_one_job_that_is_killed_paused_and_ends_as_if_nothing_had_been(
+    examples: Examples,
+) -> None:
+    system = examples.system
+    spec = examples.with_code("own-loop/job.json", loop=SLOW, resources=TWO)
+    quiet = system.submit(spec)
+    assert examples.ended(quiet)["state"] == "succeeded"
+    job = system.submit(spec)
+    system.until_checkpoint(job, 2, within=at_ease(60))
+    # The eldest two are the ranks, in their order.
+    os.kill(system.training_pids(job)[1], signal.SIGKILL)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(60), what="it is tried again", job=job)
+    system.until_step(job, 5, within=at_ease(60))
+    assert system.do(job, "pause").status_code == 202
+    paused = system.until_state(job, "paused", "succeeded", within=at_ease(60))
+    system.do(job, "resume")
+    done = examples.ended(job)
+
+    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
+    assert system.losses(job) == system.losses(quiet)
+    assert sorted(system.losses(job)) == list(range(1, 13))
+    first = system.get(f"/jobs/{job}/attempts")["data"][0]
+    assert "rank 1 of 2: the training process was killed (SIGKILL)" in first["error"]["message"]
+    events = system.events(job)
+    assert_whole(events)
+    # What all know alike is told once.
+    assert {event["rank"] for event in events if event["kind"] not in ("line", "system")} == {0}
+    assert {"model.pt", "spec.json", "metrics.json"} <= examples.outputs(job).keys()
+
+
+def test_in_two_processes_the_one_that_dies_is_the_reason_and_a_script_continues(examples: Examples) -> None:
+    script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
+    spec = examples.with_code("own-loop/script.json", loop=script, resources=TWO)
+    job = examples.system.submit({**spec, "retry": {"on": ["crashed"]}})
+    done = examples.ended(job)
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    first = examples.system.get(f"/jobs/{job}/attempts")["data"][0]
+    assert "rank 1 of 2: training called sys.exit(3)" in first["error"]["message"]
+    said = [str(one["data"]) for one in examples.system.events(job) if one["kind"] == "line"]
+    assert sum("continues at step 20" in line for line in said) == 1
     assert any("done" in line for line in said)

@@ -16,7 +16,7 @@ import torch
 from contract.errors import OwnCodeError
 from contract.ids import ClaimId, Fence, new_job_id
 from contract.spec import JobSpec
-from worker import bundles, loop
+from worker import bundles, gang, loop
 from worker.emit import Emit, Wire
 from worker.launch import Order
 from worker.trainer.checkpoint import verify
@@ -131,3 +131,18 @@ def test_a_loop_that_is_not_there_or_takes_no_job_is_told(attempt: Attempt, tmp_
             assert said in f"{failed.value.message} {failed.value.hint}"
     finally:
         bundles.close()
+
+
+def test_a_file_that_two_processes_keep_is_whole(attempt: Attempt, tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_text("weights")
+    for _ in range(2):
+        attempt.job().save(tmp_path / "model.pt")
+
+    assert [path.name for path in attempt.order.files.outputs.iterdir()] == ["model.pt"]
+
+
+def test_who_loses_another_is_not_the_reason() -> None:
+    lost = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3127")
+
+    assert gang.is_another_s(lost)
+    assert not gang.is_another_s(ValueError("closed by peer"))

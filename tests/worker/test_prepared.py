@@ -1,0 +1,83 @@
+"""What a loop in several processes has not handed to its accelerator is told by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from contract.errors import OwnCodeError
+from worker.prepared import Watch
+
+
+class Loop:
+    """Two steps of a loop that hands over what its names say."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self.model = nn.Linear(2, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.loader = DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=2)
+        self.scheduler = StepLR(self.optimizer, 1)
+
+    def prepared(self, *names: str) -> None:
+        for name in names:
+            setattr(self, name, self.accelerator.prepare(getattr(self, name)))
+
+    def trains(self) -> None:
+        for (x,) in self.loader:
+            self.model(x).sum().backward()
+            self.optimizer.step()
+            self.scheduler.step()
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = Accelerator(cpu=True)
+    watch = Watch(accelerator)
+    yield Loop(accelerator)
+    watch.end()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def test_what_is_prepared_trains(loop: Loop) -> None:
+    loop.prepared("model", "optimizer", "loader", "scheduler")
+
+    loop.trains()
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("optimizer", "its optimizer, SGD, was not prepared"),
+        ("model", "its model was not prepared: each process would train one of its own"),
+        ("loader", "its data loader was not prepared: each process would read all of it"),
+        ("scheduler", "its scheduler, StepLR, was not prepared: it would be in no checkpoint"),
+    ],
+)
+def test_what_is_not_stops_the_loop_and_says_which(loop: Loop, missing: str, said: str) -> None:
+    loop.prepared(*[name for name in ("model", "optimizer", "loader", "scheduler") if name != missing])
+
+    with pytest.raises(OwnCodeError) as stopped:
+        loop.trains()
+
+    assert said in stopped.value.message
+    assert "job.accelerator.prepare" in str(stopped.value.hint)
+
+
+def test_a_schedule_by_the_metric_and_one_that_has_not_stepped_are_the_loop_s_own_affair(loop: Loop) -> None:
+    own, later = StepLR(loop.optimizer, 1), ReduceLROnPlateau(loop.optimizer)
+    loop.prepared("model", "optimizer", "loader", "scheduler")
+    later.step(1.0)
+
+    loop.trains()
+
+    assert own.last_epoch == 0
