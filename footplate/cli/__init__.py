@@ -22,18 +22,33 @@ from footplate.cli import (
     doctor,
     files,
     forking,
+    keys,
     looking,
     steering,
     submitting,
     surroundings,
     watching,
+    webhooks,
 )
 from footplate.cli.asked import UNREACHABLE, USAGE, exit_code, sentence
 from footplate.cli.text import tell
 from footplate.cli.up import up
 from footplate.cli.watching import INTERRUPTED
 
-PARTS = (submitting, looking, watching, curves, files, steering, forking, surroundings, doctor, completion)
+PARTS = (
+    submitting,
+    looking,
+    watching,
+    curves,
+    files,
+    steering,
+    forking,
+    surroundings,
+    keys,
+    webhooks,
+    doctor,
+    completion,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -36,11 +36,28 @@ class NoSuchJob(FootplateError):
 
 def add_verb(verbs: Verbs, name: str, run: Callable[[Given], int], help: str, **more: Any) -> argparse.ArgumentParser:
     """A verb with the options that all of them have."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=help.capitalize() + ".", **more)
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
-    parser.add_argument("--url", help="where the service is; else FOOTPLATE_URL, else http://127.0.0.1:8080")
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=_sentence(help), **more)
+    _add_options(parser, json=False, url=None)
     parser.set_defaults(run=run)
     return parser
+
+
+def add_part(parts: Verbs, name: str, run: Callable[[Given], int], help: str) -> argparse.ArgumentParser:
+    """What is done with a verb's things: `footplate keys create`. Its options may stand before its name as well."""
+    parser: argparse.ArgumentParser = parts.add_parser(name, help=help, description=_sentence(help))
+    _add_options(parser, json=argparse.SUPPRESS, url=argparse.SUPPRESS)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _add_options(parser: argparse.ArgumentParser, *, json: Any, url: Any) -> None:
+    parser.add_argument("--json", action="store_true", default=json, help="answer in JSON")
+    help = "where the service is; else FOOTPLATE_URL, else http://127.0.0.1:8080"
+    parser.add_argument("--url", default=url, help=help)
 
 
 def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:

@@ -22,13 +22,24 @@ def run_completion(given: Given, verbs: Verbs) -> int:
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
-    return sorted(text for action in parser._actions for text in action.option_strings if text.startswith("--"))
+    """Its options, those of its parts, and the names of these."""
+    found = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
+    for name, part in _parts(parser).items():
+        found |= {name, *_options(part)}
+    return sorted(found)
+
+
+def _parts(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    nested = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return {name: part for action in nested for name, part in action.choices.items()}
 
 
 def _bash(verbs: Options) -> str:
-    cases = "\n".join(f'    {name}) words="{" ".join(options)}";;' for name, options in verbs.items())
+    cases = "\n".join(
+        f'    {name}) words="{_said(options, "--")}" parts="{_said(options)}";;' for name, options in verbs.items()
+    )
     return f"""_footplate() {{
-  local words
+  local words parts
   case "${{COMP_WORDS[1]}}" in
 {cases}
   esac
@@ -36,9 +47,15 @@ def _bash(verbs: Options) -> str:
     COMPREPLY=($(compgen -W "{" ".join(verbs)}" -- "$2"))
   elif [ "${{2:0:1}}" = - ]; then
     COMPREPLY=($(compgen -W "$words" -- "$2"))
+  elif [ "$COMP_CWORD" -eq 2 ]; then
+    COMPREPLY=($(compgen -W "$parts" -- "$2"))
   fi
 }}
 complete -o default -F _footplate footplate"""
+
+
+def _said(options: list[str], begin: str = "") -> str:
+    return " ".join(one for one in options if one.startswith("--") == bool(begin))
 
 
 def _zsh(verbs: Options) -> str:
@@ -48,7 +65,8 @@ def _zsh(verbs: Options) -> str:
 def _fish(verbs: Options) -> str:
     lines = [f'complete -c footplate -n __fish_use_subcommand -f -a "{" ".join(verbs)}"']
     for name, options in verbs.items():
-        lines += [f'complete -c footplate -n "__fish_seen_subcommand_from {name}" -l {one[2:]}' for one in options]
+        seen = f'complete -c footplate -n "__fish_seen_subcommand_from {name}"'
+        lines += [f"{seen} -l {one[2:]}" if one.startswith("--") else f"{seen} -f -a {one}" for one in options]
     return "\n".join(lines)
 
 

@@ -15,10 +15,12 @@ from footplate.sdk.asking import Ask, ask_json, unreachable
 from footplate.sdk.blocking import Files, Jobs
 from footplate.sdk.following import follow
 from footplate.sdk.jobs import AsyncJobs
+from footplate.sdk.keys import AsyncKeys, Keys
 from footplate.sdk.many import HasId, Places
 from footplate.sdk.models import Component, Health, Node, QueuedJob
 from footplate.sdk.settings import http_arguments
 from footplate.sdk.uploads import AsyncFiles
+from footplate.sdk.webhooks import AsyncWebhooks, Webhooks
 from footplate.sdk.wire import AsyncWire, BlockingWire, Wire, each, now
 
 Components = dict[str, dict[str, Component]]
@@ -45,6 +47,8 @@ class AsyncClient:
         self._patience = patience
         self.jobs = AsyncJobs(self._wire, patience)
         self.files = AsyncFiles(self._wire)
+        self.keys = AsyncKeys(self._wire)
+        self.webhooks = AsyncWebhooks(self._wire)
 
     def stream(
         self,
@@ -106,6 +110,8 @@ class Client:
         self._patience = patience
         self.jobs = Jobs(AsyncJobs(self._wire, patience))
         self.files = Files(AsyncFiles(self._wire))
+        self.keys = Keys(AsyncKeys(self._wire))
+        self.webhooks = Webhooks(AsyncWebhooks(self._wire))
 
     def stream(
         self,

@@ -226,6 +226,71 @@ class UploadedFile(Model):
     created_at: str = ""
 
 
+class Webhook(Model):
+    """A URL that is told when jobs change their state."""
+
+    id: str
+    url: str
+    project: str = "default"
+    states: tuple[str, ...] | None = None
+    """None: every state."""
+    tags: tuple[str, ...] | None = None
+    """None: every job."""
+    description: str | None = None
+    enabled: bool = True
+    disabled_at: str | None = None
+    disabled_why: str | None = None
+    failing_since: str | None = None
+    """The first failure since the last success."""
+    old_secret_until: str | None = None
+    """How long the secret before the last change signs as well."""
+    created_at: str = ""
+    created_by: str | None = None
+
+
+class NewWebhook(Webhook):
+    secret: str = Field(repr=False)
+    """What its deliveries are signed with: shown once."""
+
+
+class Delivery(Model):
+    """What a webhook was told, and what came of it."""
+
+    id: str
+    """Its `webhook-id`."""
+    type: str
+    job: str | None = None
+    """None: a ping."""
+    status: str
+    """pending, delivered or failed."""
+    tries: int = 0
+    created_at: str = ""
+    tried_at: str | None = None
+    next_try_at: str | None = None
+    http_status: int | None = None
+    answer: str | None = None
+    error: str | None = None
+    body: dict[str, Any] = Field(default_factory=dict)
+
+
+class Key(Model):
+    id: str
+    prefix: str
+    """How it begins."""
+    name: str
+    project: str
+    scopes: tuple[str, ...] = ()
+    created_at: str = ""
+    created_by: str | None = None
+    expires_at: str | None = None
+    last_used_at: str | None = None
+
+
+class NewKey(Key):
+    key: str = Field(repr=False)
+    """The key itself: shown once."""
+
+
 class Output(Model):
     """One file that a job left behind."""
 

@@ -63,6 +63,9 @@ BY_SCHEMA: dict[tuple[str, str], Any] = {
     ("CreatedKey", "id"): KEY,
     ("Key", "id"): KEY,
     ("NewWebhook", "url"): "https://hooks.example.com/footplate",
+    ("WebhookPatch", "url"): "https://hooks.example.com/footplate",
+    ("Webhook", "url"): "https://hooks.example.com/footplate",
+    ("CreatedWebhook", "url"): "https://hooks.example.com/footplate",
     ("NewWebhook", "states"): ["succeeded", "failed"],
     ("Delivery", "id"): "msg_019a9d0f3c4d7e5fa0617c8d9e0f1a2b",
     ("Delivery", "type"): "job.succeeded",
@@ -235,7 +238,7 @@ def _fits(value: Any, schema: Json, schemas: Json) -> bool:
 def _scalar(schema: Json, name: str) -> Any:
     if "default" in schema:
         return schema["default"]
-    if name.endswith("_at"):
+    if name.endswith(("_at", "_until")):
         return MOMENT
     if schema.get("type") == "integer":
         return max(1, schema.get("minimum", 1))

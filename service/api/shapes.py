@@ -504,9 +504,12 @@ class Webhook(Shape):
     enabled: bool
     disabled_at: str | None
     disabled_why: str | None
-    """by hand; because it answered 410; or because nothing could be delivered for five days."""
+    """by hand; because it answered 410; or because nothing could be delivered for five days, or for so long that more
+    than 10,000 deliveries waited."""
     failing_since: str | None
     """The first failure since the last success. null: it works, as far as anybody has seen."""
+    old_secret_until: str | None
+    """How long the secret before the last change signs as well. null: there was no change, or with no overlap."""
     created_at: str
     created_by: str | None
 

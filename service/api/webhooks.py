@@ -1,29 +1,27 @@
-"""Webhooks: made, listed, tried and deleted by who administers their project, with what each was told."""
+"""Webhooks: made, listed, changed and deleted by who administers their project."""
 
 from __future__ import annotations
 
 import json
 import logging
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi import Path as PathParameter
 from pydantic import Field
-from sqlalchemy import Connection
 from starlette.responses import Response
 
 from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from contract.fields import Group, Many, Text, pattern
-from contract.ids import DeliveryId, WebhookId, is_id, new_webhook_id
+from contract.fields import DURATION, Group, Many, Text, pattern
+from contract.ids import WebhookId, is_id, new_webhook_id
 from contract.lifecycle import JobState
 from service.api import shapes
 from service.api.views import moment
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, json_response, read_model, services_of
-from service.problems import InvalidQuery
 from service.store import webhooks
-from service.store.rows import DeliveryRow, WebhookRow
+from service.store.rows import WebhookRow
 from service.store.times import now_ms
 from service.webhooks.sending import make_secret
 from service.webhooks.targets import Allowed, Refused, aim, read_url
@@ -33,7 +31,7 @@ audit = logging.getLogger("footplate.audit")
 
 MOST = 50
 """Of one project."""
-BY_HAND = "by hand"
+LONGEST_OVERLAP_SECONDS = 7 * 86400.0
 WebhookPath = Annotated[
     str, PathParameter(description="A webhook's id.", examples=["hook_019a9d0e2b3c7d4e9f5a6b7c8d9e0f1a"])
 ]
@@ -45,25 +43,38 @@ class TooManyWebhooks(FootplateError):
     title = "The project has as many webhooks as it may"
 
 
-class WebhookDisabled(FootplateError):
-    code = "webhook_disabled"
-    status = 409
-    title = "The webhook is disabled"
+Url = Annotated[str, pattern(r"^https?://[!-~]+$", "must begin with https:// and have no spaces", 2000)]
+States = Annotated[Many[Annotated[JobState, Field(strict=False)]], Field(min_length=1)]
+Tags = Annotated[Many[Text], Field(min_length=1, max_length=64)]
 
 
 class NewWebhook(Group):
-    url: Annotated[str, pattern(r"^https?://[!-~]+$", "must begin with https:// and have no spaces", 2000)]
+    url: Url
     """Where to POST. It must resolve to a public address, unless the operator allows it."""
-    states: Annotated[Many[Annotated[JobState, Field(strict=False)]], Field(min_length=1)] | None = None
+    states: States | None = None
     """Only of jobs that come into one of these. Left out: every state."""
-    tags: Annotated[Many[Text], Field(min_length=1, max_length=64)] | None = None
+    tags: Tags | None = None
     """Only of jobs with any of these tags. Left out: every job of the project."""
     description: Text | None = None
 
 
 class WebhookPatch(Group):
-    enabled: bool
+    """What is not named stays."""
+
+    url: Url = Field(default_factory=str)
+    """Where to POST from now on, what waits included."""
+    states: States | None = None
+    """null: every state."""
+    tags: Tags | None = None
+    """null: every job of the project."""
+    description: Text | None = None
+    enabled: bool = Field(default_factory=bool)
     """False: it is told nothing, and what waits is not sent. True: it is told of what happens from now on."""
+
+
+class Rotation(Group):
+    overlap: Annotated[float, DURATION, Field(ge=0, le=LONGEST_OVERLAP_SECONDS)] = 86400.0
+    """How long the secret before signs as well, in seconds or as "2h". 0 is for one that somebody else has seen."""
 
 
 @router.post(
@@ -87,7 +98,7 @@ async def create_webhook(request: Request) -> Response:
         )
     await services.webhooks.refresh()
     _audit(services, row, "made")
-    return json_response({**_view(row), "secret": row.secret}, 201, {"Location": f"/webhooks/{row.id}"})
+    return json_response({**view(row), "secret": row.secret}, 201, {"Location": f"/webhooks/{row.id}"})
 
 
 async def _check(services: Services, url: str) -> None:
@@ -105,8 +116,8 @@ def _new(given: NewWebhook, services: Services) -> WebhookRow:
         project=services.project,
         url=given.url,
         secret=make_secret(),
-        states=None if given.states is None else json.dumps(sorted(set(given.states))),
-        tags=None if given.tags is None else json.dumps(sorted(set(given.tags))),
+        states=webhooks.filter_text(given.states),
+        tags=webhooks.filter_text(given.tags),
         description=given.description,
         created_at=now_ms(),
         created_by=services.caller.by,
@@ -123,7 +134,7 @@ def _new(given: NewWebhook, services: Services) -> WebhookRow:
 async def list_webhooks(request: Request) -> Response:
     services = services_of(request)
     rows = await services.db.read(partial(webhooks.of_project, project=services.project))
-    return json_response({"data": [_view(row) for row in rows], "next_cursor": None})
+    return json_response({"data": [view(row) for row in rows], "next_cursor": None})
 
 
 @router.get("/webhooks/{webhook}", operation_id="get_webhook", summary="One webhook", **shapes.answers(shapes.Webhook))
@@ -131,31 +142,58 @@ async def list_webhooks(request: Request) -> Response:
 async def get_webhook(request: Request, webhook: WebhookPath) -> Response:
     """Whether it works: since when it fails, or why it was disabled."""
     services = services_of(request)
-    get = partial(webhooks.get, project=services.project, webhook=_id(webhook))
-    return json_response(_view(await services.db.read(get)))
+    get = partial(webhooks.get, project=services.project, webhook=webhook_id(webhook))
+    return json_response(view(await services.db.read(get)))
 
 
 @router.patch(
     "/webhooks/{webhook}",
     operation_id="amend_webhook",
-    summary="Disable or enable it",
+    summary="Point it elsewhere, have it hear of something else, disable or enable it",
     **shapes.answers(shapes.Webhook),
     **shapes.takes(WebhookPatch, required=True),
 )
 @needs(Scope.ADMIN)
 async def amend_webhook(request: Request, webhook: WebhookPath) -> Response:
     services = services_of(request)
-    one, given = _id(webhook), await read_model(request, WebhookPatch)
-
-    def write(conn: Connection) -> WebhookRow:
-        if given.enabled:
-            return webhooks.enable(conn, services.project, one)
-        return webhooks.disable(conn, services.project, one, BY_HAND, now_ms())
-
-    row = await services.db.write(write)
+    one, given = webhook_id(webhook), await read_model(request, WebhookPatch)
+    changes = cast("webhooks.Changes", given.model_dump(include=given.model_fields_set))
+    if "url" in changes:
+        await _check(services, given.url)
+    amend = partial(webhooks.amend, project=services.project, webhook=one, changes=changes, now=now_ms())
+    row = await services.db.write(amend)
     await services.webhooks.refresh()
-    _audit(services, row, "enabled" if given.enabled else "disabled")
-    return json_response(_view(row))
+    _audit(services, row, _what(changes))
+    return json_response(view(row))
+
+
+def _what(changes: webhooks.Changes) -> str:
+    said = [name for name in changes if name != "enabled"]
+    found = [f"changed in its {', '.join(said)}"] if said else []
+    if "enabled" in changes:
+        found.append("enabled" if changes["enabled"] else "disabled")
+    return " and ".join(found) or "left as it is"
+
+
+@router.post(
+    "/webhooks/{webhook}/rotate",
+    operation_id="rotate_webhook",
+    summary="Give it another secret; the answer shows it once",
+    **shapes.answers(shapes.CreatedWebhook),
+    **shapes.takes(Rotation),
+)
+@needs(Scope.ADMIN)
+async def rotate_webhook(request: Request, webhook: WebhookPath) -> Response:
+    """Until `old_secret_until` each delivery has two signatures, one by either secret: whoever checks them is given
+    the new one meanwhile, and misses nothing."""
+    services = services_of(request)
+    one, given = webhook_id(webhook), await read_model(request, Rotation)
+    until = now_ms() + round(given.overlap * 1000) if given.overlap else None
+    secret = make_secret()
+    rotate = partial(webhooks.rotate, project=services.project, webhook=one, secret=secret, old_until=until)
+    row = await services.db.write(rotate)
+    _audit(services, row, "given another secret")
+    return json_response({**view(row), "secret": secret})
 
 
 @router.delete(
@@ -164,68 +202,15 @@ async def amend_webhook(request: Request, webhook: WebhookPath) -> Response:
 @needs(Scope.ADMIN)
 async def delete_webhook(request: Request, webhook: WebhookPath) -> Response:
     services = services_of(request)
-    row = await services.db.write(partial(webhooks.delete_webhook, project=services.project, webhook=_id(webhook)))
+    row = await services.db.write(
+        partial(webhooks.delete_webhook, project=services.project, webhook=webhook_id(webhook))
+    )
     await services.webhooks.refresh()
     _audit(services, row, "deleted")
     return Response(status_code=204)
 
 
-@router.post(
-    "/webhooks/{webhook}/test",
-    status_code=202,
-    operation_id="test_webhook",
-    summary="Send it a ping, in a second or so",
-    **shapes.answers(shapes.Delivery, 202, fails=(409,)),
-)
-@needs(Scope.ADMIN)
-async def test_webhook(request: Request, webhook: WebhookPath) -> Response:
-    """The delivery as it begins; its webhook's deliveries say what comes of it."""
-    services = services_of(request)
-    one = _id(webhook)
-
-    def write(conn: Connection) -> DeliveryRow:
-        row = webhooks.get(conn, services.project, one)
-        if row.disabled_at is not None:
-            raise WebhookDisabled(
-                f"webhook {one} is disabled ({row.disabled_why}) and is told nothing",
-                hint='PATCH it with {"enabled": true} first',
-            )
-        return webhooks.ping(conn, row, now_ms())
-
-    return json_response(_delivery(await services.db.write(write)), 202)
-
-
-@router.get(
-    "/webhooks/{webhook}/deliveries",
-    operation_id="list_deliveries",
-    summary="What it was told and what came of it, newest first",
-    **shapes.answers(shapes.DeliveryList),
-)
-@needs(Scope.ADMIN)
-async def list_deliveries(
-    request: Request,
-    webhook: WebhookPath,
-    cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=64)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Response:
-    """Kept for 30 days."""
-    services = services_of(request)
-    one = _id(webhook)
-    if cursor is not None and not is_id(cursor, "msg"):
-        problem = Problem("/query/cursor", "bad_cursor", "is no cursor of this list", "send next_cursor as it came")
-        raise InvalidQuery([problem])
-    before = None if cursor is None else DeliveryId(cursor)
-
-    def read(conn: Connection) -> list[DeliveryRow]:
-        webhooks.get(conn, services.project, one)
-        return webhooks.log(conn, one, limit + 1, before)
-
-    rows = await services.db.read(read)
-    more = rows[limit - 1].id if len(rows) > limit else None
-    return json_response({"data": [_delivery(row) for row in rows[:limit]], "next_cursor": more})
-
-
-def _id(text: str) -> WebhookId:
+def webhook_id(text: str) -> WebhookId:
     if not is_id(text, "hook"):
         raise NotFound("there is no such webhook here", hint="GET /webhooks lists them by their ids")
     return WebhookId(text)
@@ -237,7 +222,7 @@ def _audit(services: Services, row: WebhookRow, what: str) -> None:
     audit.info("webhook %s (%s, project %s) %s by %s", row.id, host, row.project, what, services.caller.by)
 
 
-def _view(row: WebhookRow) -> dict[str, Any]:
+def view(row: WebhookRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "project": row.project,
@@ -249,23 +234,7 @@ def _view(row: WebhookRow) -> dict[str, Any]:
         "disabled_at": moment(row.disabled_at),
         "disabled_why": row.disabled_why,
         "failing_since": moment(row.failing_since),
+        "old_secret_until": moment(row.old_until),
         "created_at": moment(row.created_at),
         "created_by": row.created_by,
-    }
-
-
-def _delivery(row: DeliveryRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "type": row.type,
-        "job": row.job_id,
-        "status": row.status,
-        "tries": row.tries,
-        "created_at": moment(row.created_at),
-        "tried_at": moment(row.tried_at),
-        "next_try_at": moment(row.due_at),
-        "http_status": row.http_status,
-        "answer": row.answer,
-        "error": row.error,
-        "body": json.loads(row.body),
     }

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from contract.ids import CheckpointId, JobId
 from contract.layout import attempt_folder, job_folder
 from service.jobs.remove import why_it_stays
-from service.store import attempts, checkpoints, events, idempotency, jobs, nodes, webhooks
+from service.store import attempts, checkpoints, deliveries, events, idempotency, jobs, nodes
 from service.store.rows import CheckpointRow, JobRow
 
 DAY_MS = 24 * 3600 * 1000
@@ -36,7 +36,7 @@ def prune(conn: Connection, now: int) -> int:
         idempotency.prune(conn, now - KEYS_DAYS * DAY_MS)
         + nodes.prune(conn, now - NODES_DAYS * DAY_MS)
         + events.prune_dead(conn, now - DEAD_EVENTS_DAYS * DAY_MS)
-        + webhooks.prune(conn, now - DELIVERIES_DAYS * DAY_MS)
+        + deliveries.prune(conn, now - DELIVERIES_DAYS * DAY_MS)
         + jobs.prune_deleted(conn, now - DELETED_DAYS * DAY_MS)
     )
 

@@ -299,6 +299,11 @@ class WebhookRow:
     disabled_at: int | None
     """None: it is told."""
     disabled_why: str | None
+    rests_until: int | None = None
+    """One that fails is not tried before."""
+    old_secret: str | None = None
+    """What signs beside the secret until then."""
+    old_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

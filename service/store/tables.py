@@ -332,6 +332,9 @@ webhooks = Table(
     Column("failing_since", BigInteger),
     Column("disabled_at", BigInteger),
     Column("disabled_why", Text),
+    Column("rests_until", BigInteger),
+    Column("old_secret", String),
+    Column("old_until", BigInteger),
 )
 Index("ix_webhooks_project", webhooks.c.project, webhooks.c.id)
 
@@ -355,4 +358,7 @@ deliveries = Table(
 )
 Index("ix_deliveries_webhook", deliveries.c.webhook_id, deliveries.c.id)
 IS_PENDING = text("due_at IS NOT NULL")
-Index("ix_deliveries_due", deliveries.c.due_at, sqlite_where=IS_PENDING, postgresql_where=IS_PENDING)
+Index(
+    "ix_deliveries_next", deliveries.c.webhook_id, deliveries.c.due_at, deliveries.c.id,
+    sqlite_where=IS_PENDING, postgresql_where=IS_PENDING,
+)  # fmt: skip

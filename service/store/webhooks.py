@@ -1,20 +1,20 @@
-"""Statements about webhooks and what they are told.
+"""Statements about webhooks: made, changed, and given what they are to be told.
 
 A delivery is written in the transaction that moves the job, so there is one for each move, and none of a move that was
-rolled back. Control sends it after the commit, and writes down what came of it.
+rolled back. Control sends it after the commit: `deliveries.py`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from contract.errors import NotFound
-from contract.ids import DeliveryId, JobId, WebhookId, new_delivery_id
+from contract.ids import JobId, WebhookId, new_delivery_id
 from contract.lifecycle import JobState, Reason
 from service.store.mapping import columns_of, values_of
 from service.store.rows import DeliveryRow, WebhookRow
@@ -23,16 +23,14 @@ from service.store.times import text_of
 
 PENDING, DELIVERED, FAILED = "pending", "delivered", "failed"
 PING = "ping"
-AT_ONCE = 4
-"""What one webhook may have under way at the same time."""
+BY_HAND = "by hand"
 _COLUMNS = columns_of(webhooks, WebhookRow)
-_DELIVERY = columns_of(deliveries, DeliveryRow)
-_IS_ON = webhooks.c.disabled_at.is_(None)
+IS_ON = webhooks.c.disabled_at.is_(None)
 _OF_PROJECT = select(*_COLUMNS).where(webhooks.c.project == bindparam("project")).order_by(webhooks.c.id)
-_LISTENING = _OF_PROJECT.where(_IS_ON)
-_HEARD = select(webhooks.c.project).where(_IS_ON).distinct()
+_LISTENING = _OF_PROJECT.where(IS_ON)
+_HEARD = select(webhooks.c.project).where(IS_ON).distinct()
 SOMEBODY_LISTENS = (
-    select(webhooks.c.id).where(webhooks.c.project == jobs.c.project, _IS_ON).correlate(jobs).exists().label("is_heard")
+    select(webhooks.c.id).where(webhooks.c.project == jobs.c.project, IS_ON).correlate(jobs).exists().label("is_heard")
 )
 """Of a row of `jobs`: whether its project has a webhook. Part of the statement that moves it, and no statement more."""
 
@@ -53,31 +51,14 @@ class Moved:
     no: int
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """One that is to be sent now, and where to."""
+class Changes(TypedDict, total=False):
+    """What a PATCH may change; a key that is not there leaves its column."""
 
-    id: DeliveryId
-    webhook_id: WebhookId
-    body: str
-    tries: int
     url: str
-    secret: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """What came of a try."""
-
-    due: Due
-    is_delivered: bool
-    http_status: int | None
-    answer: str | None
-    error: str | None
-    again_at: int | None
-    """When it is tried again. None: it is over."""
-    disable: str | None
-    """Why its webhook is told no more."""
+    states: list[str] | None
+    tags: list[str] | None
+    description: str | None
+    enabled: bool
 
 
 def insert_webhook(conn: Connection, row: WebhookRow, most: int) -> bool:
@@ -114,25 +95,40 @@ def delete_webhook(conn: Connection, project: str, webhook: WebhookId) -> Webhoo
     return row
 
 
-def enable(conn: Connection, project: str, webhook: WebhookId) -> WebhookRow:
-    """It is told of what happens from now on. Raises NotFound."""
-    get(conn, project, webhook)
+def amend(conn: Connection, project: str, webhook: WebhookId, changes: Changes, now: int) -> WebhookRow:
+    """Raises NotFound. What waits goes where its URL then leads."""
+    was = get(conn, project, webhook)
+    columns: dict[str, Any] = {name: changes.get(name) for name in ("url", "description") if name in changes}
+    columns |= {name: filter_text(changes.get(name)) for name in ("states", "tags") if name in changes}
+    if changes.get("enabled"):
+        columns |= {"disabled_at": None, "disabled_why": None}
+    if changes.get("enabled") or changes.get("url", was.url) != was.url:
+        columns |= {"failing_since": None, "rests_until": None}
+    if columns:
+        conn.execute(update(webhooks).where(webhooks.c.id == webhook).values(**columns))
+    if changes.get("enabled") is False:
+        silence(conn, webhook, BY_HAND, now)
+    return get(conn, project, webhook)
+
+
+def filter_text(wanted: Iterable[str] | None) -> str | None:
+    """As a row has it: states or tags, each once. None: all of them."""
+    return None if wanted is None else json.dumps(sorted(set(wanted)))
+
+
+def rotate(conn: Connection, project: str, webhook: WebhookId, secret: str, old_until: int | None) -> WebhookRow:
+    """Another secret; the one before signs beside it until then. Raises NotFound."""
+    was = get(conn, project, webhook)
+    old = None if old_until is None else was.secret
     conn.execute(
-        update(webhooks).where(webhooks.c.id == webhook).values(disabled_at=None, disabled_why=None, failing_since=None)
+        update(webhooks).where(webhooks.c.id == webhook).values(secret=secret, old_secret=old, old_until=old_until)
     )
     return get(conn, project, webhook)
 
 
-def disable(conn: Connection, project: str, webhook: WebhookId, why: str, now: int) -> WebhookRow:
-    """Raises NotFound."""
-    get(conn, project, webhook)
-    _disable(conn, webhook, why, now)
-    return get(conn, project, webhook)
-
-
-def _disable(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
-    """What waits is not sent: a receiver that comes back after weeks must not hear that a job started just now."""
-    conn.execute(update(webhooks).where(webhooks.c.id == webhook, _IS_ON).values(disabled_at=now, disabled_why=why))
+def silence(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
+    """It is told nothing more, and what waits is over. One that is disabled already keeps its reason."""
+    conn.execute(update(webhooks).where(webhooks.c.id == webhook, IS_ON).values(disabled_at=now, disabled_why=why))
     conn.execute(
         update(deliveries)
         .where(deliveries.c.webhook_id == webhook, IS_PENDING)
@@ -151,10 +147,11 @@ def announce(conn: Connection, moved: Moved, now: int) -> None:
 
 
 def ping(conn: Connection, webhook: WebhookRow, now: int) -> DeliveryRow:
-    """One that says nothing but that it arrives."""
+    """One that says nothing but that it arrives: at once, before all that waits, also where a receiver fails."""
     body = _body(PING, {"webhook": webhook.id, "project": webhook.project}, now)
-    row = _new(webhook.id, PING, None, body, now)
+    row = replace(_new(webhook.id, PING, None, body, now), due_at=webhook.created_at)
     conn.execute(insert(deliveries), values_of(row))
+    conn.execute(update(webhooks).where(webhooks.c.id == webhook.id).values(rests_until=None))
     return row
 
 
@@ -187,75 +184,3 @@ def _new(webhook: WebhookId, kind: str, job: JobId | None, body: str, now: int) 
         new_delivery_id(), webhook, kind, job, body, now, PENDING, 0, due_at=now, tried_at=None, http_status=None,
         answer=None, error=None,
     )  # fmt: skip
-
-
-def due(conn: Connection, now: int, most: int) -> list[Due]:
-    """What is to be sent, those under way among it; a few of each webhook, and first of those that do not fail."""
-    place = func.row_number().over(
-        partition_by=deliveries.c.webhook_id, order_by=(deliveries.c.due_at, deliveries.c.id)
-    )
-    waiting = (
-        select(
-            deliveries.c.id, deliveries.c.webhook_id, deliveries.c.body, deliveries.c.tries, deliveries.c.due_at,
-            webhooks.c.url, webhooks.c.secret, webhooks.c.failing_since, place.label("place"),
-        )
-        .select_from(deliveries.join(webhooks, webhooks.c.id == deliveries.c.webhook_id))
-        .where(IS_PENDING, deliveries.c.due_at <= now)
-        .subquery()
-    )  # fmt: skip
-    first = (
-        select(waiting)
-        .where(waiting.c.place <= AT_ONCE)
-        .order_by(waiting.c.failing_since.is_not(None), waiting.c.place, waiting.c.due_at)
-        .limit(most)
-    )
-    return [_due(row) for row in conn.execute(first)]
-
-
-def _due(row: Row[Any]) -> Due:
-    return Due(row.id, row.webhook_id, row.body, row.tries, row.url, row.secret)
-
-
-def note(conn: Connection, every: Sequence[Tried], now: int) -> None:
-    """Each once: one that somebody has noted meanwhile, or whose webhook is gone, stays as it is."""
-    for tried in every:
-        status = DELIVERED if tried.is_delivered else PENDING if tried.again_at is not None else FAILED
-        due_ = tried.due
-        counted = conn.execute(
-            update(deliveries)
-            .where(deliveries.c.id == due_.id, deliveries.c.tries == due_.tries, IS_PENDING)
-            .values(
-                status=status, tries=due_.tries + 1, due_at=tried.again_at, tried_at=now,
-                http_status=tried.http_status, answer=tried.answer, error=tried.error,
-            )
-        )  # fmt: skip
-        if not counted.rowcount:
-            continue
-        failing = None if tried.is_delivered else func.coalesce(webhooks.c.failing_since, now)
-        conn.execute(update(webhooks).where(webhooks.c.id == due_.webhook_id).values(failing_since=failing))
-        if tried.disable is not None:
-            _disable(conn, due_.webhook_id, tried.disable, now)
-
-
-def disable_failing(conn: Connection, failing: Collection[WebhookId], since: int, now: int) -> list[WebhookId]:
-    """Those of them that have only failed since then."""
-    found = select(webhooks.c.id, webhooks.c.failing_since).where(
-        webhooks.c.id.in_(failing), webhooks.c.failing_since <= since, _IS_ON
-    )
-    rows = list(conn.execute(found))
-    for row in rows:
-        _disable(conn, row.id, f"nothing could be delivered since {text_of(row.failing_since)}", now)
-    return [row.id for row in rows]
-
-
-def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | None = None) -> list[DeliveryRow]:
-    """What it was told, newest first; `before` is the last one of the page before."""
-    query = select(*_DELIVERY).where(deliveries.c.webhook_id == webhook)
-    if before is not None:
-        query = query.where(deliveries.c.id < before)
-    return [DeliveryRow(*row) for row in conn.execute(query.order_by(deliveries.c.id.desc()).limit(limit))]
-
-
-def prune(conn: Connection, before: int) -> int:
-    """Ids sort by the time they were made, so that this needs no index of its own."""
-    return conn.execute(delete(deliveries).where(deliveries.c.id < f"msg_{before:012x}")).rowcount

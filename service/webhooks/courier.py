@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from contract.ids import DeliveryId
-from service.store import webhooks
+from service.store import deliveries
 from service.store.database import Write
+from service.store.deliveries import Due, Tried
 from service.store.times import now_ms
-from service.store.webhooks import Due, Tried
 from service.webhooks.sending import Answer, headers, post
 from service.webhooks.targets import Allowed, Refused, Resolve, aim, read_url, resolved
 
@@ -26,6 +26,8 @@ AGAIN_SECONDS = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600)
 GIVE_UP_SECONDS = 5 * 24 * 3600
 """A webhook that has only failed for so long is disabled."""
 MOST_AT_ONCE = 32
+MOST_FAILING = 16
+"""Of them, to webhooks that fail: each may take its ten seconds, and others want to be told at once."""
 LOOK_SECONDS = 1.0
 KEPT_CHARACTERS = 500
 GONE = 410
@@ -63,7 +65,7 @@ class Courier:
     async def take_on(self) -> None:
         await self.note()
         now, most = self._clock(), MOST_AT_ONCE + len(self._under_way)
-        due: list[Due] = await self._read(lambda conn: webhooks.due(conn, now, most))
+        due: list[Due] = await self._read(lambda conn: deliveries.due(conn, now, most, MOST_FAILING))
         for one in due:
             if one.id not in self._under_way and len(self._under_way) < MOST_AT_ONCE:
                 self._under_way[one.id] = asyncio.create_task(self._try(one))
@@ -77,8 +79,8 @@ class Courier:
         failing = {tried.due.webhook_id for tried in came if not tried.is_delivered}
 
         def write(conn: Any) -> Any:
-            webhooks.note(conn, came, now)
-            return webhooks.disable_failing(conn, failing, now - GIVE_UP_SECONDS * 1000, now) if failing else []
+            deliveries.note(conn, came, now)
+            return deliveries.give_up(conn, failing, now - GIVE_UP_SECONDS * 1000, now) if failing else []
 
         disabled = await self._write(write)
         for tried in came:
@@ -111,7 +113,7 @@ class Courier:
     async def _answer(self, due: Due) -> Answer:
         target, body, seconds = read_url(due.url), due.body.encode(), self._clock() // 1000
         address = await aim(target, self._allowed, self._resolve)
-        return await post(target, address, headers(due.secret, due.id, seconds, body), body)
+        return await post(target, address, headers(due.secrets, due.id, seconds, body), body)
 
     def _tried(self, due: Due, answer: Answer) -> Tried:
         status = answer.status

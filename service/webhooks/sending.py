@@ -2,7 +2,8 @@
 
 webhook-id          the delivery's, the same at every try: a receiver keeps it to do nothing twice
 webhook-timestamp   of this try, in seconds: a receiver refuses what is old
-webhook-signature   v1,<base64 of HMAC-SHA256 over "id.timestamp.body" with what follows whsec_>
+webhook-signature   v1,<base64 of HMAC-SHA256 over "id.timestamp.body" with what follows whsec_>; two of them, with a
+                    space between, while a secret that was changed still counts
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import hmac
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -46,14 +47,14 @@ def signature(secret: str, message: str, seconds: int, body: bytes) -> str:
     return "v1," + b64encode(hmac.digest(key, f"{message}.{seconds}.".encode() + body, "sha256")).decode()
 
 
-def headers(secret: str, message: str, seconds: int, body: bytes) -> dict[str, str]:
+def headers(secrets_: Sequence[str], message: str, seconds: int, body: bytes) -> dict[str, str]:
     return {
         "content-type": "application/json",
         "user-agent": "footplate-webhooks/1",
         "accept-encoding": "identity",
         "webhook-id": message,
         "webhook-timestamp": str(seconds),
-        "webhook-signature": signature(secret, message, seconds, body),
+        "webhook-signature": " ".join(signature(one, message, seconds, body) for one in secrets_),
     }
 
 

@@ -37,7 +37,7 @@ include-operation-id = "{operation}"
 [operations.checks.positive_data_acceptance]
 expected-statuses = {refusals}
 """
-RULES = {"bulk_jobs", "create_key", "create_webhook"}
+RULES = {"amend_webhook", "bulk_jobs", "create_key", "create_webhook"}
 """Operations with rules that no schema says, between fields, field and query, or about where a name leads: add a
 route's name here if it has."""
 REFUSALS = ["2xx", "3xx", "401", "403", "404", "409", "412", "416", "429"]

@@ -39,6 +39,7 @@ OTHER_SCOPES = {
     ("GET", "/webhooks/{webhook}"): Needed(Scope.ADMIN),
     ("PATCH", "/webhooks/{webhook}"): Needed(Scope.ADMIN),
     ("DELETE", "/webhooks/{webhook}"): Needed(Scope.ADMIN),
+    ("POST", "/webhooks/{webhook}/rotate"): Needed(Scope.ADMIN),
     ("POST", "/webhooks/{webhook}/test"): Needed(Scope.ADMIN),
     ("GET", "/webhooks/{webhook}/deliveries"): Needed(Scope.ADMIN),
     ("POST", "/bundles"): Needed(Scope.CODE),

@@ -40,7 +40,7 @@ OPERATIONS = {
     "create_file", "delete_file", "download_file", "get_file", "list_files", "pin_checkpoint",
     "bulk_jobs", "compare_series", "do_job", "get_queue", "get_series", "list_lines", "summarize_metrics",
     "amend_webhook", "create_webhook", "delete_webhook", "get_webhook", "list_deliveries", "list_webhooks",
-    "test_webhook",
+    "rotate_webhook", "test_webhook",
 }  # fmt: skip
 """Clients are generated from these names. A new route adds its own here; a name that is here never changes."""
 

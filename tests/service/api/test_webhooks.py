@@ -13,16 +13,18 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from sqlalchemy import event
 
 from contract.lifecycle import JobState, Reason
 from service.api import shapes
 from service.control import Control
 from service.jobs.prune import DAY_MS, prune
 from service.settings import ServiceSettings
-from service.store import jobs, webhooks
+from service.store import deliveries, jobs, webhooks
 from service.store.times import now_ms
 from service.webhooks import courier as courier_module
 from service.webhooks import sending, targets
@@ -52,7 +54,7 @@ class Got(NamedTuple):
         signed = f"{self.headers['webhook-id']}.{self.headers['webhook-timestamp']}.".encode() + self.body
         key = b64decode(secret.split("_", 1)[1])
         good = b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-        return self.headers["webhook-signature"] == f"v1,{good}"
+        return f"v1,{good}" in self.headers["webhook-signature"].split(" ")
 
 
 class Receiver:
@@ -118,6 +120,7 @@ class Post:
         await self.courier.take_on()
         while self.courier._under_way:
             await self.courier.turn()
+            await self.courier.take_on()
 
     async def later(self, seconds: float) -> None:
         self.now += round(seconds * 1000)
@@ -224,15 +227,16 @@ async def test_a_move_that_is_rolled_back_or_too_late_tells_nothing(both: Api) -
     assert len(await log_of(both)) == 2
 
 
-def a_row() -> webhooks.WebhookRow:
-    return webhooks.WebhookRow(
-        webhooks.WebhookId("hook_" + "1" * 32), "default", "http://127.0.0.1:1/", sending.make_secret(), None, None,
-        None, 1, None, None, None, None,
+def a_row(id: str = "hook_" + "1" * 32, **more: Any) -> webhooks.WebhookRow:
+    row = webhooks.WebhookRow(
+        webhooks.WebhookId(id), "default", "http://127.0.0.1:1/", sending.make_secret(), None, None, None, 1, None,
+        None, None, None,
     )  # fmt: skip
+    return replace(row, **more)
 
 
 async def log_of(api: Api) -> list[Any]:
-    return await api.db.read(lambda conn: webhooks.log(conn, webhooks.WebhookId("hook_" + "1" * 32), 100))
+    return await api.db.read(lambda conn: deliveries.log(conn, webhooks.WebhookId("hook_" + "1" * 32), 100))
 
 
 async def test_where_nobody_listens_a_post_asks_for_no_webhook(
@@ -278,7 +282,7 @@ async def test_another_project_s_webhook_hears_nothing_and_is_not_there(
     assert (await api.client.get("/webhooks", headers=vision)).json()["data"] == []
     for method, at, body in (
         ("GET", path, None), ("GET", f"{path}/deliveries", None), ("POST", f"{path}/test", None),
-        ("PATCH", path, {"enabled": False}), ("DELETE", path, None),
+        ("PATCH", path, {"enabled": False}), ("POST", f"{path}/rotate", {}), ("DELETE", path, None),
     ):  # fmt: skip
         assert (await api.client.request(method, at, headers=vision, json=body)).status_code == 404, (method, at)
     reader = bearer(await a_key(api, "speech", ["read", "submit", "code"]))
@@ -337,6 +341,165 @@ async def test_one_that_only_fails_for_days_is_disabled_and_says_why(
     assert (again.json()["enabled"], again.json()["failing_since"]) == (True, None)
 
 
+async def test_one_that_fails_is_tried_once_in_a_while_and_its_backlog_flows_when_it_is_back(
+    serve: Serve, database_url: str, receiver: Receiver
+) -> None:
+    api = await serve(database_url, webhooks_allow=LOOPBACK)
+    receiver.answer = b"HTTP/1.1 503 Away\r\n\r\n"
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    await api.submit()
+    await post.goes_out()
+    for _ in range(6):
+        await api.submit()
+
+    await post.later(deliveries.REST_SECONDS - 1)
+    assert len(receiver.got) == 1, "it rests"
+    await post.later(1.5)
+    assert len(receiver.got) == 2, "one, however many are due"
+    await post.later(deliveries.REST_SECONDS)
+    assert len({one.headers["webhook-id"] for one in receiver.got}) == 3, (
+        "what never was tried is not behind what failed"
+    )
+
+    receiver.answer = OK
+    await post.later(deliveries.REST_SECONDS)
+    await post.later(3600)
+    assert {one["status"] for one in await told(api, hook)} == {"delivered"}
+    assert (await seen(api, hook))["failing_since"] is None
+
+
+async def test_one_that_fails_while_too_much_waits_is_disabled(
+    serve: Serve, database_url: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "MOST_WAITING", 3)
+    api = await serve(database_url, webhooks_allow=LOOPBACK)
+    receiver.answer = b"HTTP/1.1 503 Away\r\n\r\n"
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    for _ in range(3):
+        await api.submit()
+    await post.goes_out()
+    assert (await seen(api, hook))["enabled"]
+
+    await api.submit()
+    await post.later(deliveries.REST_SECONDS + 1)
+
+    now = await seen(api, hook)
+    why = f"nothing could be delivered since {now['failing_since']}, and more than 3 deliveries waited"
+    assert (now["enabled"], now["disabled_why"]) == (False, why)
+    assert {one["status"] for one in await told(api, hook)} == {"failed"}
+
+
+async def test_receivers_that_are_away_leave_room_for_those_that_are_not(both: Api) -> None:
+    def fill(conn: Any) -> None:
+        for number in range(6):
+            row = a_row(f"hook_{number:032x}", created_at=1000)
+            webhooks.insert_webhook(conn, row, 9)
+            for _ in range(6):
+                webhooks.ping(conn, row, 1000)
+            if number < 4:
+                table = webhooks.webhooks
+                changes = {"failing_since": 1000, "rests_until": 4000 - number}
+                conn.execute(table.update().where(table.c.id == row.id).values(**changes))
+
+    await both.db.write(fill)
+
+    def owners(most: int, most_failing: int, now: int = 10**6) -> Any:
+        return both.db.read(
+            lambda conn: [int(one.webhook_id[-1]) for one in deliveries.due(conn, now, most, most_failing)]
+        )
+
+    assert await owners(32, 2) == [*[4, 5] * 4, 3, 2], "a few of each, turn by turn; then of those that were left alone"
+    assert await owners(3, 2) == [4, 5, 4]
+    assert await owners(32, 2, now=3997) == [*[4, 5] * 4, 3], "one that has just failed rests"
+    assert await owners(32, 2, now=999) == []
+
+
+async def test_however_much_waits_a_look_reads_a_few_rows(api: Api) -> None:
+    """Every step is a search in the one index that has them in this order, or of a row by its id."""
+
+    def look(conn: Any) -> list[str]:
+        found: list[str] = []
+
+        @event.listens_for(conn, "before_cursor_execute")
+        def explain(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+            if statement.startswith("SELECT"):
+                found.extend(row[3] for row in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
+
+        webhooks.insert_webhook(conn, a_row(), 1)
+        webhooks.ping(conn, a_row(), 1)
+        assert len(deliveries.due(conn, now_ms(), 32, 16)) == 1
+        return found
+
+    steps = [step for step in await api.db.write(look) if "deliveries" in step]
+
+    assert {step.split(" (")[0] for step in steps} == {
+        "SEARCH deliveries USING COVERING INDEX ix_deliveries_next",
+        "SEARCH deliveries USING INDEX sqlite_autoindex_deliveries_1",
+    }
+    assert not [step for step in steps if "B-TREE" in step]
+
+
+async def test_one_is_changed_where_it_points_and_what_it_hears_of(api: Api, receiver: Receiver) -> None:
+    async def change(**changes: Any) -> dict[str, Any]:
+        answer = await api.client.patch(f"/webhooks/{hook['id']}", json=changes)
+        assert answer.status_code == 200, answer.text
+        shapes.Webhook.model_validate_json(answer.content)
+        return {**answer.json()}
+
+    async with receiving() as away:
+        hook, post = await a_hook(api, away.url, states=["queued"], tags=["a"], description="ours"), Post(api)
+    job = await api.submit(tags=["a"])
+    await post.goes_out()
+    assert (await seen(api, hook))["failing_since"] is not None
+
+    moved = await change(url=receiver.url, states=["succeeded"], tags=None)
+    await post.later(6)
+
+    assert (moved["url"], moved["states"], moved["tags"], moved["description"]) == (
+        receiver.url, ["succeeded"], None, "ours",
+    )  # fmt: skip
+    assert moved["failing_since"] is None, "nobody has failed at the new address yet"
+    assert receiver.types == ["job.queued"], "what waited goes there"
+    assert await change() == await seen(api, hook), "nothing named, nothing changed"
+    await api.end(job)
+    await post.goes_out()
+    assert receiver.types == ["job.queued", "job.succeeded"]
+    assert (await change(states=None, enabled=False))["disabled_why"] == "by hand"
+    bad = await api.client.patch(f"/webhooks/{hook['id']}", json={"url": "https://10.0.0.1/", "description": "lost"})
+    assert (bad.status_code, bad.json()["errors"][0]["pointer"]) == (422, "/url")
+    assert (await seen(api, hook))["description"] == "ours"
+
+
+async def test_a_secret_is_changed_and_for_a_while_either_is_good(
+    api: Api, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def rotate(**how: Any) -> dict[str, Any]:
+        answer = await api.client.post(f"/webhooks/{hook['id']}/rotate", json=how)
+        shapes.CreatedWebhook.model_validate_json(answer.content)
+        return {**answer.json()}
+
+    async def good(*secrets: str) -> list[bool]:
+        await api.submit()
+        await post.goes_out()
+        return [receiver.got[-1].is_signed_with(one) for one in secrets]
+
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    first = hook["secret"]
+    with caplog.at_level(logging.INFO):
+        changed = await rotate(overlap="2h")
+    second = changed["secret"]
+
+    assert await good(first, second) == [True, True]
+    assert changed["old_secret_until"] is not None
+    await post.later(2 * 3600 + 1)
+    assert await good(first, second) == [False, True]
+    leaked = await rotate(overlap=0)
+    assert (await good(second, leaked["secret"]), leaked["old_secret_until"]) == ([False, True], None)
+    assert "secret" not in await seen(api, hook)
+    assert "given another secret by" in caplog.text
+    assert second not in caplog.text
+
+
 async def test_one_that_is_gone_is_disabled_at_once(api: Api, receiver: Receiver) -> None:
     receiver.answer = b"HTTP/1.1 410 Gone\r\n\r\n"
     hook, post = await a_hook(api, receiver.url), Post(api)
@@ -385,11 +548,11 @@ async def test_two_who_have_sent_the_same_count_it_once(api: Api, receiver: Rece
 async def test_one_that_hangs_holds_up_nobody_else(
     api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "TOTAL_SECONDS", 0.5)
-    never = asyncio.Event()
+    monkeypatch.setattr(sending, "TOTAL_SECONDS", 600)
+    cut, never = asyncio.Event(), asyncio.Event()
 
     async def hang(_: asyncio.StreamWriter) -> None:
-        await never.wait()
+        await (never if cut.is_set() else cut).wait()
 
     async with receiving() as hanging:
         hanging.answer = hang
@@ -402,11 +565,14 @@ async def test_one_that_hangs_holds_up_nobody_else(
         while len(receiver.got) < 6:
             await post.courier.turn()
         assert not [one for one in await told(api, stuck) if one["tries"]], "the other was done while this one hung"
-
+        cut.set()
         await post.goes_out()
+        monkeypatch.setattr(sending, "TOTAL_SECONDS", 0.2)
+        await post.later(deliveries.REST_SECONDS + 1)
 
-        assert len(hanging.got) <= 6
-        assert (await told(api, stuck))[0]["error"] == "no answer within 0.5 s"
+        said = [one["error"] for one in await told(api, stuck) if one["tries"]]
+        assert len(hanging.got) == deliveries.AT_ONCE + 1
+        assert said[-1] == "no answer within 0.2 s"
         never.set()
 
 

@@ -1,0 +1,142 @@
+"""`webhooks`: URLs that are told when jobs change their state."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from footplate.cli.asked import Given, UsageError, Verbs, add_part, add_verb, client_of
+from footplate.cli.text import age, say, say_json, short, table, tell
+
+if TYPE_CHECKING:
+    from footplate.sdk.models import Delivery, NewWebhook, Webhook
+
+DEFAULT_LIMIT = 20
+
+
+def add_verbs(verbs: Verbs) -> None:
+    hooks = add_verb(
+        verbs, "webhooks", run_list, "URLs that are told when jobs change their state, and whether they hear"
+    )
+    parts = hooks.add_subparsers(metavar="create | update | rotate | test | deliveries | delete", title="parts")
+    create = add_part(parts, "create", run_create, "have a URL told, and print the secret that signs: it is shown once")
+    create.add_argument("to", metavar="URL", help="where to POST")
+    update = add_part(parts, "update", run_update, "point one elsewhere, have it hear of something else, silence it")
+    update.add_argument("--to", metavar="URL", help="where to POST from now on")
+    for parser, further in ((create, ""), (update, "; all for every one")):
+        parser.add_argument("--state", help=f"only of jobs that come into this one, or these, with commas{further}")
+        parser.add_argument("--tag", help=f"only of jobs with this tag, or any of these, with commas{further}")
+        parser.add_argument("--description", help="what for")
+    switch = update.add_mutually_exclusive_group()
+    switch.add_argument(
+        "--enable", dest="enabled", action="store_true", default=None, help="tell it again, from now on"
+    )
+    switch.add_argument("--disable", dest="enabled", action="store_false", help="tell it nothing, nor what waits")
+    rotate = add_part(parts, "rotate", run_rotate, "give one another secret, and print it")
+    rotate.add_argument(
+        "--overlap", default="24h", metavar="TIME", help="how long the old one signs too (24h); 0 is not"
+    )
+    test = add_part(parts, "test", run_test, "send one a ping")
+    deliveries = add_part(parts, "deliveries", run_deliveries, "what one was told, and what came of it, newest first")
+    deliveries.add_argument(
+        "--limit", type=int, default=DEFAULT_LIMIT, help=f"at most so many ({DEFAULT_LIMIT}); 0 is all"
+    )
+    delete = add_part(parts, "delete", run_delete, "forget one, and what it was told")
+    for parser in (update, rotate, test, deliveries, delete):
+        parser.add_argument("webhook", metavar="WEBHOOK", help="an id, as the list has them")
+
+
+def run_list(given: Given) -> int:
+    found = client_of(given).webhooks.list()
+    if given.json:
+        for one in found:
+            say_json(one.model_dump(mode="json"))
+        return 0
+    table(("WEBHOOK", "URL", "STATES", "TAGS", "AGE", "HOW"), map(_row, found), empty="nobody is told yet")
+    return 0
+
+
+def _row(one: Webhook) -> tuple[object, ...]:
+    states, tags = (" ".join(some) if some else "all" for some in (one.states, one.tags))
+    return one.id, one.url, states, tags, age(one.created_at), _how(one)
+
+
+def _how(one: Webhook) -> str:
+    if not one.enabled:
+        return f"disabled: {one.disabled_why}"
+    return f"fails since {one.failing_since}" if one.failing_since else "well"
+
+
+def run_create(given: Given) -> int:
+    made = client_of(given).webhooks.create(given.to, **_wanted(given, "state", "tag", "description"))
+    return _show_secret(made, given)
+
+
+def run_rotate(given: Given) -> int:
+    overlap = 0 if given.overlap == "0" else given.overlap
+    return _show_secret(client_of(given).webhooks.rotate(given.webhook, overlap=overlap), given)
+
+
+def _show_secret(made: NewWebhook, given: Given) -> int:
+    if given.json:
+        say_json(made.model_dump(mode="json"))
+        return 0
+    print(made.secret, flush=True)
+    # Beside the secret, which a script may want to keep.
+    tell(f"{made.id} signs with it; this is the only time that it is shown")
+    if made.old_secret_until:
+        tell(f"the one before signs as well until {made.old_secret_until}")
+    return 0
+
+
+def run_update(given: Given) -> int:
+    changes = _wanted(given, "to", "state", "tag", "description", "enabled")
+    if not changes:
+        hint = "--to URL, --state, --tag, --description, --enable or --disable"
+        raise UsageError("nothing is to be changed", hint=hint)
+    made = client_of(given).webhooks.update(given.webhook, **changes)
+    say_json(made.model_dump(mode="json")) if given.json else say(f"{made.id} {made.url} ({_how(made)})")
+    return 0
+
+
+def _wanted(given: Given, *names: str) -> dict[str, Any]:
+    """What was said, in the API's words."""
+    found = {name: value for name in names if (value := getattr(given, name)) is not None}
+    if "to" in found:  # as --url is where the service is
+        found["url"] = found.pop("to")
+    for name in ("state", "tag"):
+        if name in found:
+            said = found.pop(name)
+            found[f"{name}s"] = None if said == "all" else said.split(",")
+    return found
+
+
+def run_test(given: Given) -> int:
+    sent = client_of(given).webhooks.test(given.webhook)
+    if given.json:
+        say_json(sent.model_dump(mode="json"))
+    else:
+        say(f"{sent.id} is on its way; footplate webhooks deliveries {given.webhook} says what comes of it")
+    return 0
+
+
+def run_deliveries(given: Given) -> int:
+    found = islice(client_of(given).webhooks.deliveries(given.webhook), given.limit or None)
+    if given.json:
+        for one in found:
+            say_json(one.model_dump(mode="json"))
+        return 0
+    head = ("DELIVERY", "TYPE", "JOB", "STATUS", "TRIES", "AGE", "ANSWER")
+    table(head, map(_told, found), empty="it was told nothing yet")
+    return 0
+
+
+def _told(one: Delivery) -> tuple[object, ...]:
+    job = short(one.job) if one.job else ""
+    return one.id, one.type, job, one.status, one.tries, age(one.created_at), one.error or one.http_status
+
+
+def run_delete(given: Given) -> int:
+    client_of(given).webhooks.delete(given.webhook)
+    say_json({"deleted": given.webhook}) if given.json else say(f"{given.webhook} deleted")
+    return 0

@@ -1,0 +1,102 @@
+"""What a webhook was told: the log of it, and a ping to try it with."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from contract.errors import FootplateError, Problem
+from contract.ids import DeliveryId, is_id
+from service.api import shapes
+from service.api.views import moment
+from service.api.webhooks import WebhookPath, webhook_id
+from service.callers import Scope, needs
+from service.deps import StrictRoute, json_response, services_of
+from service.problems import InvalidQuery
+from service.store import deliveries, webhooks
+from service.store.rows import DeliveryRow
+from service.store.times import now_ms
+
+router = APIRouter(route_class=StrictRoute, tags=["webhooks"])
+
+
+class WebhookDisabled(FootplateError):
+    code = "webhook_disabled"
+    status = 409
+    title = "The webhook is disabled"
+
+
+@router.post(
+    "/webhooks/{webhook}/test",
+    status_code=202,
+    operation_id="test_webhook",
+    summary="Send it a ping, in a second or so",
+    **shapes.answers(shapes.Delivery, 202, fails=(409,)),
+)
+@needs(Scope.ADMIN)
+async def test_webhook(request: Request, webhook: WebhookPath) -> Response:
+    """The delivery as it begins; its webhook's deliveries say what comes of it."""
+    services = services_of(request)
+    one = webhook_id(webhook)
+
+    def write(conn: Connection) -> DeliveryRow:
+        row = webhooks.get(conn, services.project, one)
+        if row.disabled_at is not None:
+            raise WebhookDisabled(
+                f"webhook {one} is disabled ({row.disabled_why}) and is told nothing",
+                hint='PATCH it with {"enabled": true} first',
+            )
+        return webhooks.ping(conn, row, now_ms())
+
+    return json_response(_view(await services.db.write(write)), 202)
+
+
+@router.get(
+    "/webhooks/{webhook}/deliveries",
+    operation_id="list_deliveries",
+    summary="What it was told and what came of it, newest first",
+    **shapes.answers(shapes.DeliveryList),
+)
+@needs(Scope.ADMIN)
+async def list_deliveries(
+    request: Request,
+    webhook: WebhookPath,
+    cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=64)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Response:
+    """Kept for 30 days."""
+    services = services_of(request)
+    one = webhook_id(webhook)
+    if cursor is not None and not is_id(cursor, "msg"):
+        problem = Problem("/query/cursor", "bad_cursor", "is no cursor of this list", "send next_cursor as it came")
+        raise InvalidQuery([problem])
+    before = None if cursor is None else DeliveryId(cursor)
+
+    def read(conn: Connection) -> list[DeliveryRow]:
+        webhooks.get(conn, services.project, one)
+        return deliveries.log(conn, one, limit + 1, before)
+
+    rows = await services.db.read(read)
+    more = rows[limit - 1].id if len(rows) > limit else None
+    return json_response({"data": [_view(row) for row in rows[:limit]], "next_cursor": more})
+
+
+def _view(row: DeliveryRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "type": row.type,
+        "job": row.job_id,
+        "status": row.status,
+        "tries": row.tries,
+        "created_at": moment(row.created_at),
+        "tried_at": moment(row.tried_at),
+        "next_try_at": moment(row.due_at),
+        "http_status": row.http_status,
+        "answer": row.answer,
+        "error": row.error,
+        "body": json.loads(row.body),
+    }

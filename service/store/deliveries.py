@@ -1,0 +1,159 @@
+"""Statements about what webhooks are told: what is to be sent now, and what came of it.
+
+What a receiver that is away costs is bounded. A look at what is due takes a few rows of each webhook by one index,
+however many wait; one that fails is tried once in a while, one delivery at a time; and it is given up in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, ScalarSelect, bindparam, delete, func, or_, select, update
+
+from contract.ids import DeliveryId, WebhookId
+from service.store.mapping import columns_of
+from service.store.rows import DeliveryRow
+from service.store.tables import IS_PENDING, deliveries, webhooks
+from service.store.times import text_of
+from service.store.webhooks import DELIVERED, FAILED, IS_ON, PENDING, silence
+
+AT_ONCE = 4
+"""What one webhook may have under way at the same time; one that fails: 1."""
+REST_SECONDS = 5
+"""Between two tries of one that fails."""
+MOST_WAITING = 10_000
+"""One that fails while more than this waits is given up."""
+_ROW = columns_of(deliveries, DeliveryRow)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One that is to be sent now, and where to."""
+
+    id: DeliveryId
+    webhook_id: WebhookId
+    body: str
+    tries: int
+    url: str
+    secrets: tuple[str, ...]
+    """What it is signed with: a second one for a while, after the secret was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of a try."""
+
+    due: Due
+    is_delivered: bool
+    http_status: int | None
+    answer: str | None
+    error: str | None
+    again_at: int | None
+    """When it is tried again. None: it is over."""
+    disable: str | None
+    """Why its webhook is told no more."""
+
+
+def _nth(place: int) -> ScalarSelect[DeliveryId]:
+    """Of a row of `webhooks`: the delivery that is due at this place."""
+    return (
+        select(deliveries.c.id)
+        .where(deliveries.c.webhook_id == webhooks.c.id, IS_PENDING, deliveries.c.due_at <= bindparam("now"))
+        .order_by(deliveries.c.due_at, deliveries.c.id)
+        .limit(1)
+        .offset(place)
+        .correlate(webhooks)
+        .scalar_subquery()
+    )
+
+
+_IS_READY = or_(webhooks.c.rests_until.is_(None), webhooks.c.rests_until <= bindparam("now"))
+_FIRST = select(webhooks.c.failing_since, webhooks.c.rests_until, *map(_nth, range(AT_ONCE))).where(
+    IS_ON, _IS_READY, _nth(0).is_not(None)
+)
+_TO_SEND = select(
+    deliveries.c.id, deliveries.c.webhook_id, deliveries.c.body, deliveries.c.tries,
+    webhooks.c.url, webhooks.c.secret, webhooks.c.old_secret, webhooks.c.old_until,
+).select_from(deliveries.join(webhooks, webhooks.c.id == deliveries.c.webhook_id))  # fmt: skip
+
+
+def due(conn: Connection, now: int, most: int, most_failing: int) -> list[Due]:
+    """What is to be sent, those under way among it: first of those that do not fail, a few of each; of the others one
+    each, and first of those that were left alone the longest."""
+    well, failing = [], []
+    for failing_since, rests_until, *first in conn.execute(_FIRST, {"now": now}):
+        if failing_since is None:
+            well += [(place, one) for place, one in enumerate(first) if one is not None]
+        else:
+            failing.append((rests_until or 0, first[0]))
+    chosen = [one for _, one in sorted(well) + sorted(failing)[:most_failing]][:most]
+    found = {row.id: row for row in conn.execute(_TO_SEND.where(deliveries.c.id.in_(chosen)))} if chosen else {}
+    return [_due(found[one], now) for one in chosen]
+
+
+def _due(row: Any, now: int) -> Due:
+    is_changing = row.old_until is not None and row.old_until > now
+    secrets = (row.secret, row.old_secret) if is_changing else (row.secret,)
+    return Due(row.id, row.webhook_id, row.body, row.tries, row.url, secrets)
+
+
+def note(conn: Connection, every: Sequence[Tried], now: int) -> None:
+    """Each once: one that somebody has noted meanwhile, or whose webhook is gone, stays as it is."""
+    for tried in every:
+        status = DELIVERED if tried.is_delivered else PENDING if tried.again_at is not None else FAILED
+        due_ = tried.due
+        counted = conn.execute(
+            update(deliveries)
+            .where(deliveries.c.id == due_.id, deliveries.c.tries == due_.tries, IS_PENDING)
+            .values(
+                status=status, tries=due_.tries + 1, due_at=tried.again_at, tried_at=now,
+                http_status=tried.http_status, answer=tried.answer, error=tried.error,
+            )
+        )  # fmt: skip
+        if not counted.rowcount:
+            continue
+        failing = None if tried.is_delivered else func.coalesce(webhooks.c.failing_since, now)
+        rests = None if tried.is_delivered else now + REST_SECONDS * 1000
+        conn.execute(
+            update(webhooks).where(webhooks.c.id == due_.webhook_id).values(failing_since=failing, rests_until=rests)
+        )
+        if tried.disable is not None:
+            silence(conn, due_.webhook_id, tried.disable, now)
+
+
+def give_up(conn: Connection, failing: Collection[WebhookId], since: int, now: int) -> list[WebhookId]:
+    """Disables those of them that have only failed since then, or for which too much waits."""
+    found = select(webhooks.c.id, webhooks.c.failing_since).where(
+        webhooks.c.id.in_(failing), webhooks.c.failing_since.is_not(None), IS_ON
+    )
+    given_up = []
+    for webhook, failing_since in conn.execute(found).all():
+        why = f"nothing could be delivered since {text_of(failing_since)}"
+        if failing_since > since:
+            if not _is_swamped(conn, webhook):
+                continue
+            why += f", and more than {MOST_WAITING:,} deliveries waited"
+        silence(conn, webhook, why, now)
+        given_up.append(webhook)
+    return given_up
+
+
+def _is_swamped(conn: Connection, webhook: WebhookId) -> bool:
+    waiting = select(deliveries.c.due_at).where(deliveries.c.webhook_id == webhook, IS_PENDING)
+    beyond = waiting.order_by(deliveries.c.due_at).limit(1).offset(MOST_WAITING)
+    return conn.execute(beyond).first() is not None
+
+
+def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | None = None) -> list[DeliveryRow]:
+    """What it was told, newest first; `before` is the last one of the page before."""
+    query = select(*_ROW).where(deliveries.c.webhook_id == webhook)
+    if before is not None:
+        query = query.where(deliveries.c.id < before)
+    return [DeliveryRow(*row) for row in conn.execute(query.order_by(deliveries.c.id.desc()).limit(limit))]
+
+
+def prune(conn: Connection, before: int) -> int:
+    """Ids sort by the time they were made, so that this needs no index of its own."""
+    return conn.execute(delete(deliveries).where(deliveries.c.id < f"msg_{before:012x}")).rowcount

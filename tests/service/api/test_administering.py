@@ -1,0 +1,126 @@
+"""Keys and webhooks as their administrator has them: by the command and the SDK, against a service on a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from footplate import AsyncClient, Client
+from footplate.cli import main
+from footplate.errors import InvalidRequest, NotFound, Unauthorized
+from tests.service.api.conftest import KEY, Api, Serve
+from tests.service.api.test_webhooks import LOOPBACK, Post, Receiver, receiver  # noqa: F401  # a fixture
+
+Command = Callable[..., Awaitable[tuple[int, str, str]]]
+
+
+@pytest.fixture
+async def keyed(serve: Serve, sqlite_url: str) -> Api:
+    return await serve(sqlite_url, api_key=KEY, webhooks_allow=LOOPBACK)
+
+
+@pytest.fixture
+def command(keyed: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The program's own main, beside the loop that serves it: how it ended, and what it said where."""
+    monkeypatch.setenv("FOOTPLATE_URL", keyed.url)
+    monkeypatch.setenv("FOOTPLATE_API_KEY", KEY)
+
+    async def run(*words: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, words)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+async def good(command: Command, *words: str) -> str:
+    code, out, err = await command(*words)
+    assert code == 0, err
+    return out
+
+
+async def test_a_key_is_made_listed_and_refused_from_a_shell(keyed: Api, command: Command) -> None:
+    code, secret, told = await command(
+        "keys", "create", "ci", "--project", "vision", "--scope", "submit", "--expires-in", "90d"
+    )
+
+    assert (code, secret[:4]) == (0, "fpk_")
+    assert "may submit; this is the only time that it is shown" in told
+    answer = await keyed.client.get("/jobs", headers={"Authorization": f"Bearer {secret.strip()}"})
+    assert answer.json()["detail"] == "this needs a key with the scope 'read'; this key has: submit"
+    (listed,) = (json.loads(line) for line in (await good(command, "keys", "--json")).splitlines())
+    assert (listed["name"], listed["project"], listed["scopes"]) == ("ci", "vision", ["submit"])
+    assert listed["expires_at"] is not None
+    assert secret.strip() not in await good(command, "keys")
+    assert await good(command, "keys", "delete", listed["id"]) == f"{listed['id']} deleted\n"
+    assert (await command("keys", "delete", listed["id"]))[0] == 3
+
+
+async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
+    keyed: Api,
+    command: Command,
+    receiver: Receiver,  # noqa: F811
+) -> None:
+    secret = (await good(command, "webhooks", "create", receiver.url, "--state", "queued,failed", "--tag", "a")).strip()
+    (hook,) = (json.loads(line) for line in (await good(command, "webhooks", "--json")).splitlines())
+    assert (hook["states"], hook["tags"], "secret" in hook) == (["failed", "queued"], ["a"], False)
+
+    await good(command, "webhooks", "test", hook["id"])
+    await Post(keyed).goes_out()
+
+    assert receiver.got[0].is_signed_with(secret)
+    assert "  ping  " in await good(command, "webhooks", "deliveries", hook["id"])
+    shown = json.loads(await good(command, "webhooks", "--json", "update", hook["id"], "--state", "all", "--disable"))
+    assert (shown["states"], shown["tags"], shown["enabled"]) == (None, ["a"], False)
+    assert "disabled: by hand" in await good(command, "webhooks")
+    code, another, told = await command("webhooks", "rotate", hook["id"], "--overlap", "2h")
+    assert (code, another.strip() != secret, "the one before signs as well until" in told) == (0, True, True)
+    code, _, said = await command("webhooks", "update", hook["id"])
+    assert (code, "nothing is to be changed; --to URL" in said) == (2, True)
+    code, _, said = await command("webhooks", "update", hook["id"], "--to", "https://10.0.0.1/")
+    assert (code, "/url: this URL names 10.0.0.1" in said) == (2, True)
+    assert await good(command, "webhooks", "delete", hook["id"]) == f"{hook['id']} deleted\n"
+    assert (await command("webhooks", "delete", hook["id"]))[0] == 3
+
+
+async def test_the_client_does_the_same_with_and_without_await(keyed: Api, receiver: Receiver) -> None:  # noqa: F811
+    def blocking() -> str:
+        with Client(keyed.url, KEY) as client:
+            key = client.keys.create("ci", "vision", scopes=["admin"], expires_in=3600)
+            assert [one.id for one in client.keys.list()] == [key.id]
+            assert key.key not in repr(key)
+        with Client(keyed.url, key.key) as client:
+            hook = client.webhooks.create(receiver.url, states=["failed"])
+            assert hook.secret not in repr(hook)
+            assert client.webhooks.update(hook.id, states=None, description="ours").states is None
+            assert client.webhooks.get(hook.id).description == "ours"
+            assert client.webhooks.rotate(hook.id, overlap=0).secret != hook.secret
+            sent = client.webhooks.test(hook.id)
+            assert list(client.webhooks.deliveries(hook.id)) == [sent]
+            with pytest.raises(InvalidRequest, match="queued"):
+                client.webhooks.update(hook.id, states=["queud"])
+            client.keys.delete(key.id)
+            with pytest.raises(Unauthorized):
+                client.webhooks.list()
+        return hook.id
+
+    hook = await asyncio.to_thread(blocking)
+    async with AsyncClient(keyed.url, KEY) as client:
+        assert await client.keys.list() == []
+        assert await client.webhooks.list() == [], "another project's"
+        with pytest.raises(NotFound):
+            await client.webhooks.get(hook)
+        made = await client.webhooks.create(receiver.url)
+        assert [one.id for one in await client.webhooks.list()] == [made.id]
+        await client.webhooks.delete(made.id)
+        assert await client.webhooks.list() == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_a_shell_completes_the_parts_of_a_verb(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+
+    said = capsys.readouterr().out
+    assert ('parts="create delete deliveries rotate test update"' if shell == "bash" else "-f -a rotate") in said
