@@ -19,7 +19,7 @@ from contract.spec import JobSpec
 from worker.bundles import Own, own
 from worker.components.needs import missing
 from worker.learning import metric, named_optimizers
-from worker.roots import Roots, resolved
+from worker.roots import Files, Roots, resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class Parts:
     compute_metrics: Any
     optimizers: list[Any]
     callbacks: list[Any]
+    read: Files
+    """The files behind the names of data that may change."""
 
 
 def build(spec: JobSpec, roots: Roots) -> Parts:
@@ -61,6 +63,7 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         loss=being.make("losses", spec.loss),
         optimizers=named_optimizers(spec.optimizers, load),
         callbacks=[being.make("callbacks", one) for one in spec.callbacks],
+        read=roots.read,
     )
 
 

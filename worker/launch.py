@@ -22,6 +22,7 @@ from contract.layout import UPLOADS
 from contract.lifecycle import StopMode
 from contract.messages import CheckpointOffer, Deed
 from worker.artifacts import AttemptFiles
+from worker.roots import Roots
 
 SOCKET = "warm.sock"
 STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
@@ -69,9 +70,9 @@ class Order(BaseModel):
         return AttemptFiles(self.artifacts, self.job, self.attempt)
 
     @property
-    def uploads(self) -> Path:
-        """Where uploaded files lie."""
-        return self.artifacts / UPLOADS
+    def roots(self) -> Roots:
+        """What names of files mean here."""
+        return Roots(self.data, self.models, self.artifacts / UPLOADS)
 
 
 class Started(BaseModel):

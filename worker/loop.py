@@ -38,7 +38,7 @@ from worker import bundles, gang, prepared
 from worker.build import Parts, build
 from worker.emit import Emit
 from worker.launch import Order
-from worker.roots import Roots, resolved
+from worker.roots import resolved
 from worker.trainer import checkpoint as files
 from worker.trainer.checkpoint import CannotSave, Checkpoint
 from worker.trainer.precision import precision_of
@@ -96,7 +96,7 @@ class Job:
     @cached_property
     def parts(self) -> Parts:
         """What else the spec names, built: model, train, eval, collator, …; None where it names none."""
-        return build(self._spec, Roots(self._order.data, self._order.models, self._order.uploads))
+        return build(self._spec, self._order.roots)
 
     @property
     def step(self) -> int:
@@ -212,7 +212,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
 
 
 def _run_function(loop: Component, job: Job) -> Any:
-    args = resolved(loop.args, Roots(job._order.data, job._order.models, job._order.uploads))
+    args = resolved(loop.args, job._order.roots)
     return bundles.own("loops", loop.use).load()(job, **args)
 
 

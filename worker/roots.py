@@ -6,7 +6,7 @@ A spec reaches files by these names and in no other way: nothing outside a root,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,10 @@ MOST_FILES = 100_000
 """A pattern that matches more is a mistake, and would be minutes of looking."""
 
 
+Files = dict[str, list[str]]
+"""By the name in the spec."""
+
+
 @dataclass(frozen=True, slots=True)
 class Roots:
     """What `data://` and `models://` mean on this node, and where uploaded files lie."""
@@ -29,6 +33,8 @@ class Roots:
     data: Path
     models: Path
     uploads: Path | None = None
+    read: Files = field(default_factory=dict, compare=False)
+    """The files behind each `data://` name that was resolved. Uploaded ones cannot change."""
 
     def resolve(self, name: str) -> str:
         """The file behind `data://a/b`, or an uploaded one. Nothing outside its root, whatever links lie in it."""
@@ -40,7 +46,7 @@ class Roots:
             known = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
             hint = did_you_mean(path.name, known) or f"put it below {root}"
             raise DatasetError(f"{name} is not on this node: there is no {path}", hint=hint)
-        return str(path)
+        return self._noted(name, [str(path)])[0]
 
     def _uploaded(self, name: FileId) -> Path:
         """Every byte of it was compared: a job that is tried again must not go on with other data."""
@@ -66,6 +72,11 @@ class Roots:
         found = sorted({str(_inside(root, each, name)) for each in self._glob(root, rest, name) if each.is_file()})
         if not found:
             raise DatasetError(f"{name} matches no file on this node", hint=f"{rest} is looked for below {root}")
+        return self._noted(name, found)
+
+    def _noted(self, name: str, found: list[str]) -> list[str]:
+        if name.startswith("data://"):
+            self.read[name] = found
         return found
 
     def _glob(self, root: Path, pattern: str, name: str) -> Iterator[Path]:

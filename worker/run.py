@@ -37,7 +37,8 @@ from worker.build import Parts, build
 from worker.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
 from worker.launch import ANOTHER_S, OUTCOME, TICK, Order, read_order
 from worker.learning import save_model, suit
-from worker.roots import Roots
+from worker.roots import Files
+from worker.same_data import looks, require_same, write_down
 from worker.starting import Beginning, begin_loop, beginning
 from worker.steering import Steering
 from worker.trainer.callbacks import PrinterCallback, ProgressCallback
@@ -114,7 +115,7 @@ def train(order: Order, emit: Emit) -> DoneData:
     if spec.loop is not None:
         emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
         return loop.run(spec, order, emit, lambda: begin_loop(spec, order, emit))
-    parts = build(spec, Roots(order.data, order.models, order.uploads))
+    parts = build(spec, order.roots)
     trainer = assemble(spec, parts, args, emit)
     trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
     trainer.on_save_failed = emit.save_failed
@@ -134,7 +135,7 @@ def train(order: Order, emit: Emit) -> DoneData:
 def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
     """What there is data for."""
     if parts.train is not None:
-        begins = emit.peers.first(lambda: prepare_to_continue(spec, order, emit))
+        begins = emit.peers.first(lambda: prepare_to_continue(spec, order, emit, parts.read))
         folder = begins.of(trainer) if begins else None
         steering = Steering(trainer, emit.wire, emit.stop_fd, order.deeds)
         steering.begin(folder)
@@ -150,10 +151,15 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
     return finished(trainer, spec, order, emit, test=parts.test)
 
 
-def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit) -> Beginning | None:
+def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) -> Beginning | None:
     """By the first rank, for all."""
     _carry_tracking(order, emit)
-    return beginning(spec, order, emit)
+    now = looks(read)
+    write_down(order.files.folder, now)
+    begins = beginning(spec, order, emit)
+    if begins is not None and begins.is_own:
+        require_same(Path(begins.folder).parent, now)
+    return begins
 
 
 def stopped(trainer: Trainer, emit: Emit) -> DoneData:

@@ -13,7 +13,6 @@ from contract.messages import CheckpointOffer
 from contract.spec import JobSpec
 from worker.emit import Emit
 from worker.launch import Order
-from worker.roots import Roots
 from worker.trainer.checkpoint import MANIFEST, STATE, Verified, verify
 from worker.trainer.trainer import Trainer
 
@@ -24,6 +23,8 @@ class Beginning:
 
     folder: str
     weights_only: bool = False
+    is_own: bool = False
+    """An earlier attempt's of this very job."""
 
     def of(self, trainer: Trainer) -> str | None:
         """For `trainer.train(resume_from_checkpoint=…)`; weights alone are in the model then."""
@@ -43,7 +44,7 @@ def beginning(spec: JobSpec, order: Order, emit: Emit) -> Beginning | None:
     """None: step 0. NoValidCheckpoint where there was one to begin with, and it cannot be used."""
     own = [offer for offer in order.checkpoints if offer.of is None]
     if own:
-        return Beginning(_newest(own, order, emit))
+        return Beginning(_newest(own, order, emit), is_own=True)
     wanted = spec.resume_from
     if wanted is None:
         again = " again: no attempt before this one has committed a checkpoint" if order.attempt > 1 else ""
@@ -96,7 +97,7 @@ def _another_s(offer: CheckpointOffer, order: Order, emit: Emit, *, weights_only
 
 def _folder(path: str, order: Order, emit: Emit, *, weights_only: bool) -> Beginning:
     """A folder under a root, which nobody vouches for unless it has a manifest of ours."""
-    folder = Path(Roots(order.data, order.models, order.uploads).resolve(path))
+    folder = Path(order.roots.resolve(path))
     if not folder.is_dir():
         raise NotBuildable(f"{path} is a file, and a checkpoint is a folder", hint="name the folder that it lies in")
     found: str = str(folder)

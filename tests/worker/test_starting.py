@@ -15,6 +15,7 @@ from contract.messages import CheckpointOffer
 from contract.testing import make_spec
 from worker import launch
 from worker.artifacts import AttemptFiles
+from worker.roots import Roots
 from worker.starting import Beginning, beginning
 from worker.trainer import checkpoint as files
 from worker.trainer.checkpoint import STATE, Verified
@@ -40,7 +41,7 @@ class Place:
 
     def begins(self, *offers: CheckpointOffer, data: Any = "toy/regression", **resume_from: Any) -> Beginning | None:
         order: Any = SimpleNamespace(
-            checkpoints=list(offers), attempt=1, data=self.models, models=self.models, uploads=None,
+            checkpoints=list(offers), attempt=1, roots=Roots(self.models, self.models),
             files=AttemptFiles(self.artifacts, new_job_id(), 1),
         )  # fmt: skip
         return beginning(make_spec(data=data, resume_from=resume_from), order, self.emit)
@@ -82,7 +83,7 @@ def test_what_the_job_has_saved_itself_goes_before_where_it_came_from(place: Pla
 
     found = place.begins(own, job=OTHER, checkpoint=CKPT, mode="weights")
 
-    assert found == Beginning(str(place.artifacts / own.path), weights_only=False)
+    assert found == Beginning(str(place.artifacts / own.path), is_own=True)
 
 
 def test_a_folder_that_a_trainer_wrote_is_begun_with(place: Place) -> None:

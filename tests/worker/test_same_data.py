@@ -1,0 +1,96 @@
+"""What files looked like when an attempt began, and what is said where they look otherwise to the next one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contract.errors import DatasetError
+from worker import same_data
+from worker.same_data import looks, require_same, write_down
+
+NAME = "data://part-*.jsonl"
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    files = [tmp_path / f"part-{number}.jsonl" for number in range(3)]
+    for file in files:
+        file.write_text(f"{file.name}\n" * 100)
+    return files
+
+
+def seen(files: list[Path]) -> dict[str, str]:
+    return looks({NAME: [str(file) for file in files]})
+
+
+def test_the_same_files_elsewhere_look_the_same(parts: list[Path], tmp_path: Path) -> None:
+    before = seen(parts)
+    (tmp_path / "there").mkdir()
+    there = [file.rename(tmp_path / "there" / file.name) for file in parts]
+
+    write_down(tmp_path, before)
+    require_same(tmp_path, seen(there))
+    assert seen(there) == looks({NAME: [str(tmp_path / "there")]}), "a folder is what lies in it"
+
+
+@pytest.mark.parametrize("change", ["longer", "other", "fewer", "swapped"])
+def test_others_are_told_by_their_name(parts: list[Path], tmp_path: Path, change: str) -> None:
+    write_down(tmp_path, seen(parts))
+    now = parts
+    match change:
+        case "longer":
+            parts[1].write_text(parts[1].read_text() + "\n")
+        case "other":
+            parts[1].write_text(parts[1].read_text().replace("part", "trap"))
+        case "fewer":
+            now = parts[:2]
+        case "swapped":
+            first, second = (file.read_text() for file in parts[:2])
+            parts[0].write_text(second)
+            parts[1].write_text(first)
+
+    with pytest.raises(DatasetError, match="has changed: the checkpoint was trained on 3 files of 3,900 bytes") as told:
+        require_same(tmp_path, seen(now))
+    assert NAME in told.value.message
+    assert "fork the job" in str(told.value.hint)
+
+
+def test_large_files_are_looked_at_in_blocks_of_all_of_them(
+    parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(same_data, "BLOCK", 64)
+    monkeypatch.setattr(same_data, "BLOCKS", 16)
+    write_down(tmp_path, seen(parts))
+    found = 0
+    for file in parts:
+        whole = file.read_bytes()
+        for start in range(0, len(whole), 64):
+            file.write_bytes(whole[:start] + b"!" + whole[start + 1 :])
+            try:
+                require_same(tmp_path, seen(parts))
+            except DatasetError:
+                found += 1
+        file.write_bytes(whole)
+
+    assert 14 <= found <= 16
+    with pytest.raises(DatasetError):
+        require_same(tmp_path, looks({NAME: [str(file) for file in (*parts, parts[0])]}))
+
+
+@pytest.mark.parametrize("record", [None, "{", '{"data://another": "a file"}'])
+def test_an_attempt_that_wrote_nothing_of_it_down_is_taken_at_its_word(
+    parts: list[Path], tmp_path: Path, record: str | None
+) -> None:
+    if record is not None:
+        (tmp_path / same_data.RECORD).write_text(record)
+
+    require_same(tmp_path, seen(parts))
+
+
+def test_a_file_that_goes_in_this_moment_is_named(parts: list[Path]) -> None:
+    parts[2].unlink()
+
+    with pytest.raises(DatasetError, match=r"part-2\.jsonl cannot be read: No such file"):
+        seen(parts)
