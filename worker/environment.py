@@ -13,28 +13,37 @@ from typing import Any
 
 from contract.environment import refused_env, unknown_secrets
 from contract.errors import InvalidSpec
+from contract.strategies import needs_a_launcher
 from worker.scratch import remove
 
 EXTENSIONS = "extensions"
 """In a node's folder: what bundles have built, each below its own hash, beside the files that it was built of."""
+PLACE = "TORCH_EXTENSIONS_DIR"
 UNUSED_SECONDS = 30 * 86_400
 
 
 def asked_for(spec: Mapping[str, Any], allowed: str, secrets: Mapping[str, str], root: Path) -> dict[str, str]:
-    """Its `env`, its secrets, and where its bundle's extensions lie: those of this Python and this torch. InvalidSpec
+    """Its `env`, its secrets, and where what it builds lies: for this Python and this torch. InvalidSpec
     for what is not to be had here: the service has looked already, by its own settings and at all nodes."""
     env: dict[str, str] = spec.get("env") or {}
     names: list[str] = spec.get("secrets") or []
     if problems := [*refused_env(env, allowed), *unknown_secrets(names, secrets)]:
         raise InvalidSpec(problems)
     found = {**env, **{name: secrets[name] for name in names}}
-    if code := spec.get("code"):
-        found["TORCH_EXTENSIONS_DIR"] = str(_extensions(root, str(code["bundle"])) / _built_for())
+    if (whose := _builder(spec)) is not None:
+        found[PLACE] = str(_extensions(root, whose) / _built_for())
     return found
 
 
-def _extensions(root: Path, sha256: str) -> Path:
-    folder = root / EXTENSIONS / sha256
+def _builder(spec: Mapping[str, Any]) -> str | None:
+    """Whose extensions the job builds, or finds: its bundle's, or DeepSpeed's, which on a CPU are all jobs' alike."""
+    if code := spec.get("code"):
+        return str(code["bundle"])
+    return "deepspeed" if needs_a_launcher(spec.get("resources") or {}) else None
+
+
+def _extensions(root: Path, whose: str) -> Path:
+    folder = root / EXTENSIONS / whose
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         # Used now, whatever it may find there.

@@ -35,6 +35,7 @@ from contract.strategies import strategy_arguments
 from worker import bundles, extensions, gang, loop, outcome, predictions, tracking
 from worker.build import Parts, build
 from worker.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
+from worker.environment import PLACE as EXTENSIONS_PLACE
 from worker.launch import ANOTHER_S, OUTCOME, TICK, Order, read_order
 from worker.learning import save_model, suit
 from worker.roots import Files
@@ -108,9 +109,10 @@ def train(order: Order, emit: Emit) -> DoneData:
     set_seed(args.seed)
     if spec.code is not None:
         bundles.require(spec.code.requires)
-        kept = Path(order.environment["TORCH_EXTENSIONS_DIR"]).parent
+        kept = Path(order.environment[EXTENSIONS_PLACE]).parent
         place = partial(extensions.at_its_place, folder=kept)
         bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)
+    if EXTENSIONS_PLACE in order.environment:
         extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)
     if spec.loop is not None:
         emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))

@@ -16,10 +16,22 @@ from contract.environment import unknown_secrets
 from contract.errors import Problem, did_you_mean
 from contract.spec import JobSpec
 
+DEEPSPEED = "deepspeed"
+"""As a strategy, and as the package that it needs."""
+
 
 def nowhere(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
     """What no node has, as far as every one of them has told."""
-    return [*_packages(spec, told), *_secrets(spec, told)]
+    return [*_packages(spec, told), *_strategy(spec, told), *_secrets(spec, told)]
+
+
+def _strategy(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
+    if spec.resources.strategy.type != DEEPSPEED or not told or any(one.names(PACKAGES) is None for one in told):
+        return []
+    if any(one.get(PACKAGES, DEEPSPEED) for one in told):
+        return []
+    how = "pip install 'footplate[deepspeed]' on a node, and start that again"
+    return [Problem("/resources/strategy/type", "package_missing", "is deepspeed, which no node has", how)]
 
 
 def _secrets(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:

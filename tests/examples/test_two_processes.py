@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from tests.examples.conftest import EXAMPLES, Examples
+from tests.support.processes import at_ease
 from tests.support.system import JSON, LONG_TOY, assert_whole
 
 LONG = {
@@ -77,4 +78,25 @@ def test_a_model_in_pieces_makes_the_curve_of_a_whole_one(examples: Examples) ->
     assert (done["state"], expected["state"]) == ("succeeded", "succeeded"), done["error"]
     assert system.losses(job) == pytest.approx(system.losses(whole), rel=1e-4)
     assert len(system.final_weights(job)) == len(system.final_weights(whole))
+    assert_whole(system.events(job))
+
+
+@pytest.mark.soak  # DeepSpeed compiles for minutes, where no job of this node has made it do so
+def test_zero_2_is_killed_and_continues_and_makes_the_curve_of_a_whole_model(examples: Examples) -> None:
+    system, zero = examples.system, spec("zero.json")
+    slow = {"use": "toy/classification", "args": {"n": 256, "seconds_per_item": 0.02}}
+    whole = system.submit({**zero, "resources": {**zero["resources"], "strategy": "ddp"}})
+    expected = system.until_settled(whole, within=at_ease(200))
+    job = system.submit({**zero, "data": slow})
+    system.until_checkpoint(job, 6, within=2400)
+    os.kill(system.training_pids(job)[1], signal.SIGKILL)
+    done = system.until_settled(job, within=at_ease(400))
+
+    assert (done["state"], expected["state"], done["attempt"]) == ("succeeded", "succeeded", 2), done["error"]
+    assert system.losses(job) == pytest.approx(system.losses(whole), rel=1e-4)
+    assert len(system.final_weights(job)) == len(system.final_weights(whole))
+    first = system.get(f"/jobs/{job}/attempts")["data"][0]
+    assert "rank 1 of 2" in first["error"]["message"]
+    said = [event["data"]["message"] for event in system.events(job) if event["kind"] == "note"]
+    assert any("builds an extension" in message for message in said)
     assert_whole(system.events(job))

@@ -58,6 +58,24 @@ async def a_node(api: Api, **changes: Any) -> str:
     return beat.node
 
 
+async def test_a_strategy_whose_package_no_node_has_is_refused_where_it_is_asked_for(api: Api) -> None:
+    config = {"zero_optimization": {"stage": 2}}
+    shared = {"processes_per_node": 2, "strategy": {"type": "deepspeed", "config": config}}
+    spec = {**SPEC, "resources": shared}
+    of_an_older_version = await api.client.post("/jobs", json=spec)
+    without = {**CATALOGUE, "packages": {"torch": {"name": "torch", "group": "packages", "summary": "2.13"}}}
+    await a_node(api, catalogue=without)
+    refused = await api.client.post("/jobs", json=spec)
+    has = {"deepspeed": {"name": "deepspeed", "group": "packages", "summary": "0.19.8"}}
+    await a_node(api, boot="b2", catalogue_hash="h2", catalogue={**CATALOGUE, "packages": has})
+    accepted = await api.client.post("/jobs", json=spec)
+
+    assert (of_an_older_version.status_code, refused.status_code, accepted.status_code) == (201, 422, 201)
+    (error,) = refused.json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/resources/strategy/type", "package_missing")
+    assert "pip install 'footplate[deepspeed]'" in error["hint"]
+
+
 async def test_names_are_checked_against_what_nodes_have(both: Api) -> None:
     unknown = {**SPEC, "model": "toy/mpl"}
     early = await both.client.post("/jobs", json=unknown)
