@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from contract.arguments.fsdp import meant
 from contract.errors import Problem
+from contract.explain import kind_of
 from contract.ids import is_id
 
 Json = dict[str, Any]
@@ -21,9 +23,12 @@ def unite(document: Json, training: Json, origins: dict[str, str]) -> list[Probl
     for name, rule in _RULES.items():
         if training.get(name) is not None and (problem := rule(document, name, training[name], origins)):
             problems.append(problem)
-    # The one of these that the arguments leave to the spec altogether.
-    document["training"] = {name: value for name, value in training.items() if name != "resume_from_checkpoint"}
+    document["training"] = {name: value for name, value in training.items() if name not in _LEFT_TO_THE_SPEC}
     return problems
+
+
+_LEFT_TO_THE_SPEC = ("resume_from_checkpoint", "fsdp", "fsdp_config", "deepspeed")
+"""By the arguments altogether."""
 
 
 def _report_to(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
@@ -66,21 +71,57 @@ def _from(place: Json) -> tuple[Any, ...]:
     return place.get("job"), place.get("checkpoint", "latest"), place.get("path")
 
 
-def _strategy(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+def _fsdp(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+    config = document["training"].get("fsdp_config") or {}
+    if not value or not isinstance(config, dict):
+        return None
+    words = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
+    if not (value is True or isinstance(value, str | list)) or not all(isinstance(word, str) for word in words):
+        return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, and true or false is needed")
+    try:
+        asked = {**meant(words), **config}
+    except ValueError as error:
+        return Problem(f"/training/{name}", "unknown_choice", str(error)[:500])
+    return _strategy(document, name, asked, origins, written="fsdp_config" if config else name)
+
+
+def _fsdp_config(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+    """With `fsdp` it was looked at there."""
+    if not isinstance(value, dict):
+        return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, an object is needed")
+    # Older dumps of the reference's hold settings that ask for nothing.
+    if document["training"].get("fsdp") or not any(value.values()):
+        return None
+    resources = document.get("resources")
+    there = resources.get("strategy") if isinstance(resources, dict) else None
+    if isinstance(there, dict) and there.get("type") == "fsdp":
+        return _strategy(document, "fsdp", value, origins, written=name)
+    detail = "says how to shard, and neither /training/fsdp nor /resources/strategy asks for it"
+    return Problem(f"/training/{name}", "disagreement", detail, 'set "fsdp" to true')
+
+
+def _deepspeed(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
     if not value:
         return None
-    training = document["training"]
-    config = training.get("fsdp_config") if name == "fsdp" else value
-    wanted = {"type": name, "config": {} if config is None or config is True else config}
+    if not isinstance(value, dict):
+        hint = "write into the spec what the file holds" if isinstance(value, str) else None
+        return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)
+    return _strategy(document, name, value, origins, written=name)
+
+
+def _strategy(document: Json, kind: str, config: Json, origins: dict[str, str], *, written: str) -> Problem | None:
     resources = document.get("resources", {})
     if not isinstance(resources, dict):
         return None
-    there = resources.get("strategy")
-    if there is None:
+    there, wanted = resources.get("strategy"), {"type": kind, "config": config}
+    is_ours = isinstance(there, dict) and there.get("type") == kind
+    if there is None or (is_ours and not there.get("config")):
         document["resources"] = {**resources, "strategy": wanted}
-        origins["/resources/strategy"] = f"/training/{name}"
-    elif isinstance(there, dict) and {"config": {}, **there} not in (wanted, {**wanted, "config": {}}):
-        return _disagree(name, f"/resources/strategy is {_short(there)}", wanted)
+        origins["/resources/strategy/config"] = f"/training/{written}"
+        if there is None:
+            origins["/resources/strategy/type"] = origins["/resources/strategy"] = f"/training/{kind}"
+    elif isinstance(there, dict) and not (is_ours and config in ({}, there["config"])):
+        return _disagree(written, f"/resources/strategy is {_short(there)}", wanted)
     return None
 
 
@@ -112,8 +153,9 @@ def _short(value: Any) -> str:
 _RULES = {
     "report_to": _report_to,
     "resume_from_checkpoint": _resume_from,
-    "fsdp": _strategy,
-    "deepspeed": _strategy,
+    "fsdp": _fsdp,
+    "fsdp_config": _fsdp_config,
+    "deepspeed": _deepspeed,
     "optim": _optimizers,
     "do_train": _do,
     "do_eval": _do,

@@ -107,6 +107,48 @@ def test_what_training_says_is_copied_to_its_own_place():
     assert document["resume_from"] == {"job": JOB, "checkpoint": "best"}
 
 
+TWO = {"processes_per_node": 2}
+
+
+@pytest.mark.parametrize(
+    ("training", "resources", "config"),
+    [
+        ({"fsdp": "full_shard offload"}, TWO, {"reshard_after_forward": "full_shard", "cpu_offload": True}),
+        ({"fsdp": True, "fsdp_config": {"min_num_params": 5}}, TWO, {"min_num_params": 5}),
+        ({"fsdp_config": {"min_num_params": 5}}, {**TWO, "strategy": "fsdp"}, {"min_num_params": 5}),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, TWO, {"zero_optimization": {"stage": 2}}),
+    ],
+)
+def test_a_strategy_that_training_names_is_the_job_s(training, resources, config):
+    spec = JobSpec.parse({**TOY, "training": training, "resources": resources})
+    assert spec.as_json()["resources"]["strategy"]["config"] == config
+    assert JobSpec.parse(spec.as_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("training", "pointer", "says"),
+    [
+        ({"fsdp": "fill_shard"}, "/training/fsdp", "did you mean 'full_shard'?"),
+        ({"fsdp": 5}, "/training/fsdp", "is a number, and true or false is needed"),
+        ({"fsdp": True, "fsdp_config": {"min_num_param": 5}}, "/training/fsdp_config", "did you mean 'min_num_params'"),
+        ({"fsdp_config": {"min_num_params": 5}}, "/training/fsdp_config", "asks for it"),
+        ({"deepspeed": "zero.json"}, "/training/deepspeed", "is a string, an object is needed"),
+        ({"deepspeed": {"zero_optimization": {}, "gradient_clipping": 5}}, "/training/deepspeed/gradient_clipping",
+         "/training/max_grad_norm is 1.0"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_it_is_told_where_it_was_written(training, pointer, says):
+    (problem,) = problems_of({**TOY, "training": training, "resources": TWO})
+    assert problem.pointer == pointer
+    assert says in problem.detail
+
+
+def test_a_strategy_of_several_that_training_names_for_one_process_is_told_there():
+    assert places({**TOY, "training": {"deepspeed": {"zero_optimization": {}}}}) == [
+        ("/training/deepspeed", "disagreement")
+    ]
+
+
 def test_a_job_to_resume_from_may_be_named_in_training():
     with everything_available():
         spec = JobSpec.parse({**TOY, "training": {"resume_from_checkpoint": JOB}})
