@@ -28,16 +28,10 @@ def _more_than_one(value: Any) -> bool:
     return isinstance(value, int | float) and value > 1
 
 
-def _is_accelerate_s(value: Any) -> bool:
-    return isinstance(value, str) and value == "accelerate"
-
-
 ONE = "leave it out: processes_per_node and gpus_per_node are for one node"
-OWN = 'say "ddp", "fsdp" or "deepspeed", with its config; precision and accumulation stand in training'
 
 NOT_YET = (
     Rule("/resources/nodes", _more_than_one, "a job runs on one node yet", ONE),
-    Rule("/resources/strategy/type", _is_accelerate_s, "Accelerate's own config is not read yet", OWN),
 )  # fmt: skip
 
 _STEPS = [(rule, rule.pointer.split("/")[1:]) for rule in NOT_YET]

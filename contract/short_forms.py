@@ -4,6 +4,7 @@
     "data": <component or path>             -> {"train": <component>}
     "data": {"eval": "data://x/dev.jsonl"}  -> a reader chosen by suffix, of an uploaded file's id as well
     "strategy": "ddp"                       -> {"type": "ddp"}
+    "strategy": {"type": "accelerate", …}   -> what that config comes to        (accelerate_config.py)
     "training": {"report_to": "wandb"}      -> "report_to": ["wandb"]            (both_places.py)
 
 Problems are found in the long form, but told about what the user wrote: `Long.locate` leads back.
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from contract.accelerate_config import unfold
 from contract.body import pointer_to
 from contract.both_places import unite
 from contract.errors import Problem
@@ -91,6 +93,7 @@ def long_form(body: Json) -> Long:
     resources = document.get("resources")
     if isinstance(resources, dict) and isinstance(resources.get("strategy"), str):
         document["resources"] = {**resources, "strategy": {"type": resources["strategy"]}}
+    long.problems += unfold(document, long.origins)
     training = document.get("training")
     if isinstance(training, dict):
         long.problems += unite(document, training, long.origins)

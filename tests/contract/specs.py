@@ -51,10 +51,12 @@ SHARED = st.fixed_dictionaries(
         "nodes": st.integers(1, 9),
         "strategy": st.sampled_from(
             ["ddp", "fsdp", {"type": "deepspeed", "config": {"zero_optimization": {"stage": 3}}}]
-        )
-        | st.fixed_dictionaries({"type": st.just("accelerate"), "config": ARGS}),
+        ),
     },
 )
+ACCELERATED = st.sampled_from(
+    [{"distributed_type": kind, "num_processes": 4, "num_machines": 2} for kind in ("MULTI_GPU", "FSDP", "DEEPSPEED")]
+).map(lambda config: {"strategy": {"type": "accelerate", "config": config}})
 ALONE = st.fixed_dictionaries(
     {},
     optional={
@@ -72,7 +74,7 @@ REST = st.fixed_dictionaries(
         "stall_limit": DURATIONS,
     },
 )
-SHAPES = st.builds(lambda shape, rest: {**shape, **rest}, SHARED | ALONE, REST)
+SHAPES = st.builds(lambda shape, rest: {**shape, **rest}, SHARED | ALONE | ACCELERATED, REST)
 RETRIES = st.fixed_dictionaries(
     {},
     optional={

@@ -175,7 +175,6 @@ def test_emoji_are_text_like_any_other():
 
 GIVEN = {
     "/resources/nodes": 2,
-    "/resources/strategy/type": "accelerate",
 }
 
 

@@ -1,0 +1,90 @@
+"""What `accelerate config` writes is a spec's strategy, shape and precision; what contradicts it is told with both."""
+
+import pytest
+
+from contract.spec import JobSpec
+from tests.contract.specs import TOY, places, problems_of
+
+WRITTEN = {
+    "compute_environment": "LOCAL_MACHINE", "debug": False, "distributed_type": "MULTI_GPU", "downcast_bf16": "no",
+    "enable_cpu_affinity": False, "gpu_ids": "all", "machine_rank": 0, "main_training_function": "main",
+    "mixed_precision": "bf16", "num_machines": 1, "num_processes": 2, "rdzv_backend": "static", "same_network": True,
+    "tpu_env": [], "tpu_use_cluster": False, "tpu_use_sudo": False, "use_cpu": False,
+}  # fmt: skip
+"""By Accelerate 1.15, asked for two GPUs."""
+FSDP = {
+    "fsdp_activation_checkpointing": False, "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP", "fsdp_min_num_params": 500,
+    "fsdp_cpu_ram_efficient_loading": False, "fsdp_offload_params": True, "fsdp_reshard_after_forward": True,
+    "fsdp_state_dict_type": "SHARDED_STATE_DICT", "fsdp_version": 2,
+}  # fmt: skip
+ZERO = {
+    "deepspeed_multinode_launcher": "standard", "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
+    "offload_optimizer_device": "cpu", "offload_param_device": "none", "zero3_init_flag": False, "zero_stage": 2,
+}  # fmt: skip
+PATH = "/resources/strategy/config"
+
+
+def body(changes, training=None, **resources):
+    strategy = {"type": "accelerate", "config": {**WRITTEN, **changes}}
+    return {**TOY, "training": training or {}, "resources": {**resources, "strategy": strategy}}
+
+
+def test_it_is_said_in_the_spec_s_own_words():
+    spec = JobSpec.parse(body({}))
+
+    assert (spec.resources.strategy.type, spec.resources.gpus_per_node, spec.training.bf16) == ("ddp", 2, True)
+    assert JobSpec.parse(spec.as_json()) == spec
+
+
+def test_fsdp_s_config_is_ours():
+    strategy = JobSpec.parse(body({"distributed_type": "FSDP", "fsdp_config": FSDP})).resources.strategy
+
+    assert strategy.type == "fsdp"
+    assert (strategy.config["cpu_offload"], strategy.config["min_num_params"]) == (True, 500)
+
+
+def test_deepspeed_s_becomes_its_own_and_the_arguments():
+    spec = JobSpec.parse(body({"distributed_type": "DEEPSPEED", "deepspeed_config": ZERO, "use_cpu": True}))
+
+    assert spec.resources.strategy.config["zero_optimization"] == {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    assert (spec.training.gradient_accumulation_steps, spec.training.max_grad_norm) == (4, 0.5)
+    assert (spec.resources.processes_per_node, spec.resources.gpus_per_node) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "pointer", "says"),
+    [
+        ({}, {"training": {"bf16": False}}, "/mixed_precision", "is bf16, and /training/bf16 is false"),
+        ({"mixed_precision": "no"}, {"training": {"bf16": True}}, "/mixed_precision", "and /training/bf16 is true"),
+        ({"mixed_precision": "fp8"}, {}, "/mixed_precision", "here are no, bf16, fp16"),
+        ({}, {"processes_per_node": 4}, "/num_processes", "asks for 2, and /resources/processes_per_node is 4"),
+        ({}, {"gpus_per_node": 0}, "/distributed_type", "asks for 2, and /resources/gpus_per_node is 0"),
+        ({"distributed_type": "NO"}, {}, "/distributed_type", "is NO, and num_processes is 2"),
+        ({"distributed_type": "MEGATRON_LM"}, {}, "/distributed_type", "here are NO, MULTI_CPU, MULTI_GPU, FSDP"),
+        ({"num_processes": 3, "num_machines": 2, "distributed_type": "FSDP"}, {}, "/num_processes", "for 2 machines"),
+        ({"distributed_type": "DEEPSPEED", "deepspeed_config": ZERO}, {"training": {"max_grad_norm": 1.0}},
+         "/deepspeed_config/gradient_clipping", "asks for 0.5, and /training/max_grad_norm is 1.0"),
+        ({"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero3_init_flag": True}}, {},
+         "/deepspeed_config/zero3_init_flag", "is not taken over"),
+        ({"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": "x.json"}}, {},
+         "/deepspeed_config/deepspeed_config_file", "is not taken over"),
+        ({"distributed_type": "FSDP", "fsdp_config": {**FSDP, "fsdp_version": 1}}, {}, "/fsdp_config", "FSDP 1"),
+        ({"fsdp_config": FSDP}, {}, "/fsdp_config", "is for FSDP, and distributed_type is MULTI_GPU"),
+        ({"main_process_port": 29500}, {}, "/main_process_port", "is not taken over"),
+        ({"dynamo_config": {"dynamo_backend": "INDUCTOR"}}, {}, "/dynamo_config", "is not taken over"),
+        ({"mixed_precison": "no"}, {}, "/mixed_precison", "is nothing that Accelerate's config has"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_the_spec_or_is_not_taken_is_told_by_its_name(config, more, pointer, says):
+    found = {one.pointer: one.detail for one in problems_of(body(config, **more))}
+
+    assert says in found.get(PATH + pointer, ""), found
+
+
+def test_a_script_says_its_precision_itself():
+    script = {"loop": {"script": "train.py"}, "code": {"bundle": "a" * 64}}
+    strategy = {"type": "accelerate", "config": WRITTEN}
+    plain = {"type": "accelerate", "config": {**WRITTEN, "mixed_precision": "no"}}
+
+    assert places({**script, "resources": {"strategy": strategy}}) == [(PATH, "disagreement")]
+    assert places({**script, "resources": {"strategy": plain}}) == []
