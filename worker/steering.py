@@ -57,7 +57,8 @@ class Steering(TrainerCallback):
         step, peers = state.global_step, self._trainer.strategy.peers
         for deed in self._again.pop(step, ()) if self._again else ():
             self._do(deed, state, control, "again")
-        has_news = bool(self._waiting) or self._page[NEWS_AT] != self._heard
+        # The first rank reads what is asked, for all: to the others it would be news for ever.
+        has_news = peers.is_main and (bool(self._waiting) or self._page[NEWS_AT] != self._heard)
         if peers.any([has_news])[0]:
             # One process may have looked a moment before another.
             for deed in peers.first(self._hear):
