@@ -178,9 +178,11 @@ class DoneData(BaseModel):
 
     ending: Ending
     reason: str
-    stop: Literal["cancel", "pause", "drain"] | None = None
+    stop: Literal["cancel", "pause", "drain", "peer"] | None = None
     """What it obeyed, when it was told to stop."""
     error: Failure | None = None
+    another_s: bool = False
+    """It failed because a rank on another node was gone, whose end is the reason."""
     result: dict[str, Any] = Field(default_factory=dict)
     running_s: float = 0.0
     had_checkpoint: bool = False

@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
 from contract.lifecycle import StopMode
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised by an incompatible change. Control serves PROTOCOL and PROTOCOL - 1, and says so to anyone else."""
+SHARES_JOBS = 2
+"""The protocol from which on a node can share a job with other nodes: who speaks an older one would train alone."""
 
 
 class Message(BaseModel):
@@ -45,6 +47,9 @@ class Claim(Message):
     claim: ClaimId
     node: NodeId
     boot: str
+    meets_at: str | None = None
+    """host:port on this node, bound already, where the ranks of a job on several nodes can meet. That of source 0 is
+    taken."""
 
 
 class AttemptBeat(Message):
@@ -145,6 +150,12 @@ class Grant(Message):
     fence: Fence
     claim: ClaimId
     source: int = 0
+    """Which of its nodes this is."""
+    nodes: int = 1
+    """How many it has."""
+    meets_at: str | None = None
+    """host:port where the ranks of several nodes meet. None: not every node has claimed yet, and nothing is started
+    before; or there is one only."""
     spec: dict[str, Any]
     gpus: list[str] = Field(default_factory=list)
     """UUIDs of exactly the GPUs it may see."""
@@ -171,7 +182,8 @@ class Stop(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    because: Literal["cancel", "pause", "drain", "time_limit"]
+    because: Literal["cancel", "pause", "drain", "time_limit", "peer"]
+    """`peer`: the job's part on another node has failed."""
     mode: StopMode
     within_seconds: float
 
@@ -184,6 +196,8 @@ class AttemptReply(Message):
     number: int = 0
     superseded: bool = False
     """The fence has moved on: stop now, report nothing more."""
+    meets_at: str | None = None
+    """As in the grant, once every node has claimed."""
     stop: Stop | None = None
     deeds: list[Deed] = Field(default_factory=list)
     """What was asked of the loop and is not done, oldest first."""

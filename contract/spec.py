@@ -23,7 +23,6 @@ from contract.body import MAX_PROBLEMS, read_json
 from contract.errors import InvalidSpec, Problem
 from contract.explain import Path, explain, kind_of, unique
 from contract.fields import Group, Many, Slug, Text, Whole
-from contract.not_yet import not_available
 from contract.parts import Bundle, Code, Component, Data, Loop, Optimizer, ResumeFrom, Schedule, Script
 from contract.resources import STRATEGIES, Resources, Retry
 from contract.rules import broken_rules
@@ -109,7 +108,7 @@ class JobSpec(Group):
         document = long.document
         problems = long.problems
         training = _training(document.get("training", {}), problems)
-        found = [*not_available(document), *islice(broken_rules(document, training), MAX_PROBLEMS)]
+        found = list(islice(broken_rules(document, training), MAX_PROBLEMS))
         try:
             spec = cls.model_validate({**document, "training": training or TrainingArguments()})
         except ValidationError as error:

@@ -14,13 +14,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from worker import outcome
 from worker.launch import Order
 
-HERE = "127.0.0.1"
 FIRST_SECONDS = 3600.0
 """How long the others wait for what the first rank does for all."""
-_LOST = ("closed by peer", "reset by peer", "Connection was likely closed", "remote process exited", "Broken pipe")
-"""How torch's messengers say that another process is gone."""
 _DONE = "footplate/first"
 _store: Any = None
 """Of the first rank: it lasts as long as its process."""
@@ -54,27 +52,34 @@ def first(order: Order, work: Callable[[], None]) -> None:
 
 def is_another_s(error: BaseException) -> bool:
     """Whether this rank failed because another had: the Trainer then notes which one, and torch says what it saw."""
-    if any(" failed before this one" in note for note in getattr(error, "__notes__", ())):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST)
+    noted = any(" failed before this one" in note for note in getattr(error, "__notes__", ()))
+    return noted or outcome.lost_a_peer(error)
 
 
 def environment(order: Order) -> dict[str, str]:
-    """On one machine: nobody need look for it by its name, which may lead nowhere."""
-    rank, world = str(order.rank), str(order.world)
+    """Where there is only one machine, nobody need look for it by its name, which may lead nowhere."""
     asked = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": world,
-        "LOCAL_WORLD_SIZE": world,
-        "GROUP_RANK": "0",
-        "MASTER_ADDR": HERE,
+        "RANK": str(order.rank),
+        "LOCAL_RANK": str(order.local_rank),
+        "WORLD_SIZE": str(order.world),
+        "LOCAL_WORLD_SIZE": str(order.local_world),
+        "GROUP_RANK": str(order.node),
+        "GROUP_WORLD_SIZE": str(order.nodes),
+        "MASTER_ADDR": order.host,
         "MASTER_PORT": str(order.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        **_interfaces(order),
     }
     # DeepSpeed asks its own accelerator before it asks torch.
     return asked if order.gpus else {**asked, "DS_ACCELERATOR": "cpu"}
+
+
+def _interfaces(order: Order) -> dict[str, str]:
+    """Whatever the operator has set stays: a fast network of the nodes' own has another name than the one to Redis."""
+    if order.nodes == 1:
+        return {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
+    names = ("GLOO_SOCKET_IFNAME", *(["NCCL_SOCKET_IFNAME"] if order.gpus else []))
+    return {name: order.interface for name in names if order.interface is not None and name not in os.environ}
 
 
 def _keep_the_store(order: Order, meeting: int) -> None:
@@ -83,5 +88,5 @@ def _keep_the_store(order: Order, meeting: int) -> None:
 
     assert order.port is not None
     _store = dist.TCPStore(  # type: ignore[attr-defined]
-        HERE, order.port, order.world, is_master=True, wait_for_workers=False, master_listen_fd=meeting
+        order.host, order.port, order.world, is_master=True, wait_for_workers=False, master_listen_fd=meeting
     )

@@ -25,6 +25,7 @@ from worker.artifacts import AttemptFiles
 from worker.roots import Roots
 
 SOCKET = "warm.sock"
+HERE = "127.0.0.1"
 STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
 """What the supervisor writes into the stop byte; 0 is: go on."""
 STORED_AT = slice(8, 16)
@@ -53,8 +54,15 @@ class Order(BaseModel):
     rank: int = 0
     world: int = 1
     """How many ranks the attempt has."""
+    node: int = 0
+    """Which of the attempt's nodes this is; each has as many ranks."""
+    nodes: int = 1
+    host: str = HERE
+    """Where the ranks meet: this machine, unless there are several."""
     port: int | None = None
-    """Where the ranks meet, on this machine; None: there is nobody to meet."""
+    """None: there is nobody to meet."""
+    interface: str | None = None
+    """The network interface by which this node speaks to the others."""
     spec: dict[str, Any]
     gpus: list[str]
     checkpoints: list[CheckpointOffer]
@@ -64,6 +72,15 @@ class Order(BaseModel):
     models: Path
     threads: int
     environment: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def local_world(self) -> int:
+        """How many ranks each node has."""
+        return self.world // self.nodes
+
+    @property
+    def local_rank(self) -> int:
+        return self.rank - self.node * self.local_world
 
     @property
     def files(self) -> AttemptFiles:

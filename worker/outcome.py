@@ -47,6 +47,15 @@ def _says(*texts: str) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 
+_LOST = ("closed by peer", "reset by peer", "Connection was likely closed", "remote process exited", "Broken pipe")
+"""How torch's messengers say that another process is gone."""
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """The line to another rank is gone, or the place where they meet. Of gloo, torch tells by a RuntimeError."""
+    return _is("torch.distributed.DistNetworkError", "torch.distributed.DistStoreError")(error) or _says(*_LOST)(error)
+
+
 def _lost_data_worker(error: BaseException) -> bool:
     """torch tells of a data loader's dead process by a RuntimeError, or the pipe to it breaks first."""
     if isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error):
@@ -68,6 +77,7 @@ EXCEPTIONS = (
     _Row(_says("DefaultCPUAllocator: can't allocate memory"), Reason.OOM, "out_of_memory", SMALLER),
     _Row(lambda error: isinstance(error, MemoryError), Reason.OOM, "out_of_memory", SMALLER),
     _Row(_is("torch.distributed.DistBackendError"), Reason.CRASHED, "nccl_error", OTHER_RANKS),
+    _Row(lost_a_peer, Reason.CRASHED, "peer_lost", OTHER_RANKS),
     _Row(_is("torch.AcceleratorError"), Reason.CRASHED, "cuda_error", "CUDA_LAUNCH_BLOCKING=1 tells where it arose"),
     _Row(_says("CUDA error", "CUDNN_STATUS", "CUBLAS_STATUS"), Reason.CRASHED, "cuda_error",
          "CUDA_LAUNCH_BLOCKING=1 tells where it arose"),

@@ -24,6 +24,7 @@ from celery.worker import state as celery_state
 from contract.environment import secrets_of
 from contract.errors import SettingsError
 from contract.messages import Gpu
+from worker.address import require_own
 from worker.environment import forget_unused
 from worker.gpus import inventory
 from worker.heartbeat import Heartbeat
@@ -45,7 +46,7 @@ PASSED_ON = frozenset({
     "PYTHONHASHSEED", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "XDG_CACHE_HOME", "SSL_CERT_FILE",
 })  # fmt: skip
 PASSED_ON_PREFIXES = (
-    "LC_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "TORCH_", "PYTORCH_", "TRITON_", "MALLOC_",
+    "LC_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "TRITON_", "MALLOC_",
 )  # fmt: skip
 """What training may inherit. A list of what is allowed, because a list of what is secret would never be complete."""
 
@@ -155,6 +156,7 @@ def _become_node(conf: Any, **_: Any) -> None:
     # A pool process that hung before it could ask to die with us outlives a start anew, and holds the node's lock.
     kill_children(_is_of_our_last_start)
     try:
+        require_own(settings())
         gpus: list[Gpu] = inventory(settings().gpus)
         _node = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
     except SettingsError as error:

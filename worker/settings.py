@@ -18,6 +18,8 @@ class WorkerSettings(Settings):
     node_home: Path | None = None
     """This node's own folder: identity, journals, sockets. Empty: `node-1` in the home folder."""
     node_name: str = Field(default_factory=socket.gethostname)
+    node_address: str = ""
+    """This machine's address where other nodes reach it, for jobs on several nodes. Empty: the one towards Redis."""
     pool: str = "default"
     redis: RedisUrl = "redis://127.0.0.1:6379/0"
     artifacts: Path | None = None

@@ -1,5 +1,6 @@
 """Owns one attempt, from its grant until SQL has its last event. Imports no torch; waits for nobody but in `select`.
 
+    meet        of a job on several nodes: waits until each of them has claimed its part
     launch      the warm parent forks training
     watch       what it says goes into the journal; what ends it: control, a drain, its limits
     conclude    why it ended becomes `done`
@@ -14,10 +15,11 @@ import logging
 import os
 import selectors
 import signal
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import redis
 
@@ -33,12 +35,13 @@ from worker.control import Link
 from worker.environment import asked_for
 from worker.journal import Header, Journal, JournalFull
 from worker.launch import Order
+from worker.meeting import NOWHERE, Meeting, Place
 from worker.node import Node
 from worker.outcome import Verdict
 from worker.ranks import LAST_WORDS_SECONDS, Events, Rank
 from worker.scratch import scratch
 from worker.settings import WorkerSettings
-from worker.training import Training, meeting_place
+from worker.training import Training
 from worker.usage import Usage
 
 log = logging.getLogger("footplate.worker")
@@ -58,7 +61,16 @@ TERM_SHARE, KILL_SHARE = 0.8, 0.9
 class Supervisor:
     """One attempt."""
 
-    def __init__(self, settings: WorkerSettings, node: Node, grant: Grant, client: redis.Redis) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        node: Node,
+        grant: Grant,
+        client: redis.Redis,
+        meeting: socket.socket | None = None,
+    ) -> None:
+        """`meeting` is where the ranks of several nodes can meet on this one: bound, and told with the claim."""
+        self._meeting = Meeting(grant, meeting)
         self._settings, self._node, self._places, self._grant = settings, node, node.places, grant
         self._started = self._turned_at = self._synced_at = time.monotonic()
         self._system_at = 0.0
@@ -75,7 +87,9 @@ class Supervisor:
         self._oom_kills = outcome.oom_kill_count()
         self._usage: list[tuple[int, Usage]] = []
         resources = grant.spec.get("resources") or {}
-        self._world = int(resources.get("processes_per_node") or max(1, len(grant.gpus)))
+        self._here = int(resources.get("processes_per_node") or max(1, len(grant.gpus)))
+        """Ranks on this node. Every one of the job's has as many."""
+        self._first, self._world = grant.source * self._here, grant.nodes * self._here
         self._meets = self._world > 1 or needs_a_launcher(resources)
         self._stall_seconds = float(resources.get("stall_limit") or 600.0)
         self._time_limit: float | None = resources.get("time_limit")
@@ -95,7 +109,7 @@ class Supervisor:
         try:
             # Killed processes tidy nothing up: what training, and its data workers, leave lying about goes with this.
             with scratch(self._node.id) as self._scratch:
-                if self._launch():
+                if self._meet() and self._launch():
                     reached(Moment.AFTER_LAUNCH)
                     self._watch()
                 if not self._is_superseded:
@@ -106,6 +120,21 @@ class Supervisor:
                     reached(Moment.AFTER_HAND_OVER)
         finally:
             self._close()
+
+    # Meet
+
+    def _meet(self) -> bool:
+        """Whether there is something to launch: not where the others do not come. Nothing of training exists yet."""
+        while not self._meeting.is_open and not self._is_called_off:
+            self._hear(TICK_SECONDS)
+            self._look_for_stops(time.monotonic())
+        self._verdict = self._verdict or self._meeting.trouble(self._settings.node_name)
+        self._started = time.monotonic()
+        return not self._is_called_off
+
+    @property
+    def _is_called_off(self) -> bool:
+        return self._is_superseded or self._stop is not None or self._verdict is not None
 
     # Launch
 
@@ -127,7 +156,7 @@ class Supervisor:
 
     def _launch(self) -> bool:
         """Whether training was asked for. It is not where a stop comes first, or the warm parent never does."""
-        while not self._is_superseded and self._stop is None and self._verdict is None:
+        while not self._is_called_off:
             try:
                 self._start()
             except OSError:
@@ -139,14 +168,13 @@ class Supervisor:
 
     def _start(self) -> None:
         if not self._meets:
-            self._training.start(self._places.run, [self._order(0)])
+            self._training.start(self._places.run, [self._order(0, NOWHERE)])
             return
-        with meeting_place() as meeting:
-            port = meeting.getsockname()[1]
-            orders = [self._order(rank, port) for rank in range(self._world)]
-            self._training.start(self._places.run, orders, meeting)
+        with self._meeting.place() as place:
+            orders = [self._order(rank, place) for rank in range(self._first, self._first + self._here)]
+            self._training.start(self._places.run, orders, place.listening)
 
-    def _order(self, rank: int, port: int | None = None) -> Order:
+    def _order(self, rank: int, place: Place) -> Order:
         grant, settings = self._grant, self._settings
         return Order(
             job=grant.job,
@@ -155,7 +183,11 @@ class Supervisor:
             claim=grant.claim,
             rank=rank,
             world=self._world,
-            port=port,
+            node=grant.source,
+            nodes=grant.nodes,
+            host=place.host,
+            port=place.port,
+            interface=place.interface,
             spec=grant.spec,
             gpus=grant.gpus,
             checkpoints=grant.checkpoints,
@@ -242,9 +274,11 @@ class Supervisor:
     def _usage_of_each(self) -> list[tuple[int, Usage]]:
         """Where each rank has a GPU, it is that of its number."""
         gpus = self._grant.gpus
-        own = [[gpu] for gpu in gpus] if len(gpus) == self._world else [gpus] * self._world
+        own = [[gpu] for gpu in gpus] if len(gpus) == self._here else [gpus] * self._here
         started = [rank for rank in self._training.ranks if rank.pid is not None]
-        return [(rank.number, Usage(rank.pid, own[rank.number])) for rank in started if rank.pid is not None]
+        return [
+            (rank.number, Usage(rank.pid, own[rank.number - self._first])) for rank in started if rank.pid is not None
+        ]
 
     def _obey(self, stop: Stop) -> None:
         """The same stop comes with every beat. Another one of control's counts anew, but never later."""
@@ -311,6 +345,7 @@ class Supervisor:
         if reply.superseded or (reply.closed and not self._journal.is_done):
             self._is_superseded = True
             return
+        self._meeting.hear(reply.meets_at)
         if reply.stored_step is not None:
             self._training.tell_stored(reply.stored_step)
         for deed in reply.deeds:
@@ -342,15 +377,25 @@ class Supervisor:
             return told
         if self._verdict is not None:
             return _failed(self._verdict)
-        has_said_why = failed is not None and failed.told is not None
+        # Who is ended because of another node has ended by itself, where it failed before.
+        by_itself = stop is not None and stop.because == "peer" and failed is not None
+        has_said_why = by_itself or (failed is not None and failed.told is not None)
         if stop is not None and not has_said_why:
             result = told.result if told else {}
             if stop.because == "time_limit":
                 return _failed(outcome.time_limit(self._time_limit), result)
-            return DoneData(ending=Ending.STOPPED, reason=Reason(stop.because), stop=stop.because, result=result)
+            return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=self._obeyed(stop), result=result)
         if failed is not None and failed.told is not None:
-            return self._by_rank(failed.told)
+            return self._by_rank(failed.told).model_copy(update={"another_s": failed.is_another_s})
+        if failed is None and told is not None and told.ending is Ending.STOPPED:
+            # With the ranks of another node, which has heard of it first.
+            return told
         return self._by_rank(_failed(self._why_it_died(failed)))
+
+    def _obeyed(self, stop: Stop) -> Literal["cancel", "pause", "drain", "peer"] | None:
+        """Of several nodes, the one that drains tells so: the others take new work."""
+        another_s = stop.because == "drain" and self._grant.nodes > 1 and not self._places.is_draining()
+        return None if another_s or stop.because == "time_limit" else stop.because
 
     def _by_rank(self, done: DoneData) -> DoneData:
         """Of several, which one it was is the first thing to know."""

@@ -12,6 +12,7 @@ from contract.ids import Fence, JobId, new_claim_id
 from contract.messages import Claim, Grant
 from contract.moments import Moment, reached
 from worker import parent
+from worker.address import meeting_place, own_address, said
 from worker.app import app
 from worker.claim import ask
 from worker.redis_line import AWAY, connect
@@ -33,21 +34,23 @@ def attempt(job: str, attempt: int, fence: int) -> None:
         # It rings again, until somebody claims it or it is placed elsewhere. Neither costs the job an attempt.
         log.info("%s attempt %s is not begun: %s", job, attempt, why)
         return
-    claim = Claim(
-        job=JobId(job),
-        attempt=attempt,
-        fence=Fence(fence),
-        claim=new_claim_id(),
-        node=node.id,
-        boot=node.boot,
-    )
-    answer = ask(redis_client(), claim, give_up=node.places.is_draining)
-    if isinstance(answer, Grant):
-        log.info("%s attempt %s is ours", job, attempt)
-        reached(Moment.AFTER_GRANT_HEARD)
-        Supervisor(parent.settings(), node, answer, redis_client()).run()
-    elif answer is not None:
-        log.info("%s attempt %s is not ours: %s", job, attempt, answer.reason)
+    with meeting_place(own_address(parent.settings())) as meeting:
+        claim = Claim(
+            job=JobId(job),
+            attempt=attempt,
+            fence=Fence(fence),
+            claim=new_claim_id(),
+            node=node.id,
+            boot=node.boot,
+            meets_at=said(meeting),
+        )
+        answer = ask(redis_client(), claim, give_up=node.places.is_draining)
+        if isinstance(answer, Grant):
+            log.info("%s attempt %s is ours", job, attempt)
+            reached(Moment.AFTER_GRANT_HEARD)
+            Supervisor(parent.settings(), node, answer, redis_client(), meeting).run()
+        elif answer is not None:
+            log.info("%s attempt %s is not ours: %s", job, attempt, answer.reason)
 
 
 @app.task(name=keys.CANARY_TASK)  # type: ignore[untyped-decorator]

@@ -14,8 +14,8 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,6 @@ LAST_WORDS_SECONDS = 1.0
 """What the other ranks may still say once one has failed."""
 LINGER_SECONDS = 30.0
 """How long they may take to end once the first one has finished, outputs and all."""
-HERE = "127.0.0.1"
-
-
-@contextmanager
-def meeting_place() -> Iterator[socket.socket]:
-    """A socket that listens where ranks meet. It is bound before anybody is told where, so nobody else can be there."""
-    with socket.create_server((HERE, 0)) as listening:
-        yield listening
 
 
 class Training:
@@ -79,7 +71,7 @@ class Training:
 
     @property
     def told(self) -> DoneData | None:
-        """What the first rank said of its end: it speaks for all where they finish, or stop."""
+        """What the first rank here said of its end: it speaks for all where they finish, or stop."""
         return self.ranks[0].told if self.ranks else None
 
     @property
@@ -197,7 +189,7 @@ class Training:
             self.let_go()
             return
         message = FROM_WARM.validate_json(packet)
-        rank = self.ranks[message.rank]
+        rank = next(each for each in self.ranks if each.number == message.rank)
         self.heard_at = time.monotonic()
         if isinstance(message, Started):
             rank.pid = message.pid

@@ -12,6 +12,7 @@ the one place that may forget everything, and its loss would be one more fault t
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -25,7 +26,6 @@ from contract.events import (
     CheckpointData,
     DoData,
     DoneData,
-    Ending,
     Kind,
     ProgressData,
     SystemData,
@@ -38,6 +38,7 @@ from contract.messages import AttemptReply
 from contract.moments import Moment, reached
 from service.events import curves
 from service.events.entries import Batch, Incoming, Read
+from service.jobs import gang
 from service.jobs.beat import holds
 from service.jobs.conclude import End, conclude
 from service.jobs.prune import rotate
@@ -82,7 +83,7 @@ def ingest(conn: Connection, read: Read, now: int, *, retry_backoff_seconds: flo
     wanted = {batch.job for batch in read.batches}
     held = jobs.lock_many(conn, wanted)
     parts = attempts.sources_of_many(conn, held)
-    ledgers = {job_id: _Ledger(job, now) for job_id, job in held.items()}
+    ledgers = {job_id: _Ledger(job, now, _now_of(job, parts.values())) for job_id, job in held.items()}
     for batch in read.batches:
         key = (batch.job, batch.attempt, batch.source)
         part = parts.get(key)
@@ -125,8 +126,9 @@ class _Page:
 class _Ledger:
     """What a transaction adds to one job."""
 
-    def __init__(self, job: JobRow, now: int) -> None:
-        self.job, self.now = job, now
+    def __init__(self, job: JobRow, now: int, parts: Sequence[SourceRow]) -> None:
+        """`parts` are those of its current attempt."""
+        self.job, self.now, self.parts = job, now, parts
         self.no = job.last_no
         self.rows: list[EventRow] = []
         self.points = curves.Gathered()
@@ -185,8 +187,7 @@ class _Ledger:
             kind, text = event.kind, event.text
             if kind == Kind.STATE and not self._says_that_it_runs(event, page):
                 # Who follows the states must not see a job run that was told to stop, or was lost, before.
-                said = str((event.data or {}).get("state"))[:100]
-                kind, text = Kind.NOTE.value, json.dumps({"message": f"attempt {part.attempt} says that it is {said}"})
+                kind, text = Kind.NOTE.value, json.dumps({"message": self._what_was_said(event, part)})
             elif kind == Kind.GAP:
                 done.gaps += 1
             self.rows.append(
@@ -205,7 +206,18 @@ class _Ledger:
 
     def _says_that_it_runs(self, event: Incoming, page: _Page) -> bool:
         is_running = event.data is not None and event.data.get("state") == JobState.RUNNING
-        return is_running and page.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
+        runs = is_running and page.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
+        # Of several nodes the last one says it for all.
+        return runs and all(self._runs(part) for part in self.parts if part.source != page.part.source)
+
+    def _runs(self, part: SourceRow) -> bool:
+        page = self.pages.get((part.attempt, part.source))
+        return part.running_at is not None or (page is not None and page.is_running)
+
+    def _what_was_said(self, event: Incoming, part: SourceRow) -> str:
+        said = str((event.data or {}).get("state"))[:100]
+        where = f" on node {part.source + 1} of {len(self.parts)}" if len(self.parts) > 1 else ""
+        return f"attempt {part.attempt} says that it is {said}{where}"
 
     def _understand(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
         """What an event means besides being kept. A closed attempt's events mean nothing any more."""
@@ -327,16 +339,16 @@ class _Ledger:
         if not ends:
             return
         parts = attempts.sources_of(conn, self.job.id, self.job.attempt)
-        going_on = [part for part in parts if part.done is None and part.claim is not None]
-        every_end = [DoneData.model_validate_json(part.done) for part in parts if part.done is not None]
-        failed = [end for end in every_end if end.ending is Ending.FAILED]
-        # One failed rank fails them all; a finish or a stop is one when the last has reached it.
-        if going_on and not failed:
+        if going_on := [part for part in parts if part.done is None and part.claim is not None]:
+            stop = gang.stop_of(parts)
+            for part in going_on if stop else ():
+                done.replies[ClaimId(str(part.claim))] = AttemptReply(
+                    claim=ClaimId(str(part.claim)), stop=stop, watermark=part.watermark
+                )
             return
         job = jobs.lock(conn, self.job.id)
         if job is not None:
-            decisive = (failed or [end for end in every_end if end.ending is Ending.STOPPED] or every_end)[0]
-            end = End.of(decisive)
+            end = End.of(gang.decisive(parts))
             move = conclude(conn, job, end, self.now, retry_backoff_seconds=retry_backoff_seconds)
             done.retries += [end.reason] * (move.to is JobState.QUEUED and end.ending == "failed")
             done.failures += [move.reason] * (move.to is JobState.FAILED)
@@ -356,6 +368,10 @@ class _Ledger:
                 stored_step=stored_step if page.is_current else None,
                 closed=page.is_done or self.job.state.is_terminal,
             )
+
+
+def _now_of(job: JobRow, parts: Iterable[SourceRow]) -> list[SourceRow]:
+    return [part for part in parts if (part.job_id, part.attempt) == (job.id, job.attempt)]
 
 
 def _checkpoint_row(

@@ -12,6 +12,7 @@ from contract.events import Kind
 from contract.ids import JobId
 from contract.lifecycle import Desired, JobState, Reason, StopMode
 from contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, NodeReply, Stop
+from service.jobs import gang
 from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, tell, withdraw
 from service.settings import ServiceSettings
@@ -49,12 +50,12 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
         return AttemptReply(
             claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=closed
         )
-    stop = stop_of(job, stop_left)
+    stop = gang.stop_of(parts) or stop_of(job, stop_left)
     stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
     held = [one.step for one in checkpoints.held(conn, job.id) if one.attempt == job.attempt]
     return AttemptReply(
         claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step,
-        deeds=deeds.undone(conn, job.id, after=beat.deeds),
+        deeds=deeds.undone(conn, job.id, after=beat.deeds), meets_at=gang.meeting(parts),
         held_steps=sorted(set(held)),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from contract.ids import ClaimId
 from contract.lifecycle import JobState, Reason
 from contract.messages import CheckpointOffer, Claim, Denial, Grant
-from service.jobs import starting
+from service.jobs import gang, starting
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, deeds, jobs, nodes
 from service.store.rows import JobRow, SourceRow
@@ -23,7 +23,7 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
     # The job before its sources, as everyone locks them.
     job = jobs.lock(conn, claim.job)
     part = attempts.claim(
-        conn, claim.job, claim.attempt, claim.fence, claim.node, claim.boot, ClaimId(claim.claim), now
+        conn, claim.job, claim.attempt, claim.fence, claim.node, claim.boot, ClaimId(claim.claim), now, claim.meets_at
     )
     if part is None or job is None:
         return Denial(claim=claim.claim, reason=_why_not(conn, claim, job))
@@ -47,6 +47,7 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, setti
         for row in checkpoints.offers(conn, job.id)
         if row.attempt < job.attempt
     ]
+    parts = attempts.sources_of(conn, job.id, job.attempt)
     left_ms = None if job.time_limit_ms is None else max(0, job.time_limit_ms - job.running_ms)
     return Grant(
         job=job.id,
@@ -54,6 +55,8 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, setti
         fence=job.fence,
         claim=claim.claim,
         source=part.source,
+        nodes=len(parts),
+        meets_at=gang.meeting(parts),
         spec=json.loads(job.spec),
         gpus=json.loads(part.gpus),
         checkpoints=offers or starting.offer(conn, job),

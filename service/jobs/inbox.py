@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from contract import keys
 from contract.ids import JobId
 from contract.lifecycle import Reason
-from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Message, NodeBeat
+from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Grant, Message, NodeBeat
 from contract.moments import Moment, reached
 from service.jobs.beat import StopLeft, attempt_beat, node_beat, protocol_refusal, stop_of
 from service.jobs.grant import grant
@@ -70,7 +70,17 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
         heard.granted += 1
         heard.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
         heard.jobs.add(claim.job)
+        if answered.meets_at is not None:
+            _tell_where_they_meet(conn, answered, heard)
         reached(Moment.BEFORE_GRANT_COMMITS)
+
+
+def _tell_where_they_meet(conn: Connection, last: Grant, heard: Heard) -> None:
+    """This was the last of several nodes to claim: the others wait for it."""
+    for part in attempts.sources_of(conn, last.job, last.attempt):
+        if part.claim is not None and part.claim != last.claim:
+            told = AttemptReply(claim=part.claim, meets_at=last.meets_at, watermark=part.watermark)
+            heard.replies.append((keys.reply(part.claim), told))
 
 
 def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, heard: Heard) -> None:

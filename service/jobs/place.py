@@ -1,8 +1,8 @@
 """Which waiting job goes where. Pure: the same jobs, nodes and rules give the same placements.
 
-Priority first, then age. A job gets all its nodes at once or none. The first one of a pool that would fit on empty
-nodes, but does not fit now, reserves the nodes that it will get; the others use the rest, so that small jobs fill the
-gaps and never keep a big one waiting for ever.
+Priority first, then age. A job gets all its nodes at once or none, so no two can each hold half. The first one of a
+pool that does not fit now, and would if the nodes that take work were empty, holds what it will get; the others use the
+rest, so that small jobs fill the gaps and never keep a big one waiting for ever (docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Room:
     """The sentence why it is not open."""
     refused: str | None = None
     """The sentence why it gets no work at all: it counts for nothing, but for explaining a job that waits."""
+    shares_jobs: bool = True
+    """Whether it knows how to run a part of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,12 @@ class Plan:
 def place(waiting: Iterable[Waiting], nodes: Sequence[Room]) -> Plan:
     """Placements, in the order in which they were decided, and for every other job the reason why it waits."""
     rooms = [_Free(room) for room in sorted(nodes, key=lambda room: room.node)]
-    shapes: dict[Needs, _Shape] = {}
+    shapes: dict[Needs, _Shapes] = {}
     pools_with_reservation: set[str] = set()
     plan = Plan()
     for job in sorted(waiting, key=lambda job: rank(job.priority, job.since, job.job_id)):
         if (shape := shapes.get(job.needs)) is None:
-            shape = shapes[job.needs] = _Shape(job.needs, rooms)
+            shape = shapes[job.needs] = _Shapes(job.needs, rooms)
         if not shape.exists:
             plan.waits[job.job_id] = shape.wait
         elif (chosen := shape.choose()) is not None:
@@ -95,9 +97,8 @@ def place(waiting: Iterable[Waiting], nodes: Sequence[Room]) -> Plan:
             plan.placements.append(Placement(job.job_id, shares))
         else:
             plan.waits[job.job_id] = shape.wait
-            if job.needs.pool not in pools_with_reservation:
+            if job.needs.pool not in pools_with_reservation and shape.reserve():
                 pools_with_reservation.add(job.needs.pool)
-                shape.reserve()
     return plan
 
 
@@ -116,26 +117,49 @@ def explain(needs: Needs, nodes: Sequence[Room]) -> Placement | Wait:
 class _Free:
     """A node while placing: what is free shrinks, and never grows."""
 
-    __slots__ = ("gpus", "is_reserved", "room", "slots")
+    __slots__ = ("gpus", "room", "slots")
 
     def __init__(self, room: Room) -> None:
         self.room = room
         self.slots = room.free_slots
         self.gpus = list(room.free_gpus)
-        self.is_reserved = False
 
     def fits(self, needs: Needs) -> bool:
-        if self.is_reserved or not self.room.is_open:
-            return False
-        return _fits(needs, self.room, self.slots, self.gpus)
+        return self.room.is_open and _fits(needs, self.room, self.slots, self.gpus)
 
     def take(self, needs: Needs) -> Share:
+        """What it needs; of what it waits for, as much as there is."""
         count = gpu_count(needs, self.room)
         taken = [gpu for gpu in self.gpus if _suits(needs, gpu)][:count]
         self.gpus = [gpu for gpu in self.gpus if gpu not in taken]
         slots = slot_count(needs, self.room)
-        self.slots -= slots
+        self.slots -= min(slots, self.slots)
         return Share(self.room.node, self.room.boot, slots, tuple(gpu.uuid for gpu in taken))
+
+    def missing(self, needs: Needs) -> int:
+        """How many slots and GPUs have to come free before it fits."""
+        gpus = gpu_count(needs, self.room) - sum(_suits(needs, gpu) for gpu in self.gpus)
+        return max(0, gpus) + max(0, slot_count(needs, self.room) - self.slots)
+
+
+class _Shapes:
+    """All jobs with the same needs. Where several nodes give whatever they have, all give a GPU, or all have none:
+    ranks of both kinds cannot train together."""
+
+    def __init__(self, needs: Needs, rooms: list[_Free]) -> None:
+        together = [[free for free in rooms if free.room.gpus], [free for free in rooms if not free.room.gpus]]
+        alike = together if needs.nodes > 1 and needs.gpus_per_node is None else [rooms]
+        self._kinds = [_Shape(needs, each) for each in alike]
+        # Whoever comes nearest to it says what is missing.
+        self.wait = max(self._kinds, key=lambda kind: (kind.exists, kind.count)).wait
+        self.exists = any(kind.exists for kind in self._kinds)
+
+    def choose(self) -> list[_Free] | None:
+        return next((chosen for kind in self._kinds if (chosen := kind.choose()) is not None), None)
+
+    def reserve(self) -> bool:
+        """Whether there is anything to hold for it."""
+        return any(kind.reserve() for kind in self._kinds)
 
 
 class _Shape:
@@ -145,7 +169,8 @@ class _Shape:
         self.needs = needs
         suiting = [free for free in rooms if _fits(needs, free.room, free.room.slots, free.room.gpus)]
         fitting = [free for free in suiting if free.room.refused is None]
-        self.exists = len(fitting) >= needs.nodes
+        self.count = len(fitting)
+        self.exists = self.count >= needs.nodes
         refusals = [free.room.refused for free in suiting if free.room.refused is not None]
         closed = [free.room.closed for free in fitting if free.room.closed is not None]
         self.wait = _wait(needs, self.exists, len(fitting), refusals, closed)
@@ -170,11 +195,16 @@ class _Shape:
             heappush(self._heap, entry)
         return [free for _, _, free in chosen] if len(chosen) == self.needs.nodes else None
 
-    def reserve(self) -> None:
-        """The nodes that come nearest to it: the same ones the next time, since only they drain."""
-        nearest = sorted(self._fitting, key=lambda free: (not free.room.is_open, -len(free.gpus), -free.slots))
-        for free in nearest[: self.needs.nodes]:
-            free.is_reserved = True
+    def reserve(self) -> bool:
+        """On the nodes where least is missing: the next time they are still those, since what is held is given to
+        nobody. Nothing is held for who waits for a node that takes no work."""
+        working = [free for free in self._fitting if free.room.is_open]
+        nearest = sorted(working, key=lambda free: free.missing(self.needs))[: self.needs.nodes]
+        if len(nearest) < self.needs.nodes:
+            return False
+        for free in nearest:
+            free.take(self.needs)
+        return True
 
     def _rank(self, free: _Free) -> int:
         """GPUs are packed, so that whole nodes stay whole for who needs one; CPU work is spread, away from GPUs."""
@@ -196,7 +226,7 @@ def slot_count(needs: Needs, room: Room) -> int:
 
 
 def _fits(needs: Needs, room: Room, slots: int, gpus: Sequence[Gpu]) -> bool:
-    if room.pool != needs.pool or slots < slot_count(needs, room):
+    if room.pool != needs.pool or slots < slot_count(needs, room) or (needs.nodes > 1 and not room.shares_jobs):
         return False
     wanted = gpu_count(needs, room)
     if not wanted:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from contract.ids import Fence, JobId, NodeId
 from contract.lifecycle import JobState, Reason
-from contract.messages import Gpu
+from contract.messages import SHARES_JOBS, Gpu
 from contract.moments import Moment, reached
 from service.jobs.needs import Needs
 from service.jobs.place import Placement, Room, Waiting, place
@@ -82,6 +82,7 @@ def _room(node: NodeRow, taken: list[SourceRow]) -> Room:
         is_open=node.takes_work,
         closed=f"{node.name} has it, and takes no work now: {node.why_not}" if not node.takes_work else None,
         refused=f"{node.name} has it, and gets no work: {node.refused}" if node.is_turned_away else None,
+        shares_jobs=node.protocol >= SHARES_JOBS,
     )
 
 

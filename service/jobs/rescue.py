@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from contract.ids import JobId, NodeId
 from contract.lifecycle import JobState, Reason, StopMode
 from contract.moments import Moment, reached
+from service.jobs import gang
 from service.jobs.conclude import End, Move, conclude, record_loss
 from service.jobs.stopping import tell, withdraw
 from service.settings import ServiceSettings
@@ -108,12 +109,12 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
     rescued = Rescued()
     used: set[Hashable] = set()
     for job in jobs.active(conn):
-        parts = [part for part in attempts.sources_of(conn, job.id, job.attempt) if part.ended_at is None]
+        parts = attempts.sources_of(conn, job.id, job.attempt)
         look = _Look(conn, job, parts, timers, clock, now, settings, rescued)
         look.at_the_job()
         used |= look.used
     used |= _silent_nodes(conn, timers, clock, settings, rescued)
-    for family in ("lease", "node", "claim", "start", "stop", "running"):
+    for family in ("lease", "node", "claim", "start", "stop", "end", "running"):
         timers.forget(family, but=used)
     if rescued.jobs:
         reached(Moment.BEFORE_RESCUE_COMMITS)
@@ -127,7 +128,10 @@ class _Look:
         self, conn: Connection, job: JobRow, parts: list[SourceRow], timers: Timers, clock: float, now: int,
         settings: ServiceSettings, rescued: Rescued,
     ) -> None:  # fmt: skip
-        self.conn, self.job, self.parts, self.timers, self.clock = conn, job, parts, timers, clock
+        self.conn, self.job, self.timers, self.clock = conn, job, timers, clock
+        self.parts = [part for part in parts if part.ended_at is None]
+        self.is_ending = len(parts) > len(self.parts) > 0
+        self.nodes = len(parts)
         self.now, self.settings, self.rescued = now, settings, rescued
         self.used: set[Hashable] = set()
 
@@ -135,15 +139,17 @@ class _Look:
         job, claimed = self.job, [part for part in self.parts if part.claim is not None]
         if job.state is JobState.STARTING and len(claimed) < len(self.parts) and self._waited_for_claims():
             self._give_back()
-        elif silent := [part.node for part in claimed if self._is_silent(part)]:
-            self.rescued.silent_on.update(silent)
-            self._lose(f"no word from it for {self.settings.lease_seconds:g} s")
+        elif silent := [part for part in claimed if self._is_silent(part)]:
+            self.rescued.silent_on.update(part.node for part in silent)
+            self._lose(f"no word from {self._names(silent)} for {self.settings.lease_seconds:g} s")
         elif job.state is not JobState.STARTING and not claimed:
             self._lose("nobody holds it any more")
         elif job.state is JobState.STARTING and claimed and self._overran_its_start():
             self._lose("its training did not say in time that it runs", Reason.STALLED)
         elif job.state is JobState.STOPPING and self._overran_its_stop():
             self._lose("it did not stop in time")
+        elif self.is_ending and self._overran_its_end():
+            self._lose(f"{self._names(self.parts)} did not end with the others")
         elif job.state is JobState.RUNNING and self._is_out_of_time():
             self._stop_for_time()
 
@@ -166,6 +172,18 @@ class _Look:
         self.used.add(_stop_key(self.job))
         return stop_left(self.job, self.timers, self.clock, self.settings) < -self.settings.kill_seconds
 
+    def _overran_its_end(self) -> bool:
+        """A part of it is over, and the others go on."""
+        waited = self._elapsed(("end", self.job.id, self.job.attempt))
+        return waited > self.settings.stop_seconds + self.settings.kill_seconds
+
+    def _names(self, parts: list[SourceRow]) -> str:
+        """Of several nodes, which."""
+        if self.nodes == 1:
+            return "it"
+        known = {node.id: node.name for node in nodes.everyone(self.conn)}
+        return ", ".join(known.get(part.node, part.node) for part in parts)
+
     def _is_out_of_time(self) -> bool:
         if self.job.time_limit_ms is None:
             return False
@@ -179,7 +197,10 @@ class _Look:
             # Another control, or its user, was quicker: ending its sources now would leave it running and held by none.
             return
         withdraw(self.conn, job, self.now)
-        message = f"attempt {job.attempt} was not claimed within {self.settings.claim_seconds:g} s"
+        by = [part for part in self.parts if part.claim is None] if self.nodes > 1 else []
+        message = f"attempt {job.attempt} was not claimed within {self.settings.claim_seconds:g} s" + (
+            f" by {self._names(by)}" if by else ""
+        )
         jobs.move(
             self.conn, job.id, to=JobState.QUEUED, expect=[JobState.STARTING], attempt=job.attempt, fence=job.fence,
             reason=Reason.NOT_CLAIMED, message=message, now=self.now,
@@ -222,6 +243,8 @@ def lose(
         return None
     record_loss(conn, job, now)
     row = attempts.get(conn, job_id, attempt)
+    if (known := gang.known_end(attempts.sources_of(conn, job_id, attempt))) is not None:
+        return conclude(conn, job, End.of(known), now, retry_backoff_seconds=settings.retry_backoff_seconds)
     names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
     end = End(
         ending="lost",

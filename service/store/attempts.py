@@ -90,8 +90,9 @@ def lost_between(conn: Connection, after: int, before: int) -> dict[tuple[JobId,
 
 
 def claim(
-    conn: Connection, job_id: JobId, attempt: int, fence: int, node: NodeId, boot: str, claim: ClaimId, now: int
-) -> SourceRow | None:
+    conn: Connection, job_id: JobId, attempt: int, fence: int, node: NodeId, boot: str, claim: ClaimId, now: int,
+    meets_at: str | None = None,
+) -> SourceRow | None:  # fmt: skip
     """The arbiter: one asker gets it, the same asker gets it again, everyone else gets nothing.
 
     Starting is the only state in which a new claim is granted; one that holds it already may ask until it ends.
@@ -109,7 +110,7 @@ def claim(
             sources.c.ended_at.is_(None),
             or_(unclaimed, mine),
         )
-        .values(claim=claim, boot=boot, claimed_at=func.coalesce(sources.c.claimed_at, now))
+        .values(claim=claim, boot=boot, claimed_at=func.coalesce(sources.c.claimed_at, now), meets_at=meets_at)
         .returning(*_SOURCE_COLUMNS)
     )
     row = conn.execute(statement).one_or_none()

@@ -111,6 +111,8 @@ class SourceRow:
     ended_at: int | None
     done: str | None
     """JSON of its DoneData."""
+    meets_at: str | None = None
+    """host:port that its claim has bound, for the ranks of all nodes to meet at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ sources = Table(
     Column("watermark", Integer, nullable=False),
     Column("ended_at", BigInteger),
     Column("done", Text),
+    Column("meets_at", String),
 )
 _OPEN = text("ended_at IS NULL")
 Index("ix_sources_open", sources.c.node, sqlite_where=_OPEN, postgresql_where=_OPEN)

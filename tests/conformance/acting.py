@@ -62,9 +62,9 @@ class Stage:
     def submitted(
         self, key: str | None, body: str = "body", project: str = "default", nodes: int = 1, **changes: Any
     ) -> Submitted:
+        if nodes > 1:
+            changes["resources"] = {**changes.get("resources", {}), "nodes": nodes}
         spec = make_spec(**changes)
-        # Specs may not ask for several nodes yet; everything behind them can.
-        spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"nodes": nodes})})
         text = json.dumps(spec.as_json())
         use = IdempotencyUse(key, body, respond=lambda job: f"made {job.id}") if key else None
         job_id = new_job_id()
@@ -166,10 +166,14 @@ class Worker:
         self.number = self.deeds = 0
         self.answer = self.ask_again()
 
+    def claim_message(self) -> Claim:
+        return Claim(
+            job=self.job, attempt=self.attempt, fence=self.fence, claim=self.claim, node=self.node, boot=self.boot,
+            meets_at=f"10.0.0.{self.source + 1}:29500",
+        )  # fmt: skip
+
     def ask_again(self) -> Grant | Denial:
-        asked = Claim(
-            job=self.job, attempt=self.attempt, fence=self.fence, claim=self.claim, node=self.node, boot=self.boot
-        )
+        asked = self.claim_message()
         return self.stage.write(lambda conn: grant(conn, asked, self.stage.now, self.stage.settings))
 
     def beat(self) -> AttemptReply:

@@ -619,7 +619,8 @@ def test_one_rank_that_fails_fails_them_all(stage: Stage) -> None:
     second.says_running()
 
     second.fails("error")
+    assert stage.job(job).state is JobState.RUNNING
+    first.stops()
 
     assert stage.job(job).state is JobState.FAILED
-    assert first.beat().superseded
     assert stage.read(attempts.open_sources) == []

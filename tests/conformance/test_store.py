@@ -14,7 +14,7 @@ from contract.errors import IdempotencyMismatch, InvalidSpec, NotFound, Precondi
 from contract.events import Kind
 from contract.ids import JobId
 from contract.lifecycle import MOVES, JobState, Reason, StopMode
-from contract.messages import Gpu
+from contract.messages import PROTOCOL, Gpu
 from service.jobs.amend import amend
 from service.jobs.delete import delete
 from service.jobs.prune import DAY_MS, prune
@@ -289,12 +289,13 @@ def test_a_catalogue_is_sent_once_and_kept_while_anyone_has_it(stage: Stage) -> 
 
 
 def test_a_node_of_another_protocol_is_refused_and_told_why(stage: Stage) -> None:
-    old, new = stage.node(protocol=0), stage.node(protocol=2)
+    before, after = PROTOCOL - 1, PROTOCOL + 1
+    old, new = stage.node(protocol=before), stage.node(protocol=after)
 
-    answers = {node: stage.beat_node(node, protocol=p).reply.refused for node, p in ((old, 0), (new, 2))}
+    answers = {node: stage.beat_node(node, protocol=p).reply.refused for node, p in ((old, before), (new, after))}
 
     assert answers[old] is None
-    assert "protocol 2" in (answers[new] or "")
+    assert f"protocol {after}" in (answers[new] or "")
     assert [room.is_staying for room in stage.read(nodes.everyone) if room.id == new] == [False]
 
 

@@ -1,13 +1,9 @@
 """Specs for the tests of the contract: problems in short, and hypothesis strategies for everything a spec can say."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from contract import not_yet
 from contract.errors import InvalidSpec, Problem
 from contract.spec import JobSpec
 
@@ -24,13 +20,6 @@ def problems_of(body: object) -> list[Problem]:
 
 def places(body: object) -> list[tuple[str, str]]:
     return [(one.pointer, one.code) for one in problems_of(body)]
-
-
-@contextmanager
-def everything_available() -> Iterator[None]:
-    """The spec's own rules alone, without the table of what nothing can run yet."""
-    with patch.object(not_yet, "_STEPS", []):
-        yield
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12)

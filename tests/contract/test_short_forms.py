@@ -4,7 +4,7 @@ import pytest
 
 from contract.short_forms import Long, components, long_form
 from contract.spec import JobSpec
-from tests.contract.specs import TOY, everything_available, places, problems_of
+from tests.contract.specs import TOY, places, problems_of
 
 JOB = "job_" + "0" * 32
 ZERO = {"type": "deepspeed", "config": {"a": 2}}
@@ -150,8 +150,7 @@ def test_a_strategy_of_several_that_training_names_for_one_process_is_told_there
 
 
 def test_a_job_to_resume_from_may_be_named_in_training():
-    with everything_available():
-        spec = JobSpec.parse({**TOY, "training": {"resume_from_checkpoint": JOB}})
+    spec = JobSpec.parse({**TOY, "training": {"resume_from_checkpoint": JOB}})
     assert spec.resume_from
     assert spec.resume_from.job == JOB
 

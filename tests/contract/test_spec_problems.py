@@ -3,9 +3,8 @@
 import pytest
 
 from contract.body import MAX_PROBLEMS
-from contract.not_yet import NOT_YET
 from contract.spec import JobSpec, read_spec
-from tests.contract.specs import TOY, everything_available, places, problems_of
+from tests.contract.specs import TOY, places, problems_of
 
 JOB = "job_" + "0" * 32
 CODE = {"bundle": "0" * 64}
@@ -90,8 +89,7 @@ ADAM = {"id": "a", "params": [".*"], "use": "adam"}
     ],
 )  # fmt: skip
 def test_one_mistake_is_one_problem_at_its_place(change, place):
-    with everything_available():
-        assert places({**TOY, **change}) == [place]
+    assert places({**TOY, **change}) == [place]
 
 
 @pytest.mark.parametrize("body", [None, [], "toy/mlp", 5, True])
@@ -104,8 +102,7 @@ def test_model_and_data_are_asked_for_together():
 
 
 def test_a_loop_of_ones_own_needs_neither_model_nor_data():
-    with everything_available():
-        spec = JobSpec.parse({"loop": "my_code:main", "code": {"bundle": "0" * 64}})
+    spec = JobSpec.parse({"loop": "my_code:main", "code": {"bundle": "0" * 64}})
     assert spec.model is None
 
 
@@ -125,7 +122,7 @@ def test_all_mistakes_are_told_at_once():
         "data": {"train": "os.system", "eval": "x.csv"},
         "priority": True,
         "training": {"lerning_rate": 1, "max_steps": "5"},
-        "resources": {"nodes": 2, "time_limit": "soon"},
+        "resources": {"nodes": 0, "time_limit": "soon"},
         "retry": {"on": ["never"]},
     }
     assert sorted(pointer for pointer, _ in places(body)) == [
@@ -171,29 +168,6 @@ def test_a_body_of_nothing_but_typos_gets_a_bounded_answer():
 
 def test_emoji_are_text_like_any_other():
     assert read_spec('{"model": "m", "data": "d", "name": "😀", "metadata": {"😀": "😀"}}'.encode()).name == "😀"
-
-
-GIVEN = {
-    "/resources/nodes": 2,
-}
-
-
-@pytest.mark.parametrize("rule", NOT_YET, ids=lambda rule: rule.pointer)
-def test_what_cannot_run_yet_is_refused_with_that_reason(rule):
-    """A rule that was dropped from the table takes its line of GIVEN with it."""
-    body: dict = {**TOY, "data": {"train": "toy/regression"}}
-    *path, last = rule.pointer.split("/")[1:]
-    here = body
-    for part in path:
-        here = here.setdefault(part, {})
-    here[last] = GIVEN[rule.pointer]
-
-    problems = problems_of(body)
-
-    assert (rule.pointer, "not_available_yet") in [(one.pointer, one.code) for one in problems]
-    assert all(one.detail.endswith("yet") for one in problems if one.code == "not_available_yet")
-    with everything_available():
-        assert {code for _, code in places(body)} <= {"needs_bundle", "missing"}
 
 
 def test_saying_what_happens_anyway_is_no_mistake():

@@ -74,8 +74,14 @@ class Asker:
         self.start, self.world = start, start.world
         node = start.node
         self.claim = Claim(
-            job=job, attempt=int(attempt), fence=int(fence), claim=self.world.new_claim(), node=node.id, boot=start.boot
-        )  # type: ignore[arg-type]
+            job=job,  # type: ignore[arg-type]
+            attempt=int(attempt),
+            fence=int(fence),  # type: ignore[arg-type]
+            claim=self.world.new_claim(),
+            node=node.id,
+            boot=start.boot,
+            meets_at=f"{node.name}:29500",
+        )
         self.asked_at = float("-inf")
 
     def turn(self) -> bool:

@@ -33,6 +33,8 @@ class Supervisor:
         self.name = f"{self.node.name}/{self.world.name(grant.job)}.{grant.attempt}"
         self.is_over = self.is_superseded = self.is_closed = False
         self.stop: Stop | None = None
+        self.waits = grant.nodes > 1 and grant.meets_at is None
+        """For the other nodes to claim."""
         self._kill_at = 0.0
         self._number = 0
         self._beat_at = self._synced_at = self._synced = 0.0
@@ -74,8 +76,10 @@ class Supervisor:
         training, now = self.training, self.world.clock
         if self.node.drains and self.stop is None:
             self._obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=5))
-        if self.stop is not None and now >= self._kill_at:
+        if self.stop is not None and (self.waits or now >= self._kill_at):
             training.is_dead = True
+        elif self.waits:
+            return
         if now >= self._step_at:
             self._step_at = now + self.world.between(0.4, 1.2)
             self._write(training.turn(self.stop.mode.value if self.stop else None))
@@ -141,6 +145,7 @@ class Supervisor:
                 self.world.say(self.name, "hears that it is superseded")
             self.is_superseded = True
             return
+        self.waits = self.waits and reply.meets_at is None
         self.training.stored_step = max(self.training.stored_step, reply.stored_step or 0)
         if reply.stop is not None:
             self._obey(reply.stop)

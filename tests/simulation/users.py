@@ -29,10 +29,9 @@ PROJECT = "default"
 
 @cache
 def a_spec(nodes: int, time_limit: int | None, keep: int | None = None) -> tuple[JobSpec, str]:
-    """Parsed once for all seeds. Specs may not ask for several nodes yet; everything behind them can."""
-    resources, training = {"time_limit": time_limit, "stall_limit": 15}, {"save_total_limit": keep}
-    spec = make_spec(resources=resources, retry={"max_attempts": 6}, training=training)
-    spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"nodes": nodes})})
+    """Parsed once for all seeds."""
+    resources = {"time_limit": time_limit, "stall_limit": 15, "nodes": nodes}
+    spec = make_spec(resources=resources, retry={"max_attempts": 6}, training={"save_total_limit": keep})
     return spec, json.dumps(spec.as_json())
 
 

@@ -24,16 +24,17 @@ from worker.training import Training
 class Stage:
     """`say`, `prints` and `exits` are a rank's; `turn` lets the supervisor's side see it."""
 
-    def __init__(self, folder: Path, world: int) -> None:
+    def __init__(self, folder: Path, world: int, first: int = 0) -> None:
+        """`world` ranks on this node, the first of which is `first`."""
         self.told: list[dict[str, Any]] = []
         self._selector = selectors.DefaultSelector()
         self._listening = launch.listen(folder)
         self.training = Training(self._selector, self.told.extend)
-        self.training.start(folder, [_order(folder, rank, world) for rank in range(world)])
+        self.training.start(folder, [_order(folder, first + rank, world) for rank in range(world)])
         self.warm, _ = self._listening.accept()
         self.fds = [socket.recv_fds(self.warm, 4096, len(FD_NAMES))[1] for _ in range(world)]
         for rank in range(world):
-            self.warm.send(Started(rank=rank, pid=2**22 + rank).model_dump_json().encode())
+            self.warm.send(Started(rank=first + rank, pid=2**22 + rank).model_dump_json().encode())
         self.turn()
 
     def say(self, rank: int, kind: str, **data: Any) -> None:
@@ -125,6 +126,20 @@ def test_an_attempt_runs_once_the_last_of_its_ranks_does(stage: Stage) -> None:
     stage.say(1, "state", state="running")
 
     assert [one["kind"] for one in stage.told] == ["state"]
+
+
+def test_the_ranks_of_another_node_than_the_first_have_numbers_of_their_own(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, 2, first=2)
+    try:
+        stage.prints(1, "hello")
+        stage.say(0, "log", loss=1.0)
+        for rank in (0, 1):
+            stage.say(rank, "state", state="running")
+
+        assert [(one["rank"], one["kind"]) for one in stage.told] == [(3, "line"), (0, "state")]
+        assert stage.training.has_started
+    finally:
+        stage.close()
 
 
 def test_a_stop_reaches_every_rank(stage: Stage) -> None:

@@ -31,10 +31,10 @@ def grant_by_name_alone(grant: ModuleType) -> None:
     guarded = grant.attempts.claim
 
     def unfenced(conn: Any, job_id: Any, *asked: Any) -> Any:
-        *_, boot, claim, now = asked
+        *_, boot, claim, now, meets_at = asked
         if (job := grant.jobs.peek(conn, job_id)) is None:
             return None
         part = grant.attempts.sources_of(conn, job_id, job.attempt)[0]
-        return guarded(conn, job_id, job.attempt, job.fence, part.node, boot, claim, now)
+        return guarded(conn, job_id, job.attempt, job.fence, part.node, boot, claim, now, meets_at)
 
     grant.attempts.claim = unfenced

@@ -1,0 +1,250 @@
+"""A job on several nodes, as SQL and control know it: it begins everywhere or nowhere, and ends everywhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from contract.ids import JobId, new_claim_id
+from contract.lifecycle import JobState, Reason
+from contract.messages import AttemptReply, Denial, Grant
+from service.jobs.inbox import answer
+from service.store import attempts
+from tests.conformance.acting import Stage, Worker
+
+FIRST = "10.0.0.1:29500"
+
+
+def a_gang(stage: Stage, nodes: int = 2, **changes: object) -> JobId:
+    """Placed, and claimed by nobody yet."""
+    for _ in range(nodes):
+        stage.node(slots=1)
+    job = stage.submit(nodes=nodes, **changes)
+    assert stage.place() == [job]
+    return job
+
+
+def running(stage: Stage, nodes: int = 2, **changes: object) -> tuple[JobId, list[Worker]]:
+    job = a_gang(stage, nodes, **changes)
+    workers = [stage.claim(job, source) for source in range(nodes)]
+    for worker in workers:
+        worker.says_running()
+    return job, workers
+
+
+def test_nobody_is_told_where_they_meet_before_the_last_has_claimed(stage: Stage) -> None:
+    job = a_gang(stage, 3)
+    second, first = stage.claim(job, 1), stage.claim(job, 0)
+    assert [one.answer.meets_at for one in (second, first)] == [None, None]  # type: ignore[union-attr]
+    assert second.beat().meets_at is None
+
+    last = stage.claim(job, 2)
+
+    assert isinstance(last.answer, Grant)
+    assert (last.answer.source, last.answer.nodes, last.answer.meets_at) == (2, 3, FIRST)
+    assert [one.beat().meets_at for one in (first, second)] == [FIRST, FIRST]
+    # Asked again, because the answer was lost.
+    assert second.ask_again().meets_at == FIRST  # type: ignore[union-attr]
+
+
+def test_the_last_claim_tells_the_others_at_once(stage: Stage) -> None:
+    job = a_gang(stage)
+    first = stage.claim(job, 0)
+    part = stage.sources(job)[1]
+    late = first.claim_message().model_copy(update={"claim": new_claim_id(), "node": part.node, "boot": part.boot})
+
+    heard = stage.write(lambda conn: answer(conn, [late], stage.now, stage.settings, stage.stop_left))
+
+    told = [message for _, message in heard.replies if isinstance(message, AttemptReply)]
+    assert [(one.claim, one.meets_at) for one in told] == [(first.claim, FIRST)]
+
+
+def test_a_job_on_one_node_meets_nobody(stage: Stage) -> None:
+    _, worker = stage.running()
+
+    assert isinstance(worker.answer, Grant)
+    assert (worker.answer.nodes, worker.answer.meets_at, worker.beat().meets_at) == (1, None, None)
+
+
+def test_what_one_node_does_not_claim_is_given_back_by_all_and_costs_nothing(stage: Stage) -> None:
+    job = a_gang(stage)
+    first = stage.claim(job, 0)
+    stage.rescue()
+    for _ in range(4):
+        stage.later(stage.settings.claim_seconds / 3)
+        first.beat()
+        stage.rescue()
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.NOT_CLAIMED, 0)
+    assert "by " in str(row.message)
+    assert first.beat().superseded
+    assert isinstance(stage.ask(job, 1).answer, Denial)
+    assert stage.read(attempts.open_sources) == []
+
+
+def test_a_cancel_before_all_have_claimed_ends_what_waits(stage: Stage) -> None:
+    job = a_gang(stage)
+    first = stage.claim(job, 0)
+    stage.cancel(job)
+    assert first.beat().stop is not None
+
+    first.stops()
+
+    assert stage.job(job).state is JobState.CANCELLED
+    assert isinstance(stage.ask(job, 1).answer, Denial)
+
+
+def test_who_follows_a_job_sees_it_run_once_when_all_of_it_does(stage: Stage) -> None:
+    job, _ = running(stage)
+
+    assert stage.states(job) == ["queued", "starting", "running"]
+    assert any("running on node 1 of 2" in event.data for event in stage.events(job, ["note"]))
+
+
+def test_a_part_that_fails_ends_the_others_and_the_job_waits_for_them(stage: Stage) -> None:
+    """Or the next attempt would begin beside what is left of this one; and their last words would be lost."""
+    job, (first, second) = running(stage)
+    second.fails("crashed")
+
+    stop = first.beat().stop
+    assert stop is not None
+    assert (stop.because, stop.mode) == ("peer", "kill")
+    assert stage.job(job).state is JobState.RUNNING
+    first.logs(7)
+    first.ends("stopped", "peer", stop="peer")
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+    assert "it crashed" in str(row.message)
+    assert [event.step for event in stage.events(job, ["log"])] == [7]
+
+
+def test_who_only_lost_another_is_not_the_reason_though_it_says_so_first(stage: Stage) -> None:
+    job, (first, second) = running(stage)
+    first.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "Connection closed by peer"})
+    assert second.beat().stop is None
+
+    second.fails("oom")
+
+    row = stage.job(job)
+    assert (row.state, row.reason) == (JobState.FAILED, Reason.OOM)
+    assert json.loads(str(row.error))["code"] == "oom"
+
+
+def test_a_node_that_is_lost_is_the_reason_and_not_what_the_others_made_of_it(stage: Stage) -> None:
+    job, (first, second) = running(stage)
+    first.checkpoints(10)
+    stage.rescue()
+    first.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "Connection closed by peer"})
+    stage.later(stage.settings.lease_seconds + 1)
+
+    stage.rescue()
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.RETRY, 1)
+    error = json.loads(str(row.error))
+    assert error["code"] == "node_lost"
+    assert f"no word from {second.node[-6:]}" in error["message"]
+    again = stage.place()
+    assert again == []
+    stage.node(slots=1)
+    stage.node(slots=1)
+    assert stage.place() == [job]
+    next_one = stage.claim(job, 0)
+    assert isinstance(next_one.answer, Grant)
+    assert [offer.step for offer in next_one.answer.checkpoints] == [10]
+
+
+def test_a_known_failure_is_the_reason_though_another_node_is_lost_meanwhile(stage: Stage) -> None:
+    job, (_, second) = running(stage)
+    stage.rescue()
+    second.fails("oom")
+    stage.later(stage.settings.lease_seconds + 1)
+
+    stage.rescue()
+
+    assert (stage.job(job).state, stage.job(job).reason) == (JobState.FAILED, Reason.OOM)
+
+
+def test_a_part_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
+    """Its supervisor is alive, and does nothing that it is told."""
+    job, (first, second) = running(stage)
+    second.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "gone"})
+    for _ in range(9):
+        stage.rescue()
+        stage.later(10)
+        first.beat()
+    stage.rescue()
+
+    row = stage.job(job)
+    assert (row.state, row.reason) == (JobState.QUEUED, Reason.RETRY)
+    assert "did not end with the others" in str(row.message)
+    assert first.beat().superseded
+
+
+def test_once_the_first_has_finished_nothing_that_happens_to_the_others_matters(stage: Stage) -> None:
+    job, (first, second) = running(stage)
+    first.finishes()
+    second.fails("crashed")
+
+    assert stage.job(job).state is JobState.SUCCEEDED
+
+    job, (first, second) = running(stage)
+    stage.rescue()
+    first.finishes()
+    stage.later(stage.settings.lease_seconds + 1)
+    stage.rescue()
+    assert stage.job(job).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(("verb", "state"), [("pause", JobState.PAUSED), ("cancel", JobState.CANCELLED)])
+def test_a_stop_reaches_every_node_and_holds_once_all_have_stopped(stage: Stage, verb: str, state: JobState) -> None:
+    job, workers = running(stage, 3)
+    getattr(stage, verb)(job)
+    assert all((stop := worker.beat().stop) is not None and stop.because == verb for worker in workers)
+
+    for worker in workers:
+        assert stage.job(job).state is JobState.STOPPING
+        worker.stops()
+
+    assert stage.job(job).state is state
+
+
+def test_a_drain_of_one_node_moves_the_whole_job_and_closes_no_other_node(stage: Stage) -> None:
+    job, (first, second) = running(stage)
+    stage.beat_node(second.node, slots=1, draining=True)
+    for worker in (first, second):
+        assert (stop := worker.beat().stop) is not None
+        assert stop.because == "drain"
+    first.ends("stopped", "drain")
+    second.ends("stopped", "drain", stop="drain")
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.DRAINED, 0)
+    stage.node(slots=1)
+    assert stage.place() == [job]
+    assert first.node in [part.node for part in stage.sources(job)]
+
+
+def test_a_node_of_the_version_before_gets_no_part_of_a_job(stage: Stage) -> None:
+    """It would take the part for the whole, and train alone."""
+    stage.node(slots=1)
+    stage.node(slots=1, protocol=1)
+    gang, alone = stage.submit(nodes=2), stage.submit()
+
+    assert stage.place() == [alone]
+    assert stage.job(gang).reason is Reason.NO_SUCH_SHAPE
+
+
+def test_a_job_for_more_nodes_than_there_are_says_so(stage: Stage) -> None:
+    stage.node(slots=1)
+    stage.node(slots=1)
+    job = stage.submit(nodes=3)
+
+    assert stage.place() == []
+
+    row = stage.job(job)
+    assert row.reason is Reason.NO_SUCH_SHAPE
+    assert row.message == "waits for 3 nodes with 1 slot each in pool 'default': 2 that take work fit"

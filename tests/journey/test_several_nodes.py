@@ -1,0 +1,80 @@
+"""A job on two nodes, which are real workers of this machine: as one process would train, whatever happens to one."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.support.processes import at_ease
+from tests.support.system import JSON, System, assert_whole
+
+ALONE: JSON = {
+    "model": "toy/mlp",
+    "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.004}},
+    "training": {
+        "max_steps": 80, "per_device_train_batch_size": 16, "logging_steps": 1, "save_strategy": "steps",
+        "save_steps": 10, "seed": 7,
+    },
+}  # fmt: skip
+TOGETHER = {**ALONE, "training": {**ALONE["training"], "per_device_train_batch_size": 8}, "resources": {"nodes": 2}}
+
+
+def test_a_job_on_two_nodes_loses_one_goes_on_with_a_third_and_is_paused_as_one(system: System) -> None:
+    system.start_service()
+    for number in (1, 2, 3):
+        system.start_node(number, wait=False)
+    for number in (1, 2, 3):
+        system.processes.until(
+            lambda number=number: system.node_is_up(number), within=at_ease(60), what=f"node {number} takes work"
+        )
+    more_than_there_are(system)
+    job = system.submit(TOGETHER)
+    one = system.submit(ALONE)
+    system.until_checkpoint(job, 10, within=at_ease(60))
+    first = system.job(job)["nodes"]
+
+    # The second one: the first keeps the place where they meet, and its death is noticed in another way.
+    lost = int(first[1].removeprefix("node-"))
+    system.nodes[lost].signal(signal.SIGKILL)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(60), what="it is tried again", job=job)
+    system.until_step(job, 40, within=at_ease(60))
+    assert system.do(job, "do", {"save": True}).status_code == 202
+    system.until(lambda: the_save(system, job), within=at_ease(30), what="it has saved as it was asked to", job=job)
+    assert system.do(job, "pause").status_code == 202
+    paused = system.until_state(job, "paused", "succeeded", within=at_ease(60))
+    system.do(job, "resume")
+    done, expected = (system.until_settled(each, within=at_ease(90)) for each in (job, one))
+
+    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
+    assert expected["state"] == "succeeded", expected["error"]
+    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    lost_one, second, third = system.get(f"/jobs/{job}/attempts")["data"]
+    assert lost_one["reason"] == "node_lost"
+    assert f"no word from node-{lost}" in lost_one["error"]["message"]
+    for attempt in (second, third):
+        assert len(attempt["nodes"]) == 2
+        assert first[1] not in [node["name"] for node in attempt["nodes"]]
+    events = system.events(job)
+    assert_whole(events)
+    assert {event["source"] for event in events if event["attempt"] == 2 and event["kind"] == "done"} == {0, 1}
+    moves = [event["data"]["state"] for event in events if event["kind"] == "state"]
+    again = ["queued", "starting", "running"]
+    assert moves == [*again, *again, "stopping", "paused", *again, "succeeded"]
+    assert system.training_pids(job) == []
+
+
+def the_save(system: System, job: str) -> list[JSON]:
+    return [event for event in system.events(job) if event["kind"] == "do" and event["data"].get("status") == "done"]
+
+
+def more_than_there_are(system: System) -> None:
+    """A job for four nodes where there are three: it is taken, waits, and says for what."""
+    asked = {**TOGETHER, "resources": {"nodes": 4}}
+    why = "waits for 4 nodes with 1 slot each in pool 'default': 3 that take work fit"
+    would = system.client.post("/jobs/validate", json=asked).json()["placement"]
+    assert (would["waits"], would["message"]) == (True, why)
+    job = system.submit(asked)
+    system.until(lambda: system.job(job)["reason"] == "no_such_shape", within=20, what="it is looked at", job=job)
+    assert (system.job(job)["state"], system.job(job)["message"]) == ("queued", why)
+    assert system.do(job, "cancel").status_code == 202

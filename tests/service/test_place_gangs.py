@@ -1,0 +1,141 @@
+"""Placement of jobs on several nodes: none holds a part, none starves, none keeps others waiting for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.ids import JobId, NodeId
+from contract.lifecycle import Reason
+from contract.messages import Gpu
+from service.jobs.needs import Needs
+from service.jobs.place import Plan, Room, Waiting, place
+
+
+def room(name: str, slots: int = 2, free: int | None = None, gpus: int = 0, **more: object) -> Room:
+    cards = tuple(Gpu(uuid=f"{name}-{n}", name="H100", capability=(9, 0)) for n in range(gpus))
+    left = slots if free is None else free
+    given = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
+    return Room(**{"node": NodeId(name), **given, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
+
+
+def job(name: str, since: int = 0, **needs: object) -> Waiting:
+    return Waiting(JobId(name), Needs(**needs), 0, since)  # type: ignore[arg-type]
+
+
+def placed(plan: Plan) -> dict[str, list[str]]:
+    return {one.job_id: sorted(share.node for share in one.shares) for one in plan.placements}
+
+
+class Yard:
+    """Nodes over time: jobs that are placed hold their slots until they end."""
+
+    def __init__(self, slots: Sequence[int]) -> None:
+        self.rooms = {f"n{number}": room(f"n{number}", count) for number, count in enumerate(slots)}
+        self.running: dict[str, list[tuple[str, int]]] = {}
+        self.waiting: list[Waiting] = []
+
+    def turn(self) -> None:
+        plan = place(self.waiting, list(self.rooms.values()))
+        for one in plan.placements:
+            self.running[one.job_id] = [(share.node, share.slots) for share in one.shares]
+            for node, slots in self.running[one.job_id]:
+                self._free(node, -slots)
+        self.waiting = [one for one in self.waiting if one.job_id in plan.waits]
+
+    def ends(self, job_id: str) -> None:
+        for node, slots in self.running.pop(job_id):
+            self._free(node, slots)
+
+    def _free(self, node: str, slots: int) -> None:
+        self.rooms[node] = replace(self.rooms[node], free_slots=self.rooms[node].free_slots + slots)
+        assert 0 <= self.rooms[node].free_slots <= self.rooms[node].slots
+
+
+gangs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=8)
+
+
+@given(st.lists(st.integers(1, 4), min_size=3, max_size=5), gangs, st.randoms(use_true_random=False))
+def test_jobs_on_several_nodes_never_wait_for_each_other_for_ever(slots, asked, dice) -> None:  # type: ignore[no-untyped-def]
+    """Whoever comes when, and ends when: as long as those that run end, all are placed."""
+    yard = Yard(slots)
+    coming = [job(f"j{n}", n, nodes=nodes, processes_per_node=count) for n, (nodes, count) in enumerate(asked)]
+    coming = [one for one in coming if sum(s >= (one.needs.processes_per_node or 1) for s in slots) >= one.needs.nodes]
+    for _ in range(4 * len(coming) + 1):
+        if coming:
+            yard.waiting.append(coming.pop(0))
+        yard.turn()
+        assert not yard.waiting or yard.running, "nothing runs, and somebody waits"
+        if yard.running:
+            yard.ends(dice.choice(sorted(yard.running)))
+
+    assert not yard.waiting
+
+
+@given(st.lists(st.integers(1, 3), min_size=2, max_size=4))
+def test_small_jobs_that_keep_coming_do_not_starve_one_on_several_nodes(slots: list[int]) -> None:
+    """The one that has run longest ends with every turn, and two more come. Only those that were there before the big
+    one have to end: what comes free is never given to who came after it."""
+    yard = Yard(slots)
+    yard.waiting = [job(f"s{n}") for n in range(sum(slots))]
+    yard.turn()
+    yard.waiting.append(job("gang", 1, nodes=len(slots)))
+    for turn in range(sum(slots)):
+        yard.turn()
+        assert "gang" not in yard.running or turn >= len(slots)
+        yard.ends(next(name for name in yard.running if name != "gang"))
+        yard.waiting += [job(f"t{turn}-{n}", 2 + turn) for n in range(2)]
+    yard.turn()
+
+    assert "gang" in yard.running
+
+
+def test_what_it_waits_for_is_held_and_no_more() -> None:
+    nodes = [room("a", slots=4, free=3), room("b", slots=4, free=0)]
+    plan = place([job("gang", nodes=2), *(job(f"s{n}", 1) for n in range(3))], nodes)
+
+    assert placed(plan) == {"s0": ["a"], "s1": ["a"]}
+    assert plan.waits[JobId("gang")].reason is Reason.CAPACITY
+
+
+def test_nothing_is_held_for_one_that_waits_for_a_node_without_work() -> None:
+    nodes = [room("a", slots=1), room("b", slots=1, is_open=False)]
+
+    assert placed(place([job("gang", nodes=2), job("small", 1)], nodes)) == {"small": ["a"]}
+
+
+def test_the_next_one_holds_where_the_first_has_nothing_to_hold() -> None:
+    nodes = [room("a", slots=2, free=1), room("b", slots=1, is_open=False)]
+    waiting = [job("gang", nodes=2), job("wide", 1, processes_per_node=2), job("small", 2)]
+
+    assert placed(place(waiting, nodes)) == {}
+
+
+def test_two_that_could_each_hold_half_are_placed_one_after_the_other() -> None:
+    yard = Yard([1, 1])
+    yard.waiting = [job("one", nodes=2), job("two", 1, nodes=2)]
+    yard.turn()
+    assert list(yard.running) == ["one"]
+
+    yard.ends("one")
+    yard.turn()
+    assert list(yard.running) == ["two"]
+
+
+def test_ranks_with_a_gpu_and_ranks_without_are_not_put_together() -> None:
+    gpu, cpus = room("gpu", gpus=2), [room("x"), room("y")]
+
+    assert placed(place([job("gang", nodes=2)], [gpu, *cpus])) == {"gang": ["x", "y"]}
+    plan = place([job("gang", nodes=2)], [gpu, cpus[0]])
+    assert plan.placements == []
+    assert plan.waits[JobId("gang")].reason is Reason.NO_SUCH_SHAPE
+    assert placed(place([job("gang", nodes=2, gpus_per_node=0)], [gpu, cpus[0]])) == {"gang": ["gpu", "x"]}
+
+
+def test_a_node_that_cannot_run_a_part_gets_none() -> None:
+    nodes = [room("new"), room("old", shares_jobs=False)]
+
+    assert placed(place([job("gang", nodes=2), job("small", 1)], nodes)) == {"small": ["new"]}

@@ -1,0 +1,108 @@
+"""Where nodes and ranks find each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from contract.errors import SettingsError
+from contract.ids import new_claim_id, new_job_id
+from worker import address, gang, outcome
+from worker.address import host_and_port, interface_of, leads_there, meeting_place, own_address, require_own, said
+from worker.launch import Order
+from worker.settings import WorkerSettings
+
+
+def test_a_node_is_where_it_speaks_to_redis_from_unless_its_operator_says_otherwise() -> None:
+    assert own_address(WorkerSettings(redis="redis://127.0.0.1:1/0")) == "127.0.0.1"
+    assert own_address(WorkerSettings(redis="unix:///run/redis.sock")) == "127.0.0.1"
+    assert own_address(WorkerSettings(node_address="10.1.2.3")) == "10.1.2.3"
+
+
+def test_an_address_that_is_not_of_this_machine_is_refused_with_what_would_work() -> None:
+    require_own(WorkerSettings(node_address="127.0.0.1"))
+    with pytest.raises(SettingsError, match=r"FOOTPLATE_NODE_ADDRESS=203\.0\.113\.9 is no address of this machine"):
+        require_own(WorkerSettings(node_address="203.0.113.9"))
+
+
+def test_a_place_to_meet_is_nobody_elses_and_opens_when_it_is_needed() -> None:
+    with meeting_place("127.0.0.1") as one, meeting_place("127.0.0.1") as other:
+        assert said(one) != said(other)
+        there = host_and_port(said(one))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(there)
+        one.listen()
+        socket.create_connection(there).close()
+
+
+def test_an_address_that_went_away_keeps_no_node_from_working_alone() -> None:
+    with meeting_place("203.0.113.9") as place:
+        assert host_and_port(said(place))[0] == "127.0.0.1"
+
+
+def test_both_kinds_of_addresses_are_read_as_they_are_written() -> None:
+    assert host_and_port("10.0.0.1:29500") == ("10.0.0.1", 29500)
+    assert host_and_port("[fd00::1]:29500") == ("fd00::1", 29500)
+
+
+@pytest.mark.parametrize(
+    ("own", "host", "leads"),
+    [
+        ("10.0.0.1", "10.0.0.2", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("10.0.0.1", "127.0.0.1", False),
+        ("127.0.0.1", "10.0.0.2", False),
+        ("fd00::1", "::1", False),
+        ("localhost", "127.0.0.1", True),
+        ("localhost", "node-7", False),
+    ],
+)
+def test_a_loopback_address_leads_to_this_machine_alone(own: str, host: str, leads: bool) -> None:
+    assert leads_there(own, host) is leads
+
+
+def test_the_interface_of_an_address_is_found_by_its_name() -> None:
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.9") is None
+    assert address.interface_of("nonsense") is None
+
+
+def order(**more: object) -> Order:
+    given = {
+        "job": new_job_id(), "attempt": 1, "fence": 1, "claim": new_claim_id(), "spec": {}, "gpus": [], "threads": 1,
+        "checkpoints": [], "artifacts": Path("/a"), "data": Path("/d"), "models": Path("/m"), **more,
+    }  # fmt: skip
+    return Order.model_validate(given)
+
+
+def test_a_rank_of_the_second_node_is_told_what_torchrun_would_have_told_it() -> None:
+    there = order(rank=3, world=4, node=1, nodes=2, host="10.0.0.1", port=29500, interface="eth1")
+    with patch.dict(os.environ, clear=True):
+        told = gang.environment(there)
+
+    assert told == {
+        "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth1",
+        "TORCHELASTIC_USE_AGENT_STORE": "True", "DS_ACCELERATOR": "cpu",
+    }  # fmt: skip
+
+
+def test_a_network_that_the_operator_has_chosen_is_kept() -> None:
+    there = order(world=2, nodes=2, host="10.0.0.1", port=29500, interface="eth1", gpus=["g"])
+    with patch.dict(os.environ, {"NCCL_SOCKET_IFNAME": "ib0"}, clear=True):
+        told = gang.environment(there)
+
+    assert told["GLOO_SOCKET_IFNAME"] == "eth1"
+    assert "NCCL_SOCKET_IFNAME" not in told
+
+
+def test_who_loses_the_line_to_another_is_no_reason_and_may_be_tried_again() -> None:
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711")
+
+    assert gang.is_another_s(lost)
+    assert (outcome.of_exception(lost).reason, outcome.of_exception(lost).error.code) == ("crashed", "peer_lost")
+    assert not gang.is_another_s(ValueError("a bad sample"))
