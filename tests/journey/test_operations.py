@@ -94,6 +94,8 @@ def a_story(ground: Ground, here: Processes, elsewhere: Processes, redis: RedisS
     system.start_service()
     assert {job: what_a_user_reads(system, job) for job in said} == said
     system.start_node(2, slots=2)
+    system.processes.until(lambda: [node["state"] for node in system.get("/nodes")["data"]].count("lost") == 1,
+                           within=60, what="the node that the backup knows is known to be lost")  # fmt: skip
     assert system.do(paused, "resume").status_code == 202
     went_on = system.until_settled(paused)
 
