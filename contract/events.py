@@ -91,6 +91,8 @@ class StateData(BaseModel):
     message: str | None = None
     by: str | None = None
     """Who asked for it: the name and the prefix of a key. Not there: nobody was asked for one, or nobody asked."""
+    traceparent: str | None = None
+    """Of a job's first event: the trace that its POST was part of. Not there: the service sends no traces."""
 
 
 class CheckpointData(BaseModel):

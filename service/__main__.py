@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -37,6 +38,7 @@ from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
 from service.store.database import Database
+from service.tracing.asked import Untraced, begin
 from service.webhooks.listening import Listening
 
 log = logging.getLogger("footplate")
@@ -68,17 +70,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def run(role: str, settings: ServiceSettings) -> int:
     """Until a signal, or until the part that everything hangs on has failed."""
     db = Database(settings.database_url, settings.readers, settings.writers)
+    tracing = begin(role, os.environ)
     try:
         db.read_now(schema.require_current)
         # What is imported stays. Looking through it for garbage, again and again, would stop everyone for 100 ms.
         gc.collect()
         gc.freeze()
-        return await (_control(db, settings) if role == "control" else _serve(db, settings, with_control=role == "all"))
+        if role == "control":
+            return await _control(db, settings, tracing)
+        return await _serve(db, settings, tracing, with_control=role == "all")
     finally:
+        await tracing.close()
         await asyncio.to_thread(db.close)
 
 
-async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool) -> int:
+async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, with_control: bool) -> int:
     tail, catalogues, listening = Tail(db), Catalogues(db), Listening(db)
     pipe = Pipe(settings.redis, tail.wake)
 
@@ -87,7 +93,7 @@ async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool)
         tail.wake(jobs)
         pipe.announce(jobs)
 
-    control = Control(db, settings, tell) if with_control else None
+    control = Control(db, settings, tracing.following(db, tell)) if with_control else None
     services = Services(
         settings=settings,
         db=db,
@@ -99,8 +105,9 @@ async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool)
         webhooks=listening,
         poke=control.poke if control else pipe.poke,
         control=_here(control) if control else pipe.control,
+        untraced=tracing.wrong,
     )
-    server = Server(create_app(services), settings, listen(settings), on_stop=tail.close)
+    server = Server(tracing.around(create_app(services)), settings, listen(settings), on_stop=tail.close)
     pipe.start(listens=True, control=control.numbers if control else None)
     await catalogues.start()
     await services.gatekeeper.keyring.start()
@@ -114,9 +121,9 @@ async def _serve(db: Database, settings: ServiceSettings, *, with_control: bool)
         await pipe.close()
 
 
-async def _control(db: Database, settings: ServiceSettings) -> int:
+async def _control(db: Database, settings: ServiceSettings, tracing: Untraced) -> int:
     pipe = Pipe(settings.redis)
-    control = Control(db, settings, pipe.announce)
+    control = Control(db, settings, tracing.following(db, pipe.announce))
     pipe.start(control=control.numbers)
     stopped = asyncio.Event()
     try:

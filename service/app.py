@@ -13,6 +13,7 @@ from functools import partial
 from time import perf_counter
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -60,6 +61,8 @@ SECURITY_HEADERS = [
 ]
 NO_STORE = (b"cache-control", b"no-store")
 SUBPROTOCOL = "footplate.subprotocol"
+NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""FastAPI's own would send bodies and queries to whoever the environment names. Ours: service/tracing."""
 _JOB_PATH = len("/jobs/") + len(new_job_id())
 _QUICK = {"POST": ("/jobs", SUBMITS), "GET": ("/jobs/{job}", READS)}
 _CLOSE_CODES = {401: 4401, 403: 4403, 404: 4404, 422: 4400, 429: 4429}
@@ -78,8 +81,9 @@ def create_app(services: Services) -> ASGIApp:
 def routes() -> FastAPI:
     """All of them and nothing behind them, which is enough to describe them."""
     app = FastAPI(
-        title="Footplate", version="0.1.0", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
-    )
+        title="Footplate", version="0.1.0", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
+        telemetry=NO_TELEMETRY,
+    )  # fmt: skip
     # The busiest first: routes are tried in order.
     for part in (
         jobs,

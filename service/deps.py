@@ -53,6 +53,8 @@ class Services:
     """Tells control that something waits. Never blocks; may be lost, because control looks by itself."""
     control: Callable[[], Awaitable[Numbers | None]]
     """What the control process has counted; None where none works."""
+    untraced: str | None = None
+    """What is asked for by OpenTelemetry's variables and not done. None: nothing."""
     caller: Caller = NOBODY
     """Who asks: of a request, that is; see services_of."""
 

@@ -28,7 +28,7 @@ SILENT_MS = 3_600_000
 FREE_BYTES = 1 << 30
 FREE_SHARE = 0.02
 
-Part = Literal["redis", "control", "ingest", "nodes", "silent_nodes", "artifacts", "disk"]
+Part = Literal["redis", "control", "ingest", "nodes", "silent_nodes", "artifacts", "disk", "tracing"]
 """What may not be as it should be. docs/operations.md says of each what goes on meanwhile, and what to do."""
 Degraded = dict[Part, str]
 
@@ -53,6 +53,8 @@ async def degraded(services: Services, known: Sequence[NodeRow]) -> Degraded:
     else:
         found |= _late(control)
     found |= _of_nodes(known, now_ms())
+    if services.untraced:
+        found["tracing"] = services.untraced
     return found | await asyncio.to_thread(_of_files, services.settings.artifacts_path)
 
 

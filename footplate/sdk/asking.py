@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,9 +45,15 @@ class Ask:
 
     def on(self, wire: Wire, **more: Any) -> httpx2.Request:
         params = {name: value for name, value in self.params.items() if value is not None}
-        return wire.request(
-            self.method, self.path, params=params or None, headers=dict(self.headers), content=self.body, **more
-        )
+        headers = in_trace(dict(self.headers))
+        return wire.request(self.method, self.path, params=params or None, headers=headers, content=self.body, **more)
+
+
+def in_trace(headers: dict[str, str]) -> dict[str, str]:
+    """With the `traceparent` of the span that the program is in. One that uses no OpenTelemetry has not imported it."""
+    if found := sys.modules.get("opentelemetry.propagate"):
+        found.inject(headers)
+    return headers
 
 
 async def ask(wire: Wire, what: Ask, *, patience: float = 0.0) -> httpx2.Response:

@@ -27,6 +27,7 @@ from service.jobs.fork import Forked, forked, patched, source
 from service.jobs.submit import replay, submit
 from service.store.rows import JobRow
 from service.store.times import now_ms
+from service.tracing.asked import TRACEPARENT
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 audit = logging.getLogger("footplate.audit")
@@ -86,6 +87,7 @@ async def fork_job(request: Request, job: JobPath) -> Response:
             by=services.caller.by,
             note=told.as_note(),
             is_heard=services.webhooks.hear(spec.project),
+            traceparent=request.scope.get(TRACEPARENT),
         )
         submitted = await services.db.write(write)
     except InvalidSpec as invalid:

@@ -37,6 +37,7 @@ from service.jobs.submit import IdempotencyUse, Submitted, submit
 from service.store import attempts, jobs
 from service.store.rows import JobRow
 from service.store.times import now_ms
+from service.tracing.asked import TRACEPARENT
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 audit = logging.getLogger("footplate.audit")
@@ -102,6 +103,7 @@ async def create_job(request: Request) -> Response:
         idempotency=use,
         by=services.caller.by,
         is_heard=is_heard,
+        traceparent=request.scope.get(TRACEPARENT),
     )
     asks = use is not None or is_heard or spec.tags or spec.code or spec.resume_from or NAMES_ONE in spec_json
     try:

@@ -52,6 +52,7 @@ def submit(
     by: str | None = None,
     note: dict[str, Any] | None = None,
     is_heard: bool = True,
+    traceparent: str | None = None,
 ) -> Submitted:
     """Raises IdempotencyMismatch when the key was used with another body; InvalidSpec when what it needs is gone.
 
@@ -68,7 +69,9 @@ def submit(
     if (start := starting.find(conn, project, spec, hold=True)) is not None:
         job = replace(job, spec=start.pinned(spec).model_dump_json(), starts_from=start.checkpoint.id)
     jobs.insert_job(conn, job)
-    data = {"state": job.state, "reason": job.reason, "message": None}
+    data: dict[str, Any] = {"state": job.state, "reason": job.reason, "message": None}
+    if traceparent is not None:
+        data["traceparent"] = traceparent
     events.insert_own(conn, job_id, 1, 0, Kind.STATE, jobs.asked_by(by, data), now)
     if note is not None:
         events.insert_own(conn, job_id, 2, 0, Kind.NOTE, jobs.asked_by(by, note), now)

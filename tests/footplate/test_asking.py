@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from opentelemetry import context, propagate, trace
 
 from footplate.errors import (
     Conflict,
@@ -33,6 +34,19 @@ def answer(status: int = 200, value: object = JOB, **headers: str) -> httpx2.Res
 
 def a_job(wire: FakeWire) -> AsyncJob:
     return AsyncJob(wire, JobInfo.model_validate(JOB), 0.0)
+
+
+def test_a_program_that_is_in_a_span_sends_its_traceparent() -> None:
+    assert propagate, "which such a program has imported"
+    inside = trace.set_span_in_context(trace.NonRecordingSpan(trace.SpanContext(1, 2, False, trace.TraceFlags(1))))
+    token = context.attach(inside)
+    try:
+        asked = Ask("GET", "/nodes").on(FakeWire())
+    finally:
+        context.detach(token)
+
+    assert asked.headers["traceparent"] == f"00-{1:032x}-{2:016x}-01"
+    assert "traceparent" not in Ask("GET", "/nodes").on(FakeWire()).headers
 
 
 async def test_a_get_is_sent_again_after_as_long_as_the_service_asks() -> None:

@@ -108,6 +108,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     running: list[tuple[Api, asyncio.Task[None]]] = []
 
     async def start(database: str, **settings: Any) -> Api:
+        around, untraced = settings.pop("around", lambda app: app), settings.pop("untraced", None)
         chosen = ServiceSettings(home=tmp_path, database=database, port=0, redis="redis://127.0.0.1:1/0", **settings)
         await asyncio.to_thread(schema.migrate, chosen.database_url)
         db = Database(chosen.database_url)
@@ -115,11 +116,12 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         services = Services(
             settings=chosen, db=db, tail=tail, catalogues=catalogues, gatekeeper=Gatekeeper(chosen, db),
             meters=Meters(), pipe=pipe, webhooks=Listening(db), poke=lambda: None, control=pipe.control,
+            untraced=untraced,
         )  # fmt: skip
         await catalogues.start()
         await services.gatekeeper.keyring.start()
         await services.webhooks.start()
-        server = Server(create_app(services), chosen, listen(chosen), on_stop=tail.close)
+        server = Server(around(create_app(services)), chosen, listen(chosen), on_stop=tail.close)
         headers = {"Authorization": f"Bearer {settings['api_key']}"} if settings.get("api_key") else {}
         api = Api(services, server, httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=20))
         running.append((api, asyncio.create_task(server.serve())))

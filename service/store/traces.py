@@ -1,0 +1,76 @@
+"""What a trace shows of jobs whose POST was part of one. Asked only where traces are sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from contract.ids import JobId
+from service.store.tables import attempts, events, jobs, nodes, sources
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt that is over, and where its job stands in somebody's trace."""
+
+    traceparent: str
+    job: JobId
+    project: str
+    attempt: int
+    nodes: list[str]
+    waits_since: int
+    """When it was submitted, or the attempt before ended."""
+    placed_at: int
+    claimed_at: int | None
+    running_at: int | None
+    ended_at: int
+    ending: str | None
+    reason: str | None
+    error: str | None
+    """Its code."""
+
+
+_before = attempts.alias()
+_BEFORE = (
+    select(func.max(_before.c.ended_at))
+    .where(_before.c.job_id == attempts.c.job_id, _before.c.attempt < attempts.c.attempt)
+    .correlate(attempts)
+    .scalar_subquery()
+)
+_ENDED = (
+    select(
+        attempts.c.job_id, jobs.c.project, attempts.c.attempt, func.coalesce(_BEFORE, jobs.c.created_at).label("since"),
+        attempts.c.placed_at, attempts.c.claimed_at, attempts.c.running_at, attempts.c.ended_at, attempts.c.ending,
+        attempts.c.reason, attempts.c.error, events.c.data,
+    )
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+    .join(events, (events.c.job_id == attempts.c.job_id) & (events.c.no == 1))
+    .order_by(attempts.c.job_id, attempts.c.attempt)
+)  # fmt: skip
+
+
+def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ended]:
+    """Of these jobs, attempts that have ended since then; of those whose first event names a trace."""
+    wanted = _ENDED.where(attempts.c.job_id.in_(sorted(job_ids)), attempts.c.ended_at >= since)
+    found = []
+    for job, project, attempt, waits_since, placed, claimed, running, end, ending, reason, error, data in conn.execute(
+        wanted
+    ).all():
+        if traceparent := json.loads(data).get("traceparent"):
+            code = json.loads(error).get("code") if error else None
+            found.append(
+                Ended(
+                    traceparent, job, project, attempt, _nodes(conn, job, attempt), waits_since, placed, claimed,
+                    running, end, ending, reason, code,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _nodes(conn: Connection, job: JobId, attempt: int) -> list[str]:
+    named = select(nodes.c.name).join(sources, sources.c.node == nodes.c.id)
+    mine = named.where(sources.c.job_id == job, sources.c.attempt == attempt).order_by(sources.c.source)
+    return list(conn.execute(mine).scalars())

@@ -1,0 +1,83 @@
+"""What sends spans: OpenTelemetry's own provider and exporter, set up by its own variables. Imported only where they
+ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Collection
+from importlib.metadata import version
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Tracer
+from starlette.types import ASGIApp
+
+from contract.ids import JobId
+from service.store.database import Database
+from service.tracing.asked import Tell, Untraced
+from service.tracing.jobs import JobSpans
+from service.tracing.requests import Traced
+
+LAST_SECONDS = 5.0
+"""How long what is left may take to be sent, at the end."""
+
+
+class Tracing(Untraced):
+    """One for a process. It sends from a thread of its own, drops what a collector that is away would pile up, and
+    holds up nobody."""
+
+    def __init__(self, role: str, wrong: str | None = None) -> None:
+        super().__init__(wrong)
+        self._jobs: JobSpans | None = None
+        self._provider = TracerProvider(resource=_resource(role), shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self.tracer: Tracer = self._provider.get_tracer("footplate", version("footplate"))
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        return Traced(app, self.tracer)
+
+    def following(self, db: Database, tell: Tell) -> Tell:
+        spans = self._jobs = JobSpans(self.tracer, db.read)
+        spans.start()
+
+        def both(jobs: Collection[JobId]) -> None:
+            tell(jobs)
+            spans.heard(jobs)
+
+        return both
+
+    async def close(self) -> None:
+        """Sends what is left, or leaves it."""
+        if self._jobs is not None:
+            await self._jobs.close()
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def shut_down() -> None:
+            self._provider.shutdown()
+            _quietly(lambda: loop.call_soon_threadsafe(done.set))
+
+        # Not a thread that the process would wait for: a collector may take the connection and never answer.
+        threading.Thread(target=shut_down, daemon=True, name="traces-end").start()
+        try:
+            await asyncio.wait_for(done.wait(), LAST_SECONDS)
+        except TimeoutError:
+            return
+
+
+def _resource(role: str) -> Resource:
+    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say more, and something else."""
+    is_named = "OTEL_SERVICE_NAME" in os.environ or f"{SERVICE_NAME}=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    name = {} if is_named else {SERVICE_NAME: "footplate"}
+    return Resource.create({**name, SERVICE_VERSION: version("footplate"), "footplate.role": role})
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    """The loop may be closed by then."""
+    try:
+        call()
+    except RuntimeError:
+        return

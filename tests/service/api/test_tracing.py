@@ -1,0 +1,214 @@
+"""Traces, sent by OpenTelemetry's own exporter to a collector on a socket, and read there as any collector would."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from contract.ids import Fence, JobId
+from service.store import attempts
+from service.store.rows import AttemptRow
+from service.store.times import now_ms
+from service.tracing import asked as asked_module
+from service.tracing.asked import asked
+from service.tracing.jobs import JobSpans
+from service.tracing.tracer import Tracing
+from tests.service.api.conftest import SPEC, Api, Serve
+
+THEIRS = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.requests: list[ExportTraceServiceRequest] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                collector.paths.append(self.path)
+                collector.requests.append(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    @property
+    def spans(self) -> dict[str, Span]:
+        """By name, whichever request brought them."""
+        return {
+            span.name: span
+            for request in self.requests
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        }
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    found = Collector()
+    thread = threading.Thread(target=found.server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
+
+
+def said(span: Span) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
+
+
+async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
+    serve: Serve, database_url: str, collector: Collector
+) -> None:
+    tracing = Tracing("all")
+    api = await serve(database_url, around=tracing.around)
+    spans = JobSpans(tracing.tracer, api.db.read)
+    answer = await api.client.post("/jobs", json=SPEC, headers={"traceparent": f"00-{THEIRS}-{PARENT}-01"})
+    job = JobId(answer.json()["id"])
+    await attempted(api, job)
+    await api.client.get("/jobs/job_" + "0" * 32 + "/spec?project=default")
+    await api.client.get("/livez")
+
+    for _ in range(2):
+        spans.heard([job])
+        await spans.turn()
+    await tracing.close()
+
+    found = collector.spans
+    assert set(found) == {"POST /jobs", "GET /jobs/{job}/spec", "wait", "attempt 1", "claim", "start", "train"}
+    assert sum(len(one.resource_spans[0].scope_spans[0].spans) for one in collector.requests) == 7, "each once"
+    assert set(collector.paths) == {"/v1/traces"}
+    post, attempt = found["POST /jobs"], found["attempt 1"]
+    ours = {name for name, span in found.items() if span.trace_id.hex() == THEIRS}
+    assert ours == set(found) - {"GET /jobs/{job}/spec"}
+    assert post.parent_span_id.hex() == PARENT
+    assert found["wait"].parent_span_id == attempt.parent_span_id == post.span_id
+    assert {found[name].parent_span_id for name in ("claim", "start", "train")} == {attempt.span_id}
+    assert [found[name].start_time_unix_nano for name in ("claim", "start", "train")] == [
+        attempt.start_time_unix_nano, found["claim"].end_time_unix_nano, found["start"].end_time_unix_nano,
+    ]  # fmt: skip
+    assert found["train"].end_time_unix_nano == attempt.end_time_unix_nano
+    about = said(attempt)
+    assert (about["footplate.job"], about["footplate.ending"], about["footplate.reason"]) == (job, "failed", "error")
+    assert (attempt.status.code, attempt.status.message) == (2, "oom")
+    assert said(post)["http.response.status_code"] == 201
+    assert said(post)["footplate.request_id"] == answer.headers["x-request-id"]
+    assert said(found["GET /jobs/{job}/spec"])["url.path"].endswith("/spec"), "and no query"
+    resource = {one.key: one.value.string_value for one in collector.requests[0].resource_spans[0].resource.attributes}
+    assert (resource["service.name"], resource["deployment.environment"]) == ("footplate", "test")
+
+
+async def attempted(api: Api, job: JobId) -> None:
+    """As control writes down an attempt that was placed, claimed, and ran until it failed."""
+    at = now_ms()
+    row = AttemptRow(
+        job,
+        1,
+        Fence(1),
+        at,
+        at + 5,
+        at + 30,
+        at + 500,
+        "failed",
+        "error",
+        '{"code": "oom"}',
+        None,
+        470,
+    )
+    await api.db.write(lambda conn: conn.execute(attempts.attempts.insert(), attempts.values_of(row)))
+
+
+async def test_who_is_not_sampled_stays_so_and_a_job_from_before_has_no_trace(
+    serve: Serve, sqlite_url: str, collector: Collector
+) -> None:
+    tracing = Tracing("api")
+    api = await serve(sqlite_url, around=tracing.around)
+    before = await (await serve(sqlite_url)).submit()
+    spans = JobSpans(tracing.tracer, api.db.read)
+    answer = await api.client.post("/jobs", json=SPEC, headers={"traceparent": f"00-{THEIRS}-{PARENT}-00"})
+    jobs = [before, JobId(answer.json()["id"])]
+    for job in jobs:
+        await attempted(api, job)
+
+    spans.heard(jobs)
+    await spans.turn()
+    await tracing.close()
+
+    assert collector.spans == {}
+
+
+async def test_a_collector_that_is_away_holds_up_nobody(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("service.tracing.tracer.LAST_SECONDS", 0.2)
+    tracing = Tracing("api")
+    api = await serve(sqlite_url, around=tracing.around)
+
+    assert (await api.client.post("/jobs", json=SPEC)).status_code == 201
+
+    await asyncio.wait_for(tracing.close(), 20)
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_on", "wrong"),
+    [
+        ({}, False, None),
+        ({"OTEL_SERVICE_NAME": "x"}, False, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True, None),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False, None),
+        ({"OTEL_TRACES_EXPORTER": "console"}, False, "otlp and none are"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, False, "port 4318"),
+        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_METRICS_EXPORTER": "otlp"}, True, "metrics are at /metrics"),
+        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_PROPAGATORS": "b3"}, True, "by its traceparent"),
+        ({"FASTAPI_OTEL_AUTO_CONFIGURE": "true"}, False, "FastAPI's own traces are off"),
+    ],
+)
+def test_what_is_asked_for_is_done_or_said(environ: dict[str, str], is_on: bool, wrong: str | None) -> None:
+    found = asked(environ)
+
+    assert found.is_on is is_on
+    assert (found.wrong is None) if wrong is None else (wrong in (found.wrong or ""))
+
+
+async def test_where_the_extra_is_missing_readyz_says_what_to_install(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked_module, "NEEDED", ("opentelemetry.nowhere.trace",))
+    found = asked({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
+    api = await serve(sqlite_url, untraced=found.wrong)
+
+    told = (await api.client.get("/readyz")).json()
+
+    assert not found.is_on
+    assert "tracing" in told["degraded"]
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT is set" in told["details"]["tracing"]
+    assert "pip install 'footplate[otel]'" in told["details"]["tracing"]
+
+
+def test_without_the_variables_nothing_that_sends_is_imported() -> None:
+    look = "import service.__main__, sys; print({'opentelemetry.exporter', 'service.tracing.tracer'} & {*sys.modules})"
+
+    assert subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout == "set()\n"
