@@ -131,7 +131,7 @@ class Guard:
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = perf_counter()
-        given = Credentials.of(scope["headers"])
+        given = Credentials.of(scope["headers"], scope.get("client"))
         request_id = _request_id(scope, given)
         status = 0
 
@@ -168,7 +168,7 @@ class Guard:
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A foreign page is refused before the handshake; all else is told by a close code, which browsers see."""
-        given = Credentials.of(scope["headers"])
+        given = Credentials.of(scope["headers"], scope.get("client"))
         _request_id(scope, given)
         gatekeeper, connection = self.services.gatekeeper, scope["extensions"][SOCKET]["connection"]
         offered = scope["subprotocols"]

@@ -19,6 +19,7 @@ from service.store import keys
 from service.store.database import Database
 from service.store.rows import TicketRow
 from service.store.times import now_ms
+from service.strangers import Strangers
 
 OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/docs"})
 """Answered without a key: what says nothing about jobs. The page asks its user for one."""
@@ -48,10 +49,11 @@ class Credentials:
     origin: bytes = b""
     authorization: bytes = b""
     request_id: bytes = b""
+    address: str = ""
 
     @classmethod
-    def of(cls, headers: Sequence[tuple[bytes, bytes]]) -> Credentials:
-        found = cls()
+    def of(cls, headers: Sequence[tuple[bytes, bytes]], client: tuple[str, int] | None) -> Credentials:
+        found = cls(address=client[0] if client else "")
         for name, value in headers:
             if name == b"host":
                 found.host = value
@@ -70,6 +72,7 @@ class Gatekeeper:
     def __init__(self, settings: ServiceSettings, db: Database) -> None:
         self._db = db
         self.keyring = Keyring(settings, db)
+        self._strangers = Strangers(settings.rate_per_address if self.needs_key else 0)
         self._origins = frozenset(one.strip().rstrip("/") for one in settings.allowed_origins.split(",") if one.strip())
         self._names = None if self.needs_key else LOOPBACK_NAMES | {settings.host}
 
@@ -82,15 +85,23 @@ class Gatekeeper:
         if given.origin and method not in SAFE_METHODS:
             self.check_origin(given)
         if is_open(path):
+            self._strangers.count(given.address)
             return NOBODY
         return self._caller(query, given)
 
     def _caller(self, query: bytes, given: Credentials) -> Caller:
         if query:
             refuse_keys_in(query)
-        caller = self._bearer(given.authorization) if self.needs_key else LOCAL
+        caller = self._keyholder(given) if self.needs_key else LOCAL
         caller.standing.count(time.monotonic())
         return caller.about(_project_in(query)) if b"project" in query else caller
+
+    def _keyholder(self, given: Credentials) -> Caller:
+        try:
+            return self._bearer(given.authorization)
+        except Unauthorized:
+            self._strangers.count(given.address)
+            raise
 
     def _bearer(self, authorization: bytes) -> Caller:
         if not authorization:
@@ -118,6 +129,8 @@ class Gatekeeper:
         ticket = parse_qs(query.decode("latin-1")).get("ticket", [""])[0]
         if ticket and self.needs_key and not given.authorization:
             refuse_keys_in(query)
+            # Each costs SQL a write, good or not.
+            self._strangers.count(given.address)
             caller = (await self._holder(ticket)).about(_project_in(query))
         else:
             caller = self._caller(query, given)

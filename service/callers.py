@@ -37,8 +37,8 @@ class Scope(StrEnum):
 class Standing:
     """What one key is doing at this process now: how fast it asks, and what it holds open."""
 
-    def __init__(self, rate: float = 0.0, most_open: int = 0) -> None:
-        self._rate, self._most_open = rate, most_open
+    def __init__(self, rate: float = 0.0, most_open: int = 0, who: str = "this key") -> None:
+        self._rate, self._most_open, self._who = rate, most_open, who
         self._tokens, self._counted_at = rate * BURST_SECONDS, time.monotonic()
         self._open: set[Callable[[], object]] = set()
 
@@ -51,7 +51,7 @@ class Standing:
         if self._tokens < 0:
             self._tokens += 1.0
             seconds = (1.0 - self._tokens) / self._rate
-            raise TooManyRequests(f"this key sends more than {self._rate:g} requests a second", wait_seconds=seconds)
+            raise TooManyRequests(f"{self._who} sends more than {self._rate:g} requests a second", wait_seconds=seconds)
 
     def require_room(self) -> None:
         if self._most_open and len(self._open) >= self._most_open:

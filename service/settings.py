@@ -38,6 +38,9 @@ class ServiceSettings(Settings):
     """Comma-separated origins, beside its own, whose pages may open the websocket."""
     rate_per_key: float = Field(default=200.0, ge=0)
     """Requests a second that an API process takes of one key; a quiet one may send five times as many. 0: any."""
+    rate_per_address: float = Field(default=100.0, ge=0)
+    """Requests a second that an API process takes of one address without a good key, the page and /readyz among them;
+    a quiet one may send five times as many. Behind a proxy that is the proxy's. 0: any."""
     streams_per_key: int = Field(default=2000, ge=0)
     """Websockets and event streams that one key may hold open at an API process. 0: any."""
     code: Literal["on", "off"] = "off"

@@ -95,7 +95,7 @@ async def answered(api: Api, ask: Ask, headers: dict[str, str], **places: str) -
 
 @pytest.fixture
 async def api(serve: Serve, sqlite_url: str) -> Api:
-    return await serve(sqlite_url, api_key=KEY, rate_per_key=0)
+    return await serve(sqlite_url, api_key=KEY, rate_per_key=0, rate_per_address=0)
 
 
 def test_what_is_open_is_this_and_no_more(api: Api) -> None:

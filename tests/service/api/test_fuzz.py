@@ -35,7 +35,7 @@ async def test_a_fuzzer_finds_none_in_an_hour_either(serve: Serve, database_url:
 
 async def served(serve: Serve, database: str) -> Api:
     """With something in it."""
-    api = await serve(database, api_key=KEY, rate_per_key=0, code="on")
+    api = await serve(database, api_key=KEY, rate_per_key=0, rate_per_address=0, code="on")
     await a_node(api)
     job = await api.submit(name="over", tags=["demo"])
     await api.append(job, *[{"loss": n} for n in range(3)])

@@ -20,6 +20,7 @@ from service.callers import BURST_SECONDS, Standing
 from service.problems import TooManyRequests
 from service.redaction import Redacting
 from service.store import keys
+from service.strangers import Strangers, of_one_house
 from tests.service.api.conftest import KEY, SPEC, Api, Serve, rest
 
 EVERYTHING = ["read", "submit", "code", "admin"]
@@ -299,6 +300,41 @@ async def test_a_key_that_asks_too_often_waits_and_its_neighbour_does_not(serve:
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 3
     assert answers[-1].json()["code"] == "too_many_requests"
     assert (await api.client.get("/jobs", headers=bearer(calm))).status_code == 200
+
+
+async def test_who_has_no_good_key_is_counted_by_address_and_whoever_has_one_is_not(
+    serve: Serve, sqlite_url: str
+) -> None:
+    api = await serve(sqlite_url, api_key=KEY, rate_per_address=0.4)
+    bad = bearer("fpk_00000000_" + "0" * 64)
+
+    answers = [await api.client.get("/jobs", headers=bad) for _ in range(2)]
+    answers += [await api.client.get("/readyz"), await api.client.get("/jobs", headers=bad)]
+
+    assert [answer.status_code for answer in answers] == [401, 401, 429, 429]
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 3
+    assert "without a good key" in answers[-1].json()["detail"]
+    assert (await api.client.get("/jobs")).status_code == 200
+    _, code, why = await api.frames(f"/jobs/{await api.submit()}/stream?ticket={'0' * 64}")
+    assert (code, "without a good key" in why) == (4429, True)
+    async with api.socket("/stream?tag=a", additional_headers=bearer(KEY)):
+        pass
+
+
+def test_addresses_of_one_network_are_one_and_those_that_are_quiet_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.strangers.MOST_REMEMBERED", 2)
+    strangers = Strangers(rate=0.2)
+    strangers.count("2001:db8::1")
+    with pytest.raises(TooManyRequests):
+        strangers.count("2001:db8::2")
+
+    for address in ("10.0.0.1", "10.0.0.2", "2001:db8::3"):
+        strangers.count(address)
+    with pytest.raises(TooManyRequests):
+        strangers.count("10.0.0.2")
+    assert of_one_house("::ffff:10.0.0.1") == "10.0.0.1"
 
 
 def test_a_bucket_fills_at_its_rate_and_no_higher_than_its_burst() -> None:
