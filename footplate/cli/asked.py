@@ -65,6 +65,22 @@ def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:
     parser.add_argument("job", metavar="JOB", help=text, **more)
 
 
+FILTERS = ("state", "tag", "name", "created_after", "created_before")
+
+
+def add_filters(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--state", help="only in this state, or in several with commas")
+    parser.add_argument("--tag", help="only with this tag")
+    parser.add_argument("--name", help="only of this name")
+    for option, how in (("after", "since"), ("before", "before")):
+        text = f"only those submitted {how} this moment, as 2026-01-31T12:00:00Z"
+        parser.add_argument(f"--created-{option}", metavar="TIME", help=text)
+
+
+def filters_of(given: Given) -> Any:
+    return {name: getattr(given, name) for name in FILTERS if getattr(given, name) is not None}
+
+
 def client_of(given: Given) -> Client:
     from footplate import Client
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from footplate.cli.asked import Given, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.asked import Given, Verbs, add_filters, add_job, add_verb, client_of, filters_of, find
 from footplate.cli.text import age, duration, number, say, say_json, short, steps, table, why
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ DEFAULT_LIMIT = 20
 
 def add_verbs(verbs: Verbs) -> None:
     ls = add_verb(verbs, "ls", run_ls, "list jobs, newest first")
-    ls.add_argument("--state", help="only in this state, or in several with commas")
-    ls.add_argument("--tag", help="only with this tag")
-    ls.add_argument("--name", help="only of this name")
+    add_filters(ls)
     ls.add_argument("--limit", type=int, default=DEFAULT_LIMIT, help=f"at most so many ({DEFAULT_LIMIT}); 0 is all")
     ls.add_argument("-q", "--quiet", action="store_true", help="only ids, whole and one a line")
     show = add_verb(verbs, "show", run_show, "show one job")
@@ -29,8 +27,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_ls(given: Given) -> int:
-    filters: Any = {name: getattr(given, name) for name in ("state", "tag", "name") if getattr(given, name) is not None}
-    found = client_of(given).jobs.list(limit=given.limit or None, **filters)
+    found = client_of(given).jobs.list(limit=given.limit or None, **filters_of(given))
     if given.quiet:
         say(*(job.id for job in found))
     elif given.json:

@@ -1,13 +1,24 @@
-"""`cancel`, `pause`, `resume`, `do` and `rm`: change what jobs do."""
+"""`cancel`, `pause`, `resume`, `do` and `rm`: change what jobs do; all but `do` also of many, by what they are like."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import Given, Verbs, add_job, add_verb, client_of, find_all
+from footplate.cli.asked import (
+    USAGE,
+    Given,
+    UsageError,
+    Verbs,
+    add_filters,
+    add_job,
+    add_verb,
+    client_of,
+    filters_of,
+    find_all,
+)
 from footplate.cli.submitting import put
-from footplate.cli.text import say, say_json
+from footplate.cli.text import say, say_json, tell
 
 if TYPE_CHECKING:
     from footplate import Job
@@ -38,22 +49,30 @@ def add_verbs(verbs: Verbs) -> None:
         "learning_rate.ID=VALUE where there are several optimizers",
     )
     rm = add_verb(verbs, "rm", run_rm, "delete jobs that have ended, with their files")
-    for verb in (cancel, pause, resume, do, rm):
-        add_job(verb, nargs="+")
+    add_job(do, nargs="+")
+    for verb in (cancel, pause, resume, rm):
+        add_job(verb, nargs="*")
+        add_filters(verb.add_argument_group("instead of JOB: all that are like this, and that it can change"))
 
 
 def run_cancel(given: Given) -> int:
+    if _means_many(given):
+        return _bulk(given, "cancel", mode=given.mode)
     return _each(given, lambda job: job.cancel(given.mode))
 
 
 def run_pause(given: Given) -> int:
-    return _each(given, lambda job: job.pause())
+    return _bulk(given, "pause") if _means_many(given) else _each(given, lambda job: job.pause())
 
 
 def run_resume(given: Given) -> int:
     changes: Any = {"max_steps": given.max_steps, "priority": given.priority}
     wanted: Any = {name: value for name, value in changes.items() if value is not None}
-    return _each(given, lambda job: job.resume(**wanted))
+    if not _means_many(given):
+        return _each(given, lambda job: job.resume(**wanted))
+    if wanted:
+        raise UsageError("many jobs are resumed as they are", hint="leave --max-steps and --priority out, or name them")
+    return _bulk(given, "resume")
 
 
 def run_do(given: Given) -> int:
@@ -73,7 +92,34 @@ def _each(given: Given, verb: Callable[[Job], Job]) -> int:
     return 0
 
 
+def _means_many(given: Given) -> bool:
+    """By filters, and not by name. Raises UsageError where nobody or both are named."""
+    filters = filters_of(given)
+    if bool(given.job) != bool(filters):
+        return bool(filters)
+    if filters:
+        raise UsageError("jobs are named, and filters are given", hint="one of the two")
+    raise UsageError("no job is named", hint="an id, a name, @last, or filters such as --tag TAG --state running")
+
+
+def _bulk(given: Given, action: str, **how: Any) -> int:
+    """Each is asked by itself. 2 where one of them was refused."""
+    outcomes = client_of(given).jobs.bulk(action, **how, **filters_of(given))
+    for one in outcomes:
+        if given.json:
+            say_json(one.model_dump(mode="json"))
+        elif one.error is not None:
+            tell(f"{one.job}: {one.error['detail']}")
+        else:
+            say(f"{one.job} {one.state or 'deleted'}")
+    if not outcomes:
+        tell(f"no job is like that and can be asked to {action}")
+    return USAGE if any(one.error for one in outcomes) else 0
+
+
 def run_rm(given: Given) -> int:
+    if _means_many(given):
+        return _bulk(given, "delete")
     for job in find_all(client_of(given), given.job):
         job.delete()
         say_json({"deleted": job.id}) if given.json else say(f"{job.id} deleted")

@@ -7,12 +7,15 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contract.body import read_json
 from footplate.cli.asked import Given, UsageError, Verbs, add_verb, client_of
 from footplate.cli.text import say, say_json
 from footplate.cli.watching import watch_job
+
+if TYPE_CHECKING:
+    from footplate import Client
 
 EXAMPLE = '{"model": "toy/mlp", "data": "toy/regression"}'
 
@@ -37,6 +40,9 @@ def _add_spec(parser: Any) -> None:
         metavar="a.b=v",
         help="replace one value, as in training.max_steps=50; v is JSON, or else text; may be repeated",
     )
+    parser.add_argument(
+        "--code", metavar="DIR", help="your own code, which the spec names things in: a folder or a .py"
+    )
 
 
 def run_submit(given: Given) -> int:
@@ -46,6 +52,7 @@ def run_submit(given: Given) -> int:
     if given.tag:
         spec["tags"] = [*spec.get("tags", ()), *given.tag]
     client = client_of(given)
+    _bring_code(client, given, spec)
     job = client.jobs.create(spec)
     if given.json:
         say_json(job.info.model_dump(mode="json"))
@@ -55,13 +62,25 @@ def run_submit(given: Given) -> int:
 
 
 def run_validate(given: Given) -> int:
-    found = client_of(given).jobs.validate(read(given.spec, given.changes))
+    client, spec = client_of(given), read(given.spec, given.changes)
+    _bring_code(client, given, spec)
+    found = client.jobs.validate(spec)
     if given.json:
         say_json(found.model_dump(mode="json"))
         return 0
     steps = "as many steps as the data has" if found.steps is None else f"{found.steps} steps"
     say(f"valid: {steps}; {found.placement.message}")
     return 0
+
+
+def _bring_code(client: Client, given: Given, spec: dict[str, Any]) -> None:
+    """Sends what --code names, and has the spec say so. What `code` says beside its bundle stays."""
+    if given.code is None:
+        return
+    code = spec.setdefault("code", {}) or {}
+    if not isinstance(code, dict) or "bundle" in code:
+        raise UsageError("the spec names its code, and --code does", hint="one of the two")
+    spec["code"] = {**code, "bundle": client.bundles.upload(given.code).sha256}
 
 
 def read(word: str, changes: list[str]) -> dict[str, Any]:

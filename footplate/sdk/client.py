@@ -13,6 +13,7 @@ import httpx2
 from contract.events import Event
 from footplate.sdk.asking import Ask, ask_json, unreachable
 from footplate.sdk.blocking import Files, Jobs
+from footplate.sdk.bundles import AsyncBundles, Bundles
 from footplate.sdk.following import follow
 from footplate.sdk.jobs import AsyncJobs
 from footplate.sdk.keys import AsyncKeys, Keys
@@ -47,6 +48,7 @@ class AsyncClient:
         self._patience = patience
         self.jobs = AsyncJobs(self._wire, patience)
         self.files = AsyncFiles(self._wire)
+        self.bundles = AsyncBundles(self._wire)
         self.keys = AsyncKeys(self._wire)
         self.webhooks = AsyncWebhooks(self._wire)
 
@@ -110,6 +112,7 @@ class Client:
         self._patience = patience
         self.jobs = Jobs(AsyncJobs(self._wire, patience))
         self.files = Files(AsyncFiles(self._wire))
+        self.bundles = Bundles(AsyncBundles(self._wire))
         self.keys = Keys(AsyncKeys(self._wire))
         self.webhooks = Webhooks(AsyncWebhooks(self._wire))
 

@@ -215,6 +215,21 @@ class QueuedJob(Model):
     starts_after: str | None = None
 
 
+class BundledFile(Model):
+    path: str
+    bytes: int
+
+
+class Bundle(Model):
+    """Code of your own that the service keeps; `sha256` is what a spec's `code` says."""
+
+    sha256: str
+    bytes: int
+    unpacked_bytes: int
+    files: tuple[BundledFile, ...] = ()
+    created_at: str = ""
+
+
 class UploadedFile(Model):
     """Rows that the service keeps; `id` is what a spec's data says."""
 

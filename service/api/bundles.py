@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from functools import partial
 from typing import Annotated, Any
 
@@ -32,6 +33,7 @@ from service.store.rows import BundleRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["bundles"])
+audit = logging.getLogger("footplate.audit")
 
 ZIP = "application/zip"
 BODY: dict[str, Any] = {
@@ -89,6 +91,8 @@ async def create_bundle(request: Request) -> Response:
         kept, is_new = await services.db.write(partial(SHELF.keep, row=row, put=put))
         # Another project may have let go of the last one between the two.
         await asyncio.to_thread(put)
+    if is_new:
+        audit.info("bundle %s of project %s kept for %s", kept.sha256, services.project, services.caller.by)
     return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/bundles/{kept.sha256}"})
 
 
@@ -151,6 +155,7 @@ async def delete_bundle(request: Request, sha256: Sha256) -> Response:
     path = services.settings.artifacts_path / layout.bundle_file(row.sha256)
     remove = partial(path.unlink, missing_ok=True)
     await services.db.write(partial(drop, project=services.project, sha256=row.sha256, remove=remove))
+    audit.info("bundle %s of project %s deleted by %s", row.sha256, services.project, services.caller.by)
     return Response(status_code=204)
 
 

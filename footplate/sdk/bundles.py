@@ -1,0 +1,117 @@
+"""Your own code: a folder is zipped here, always to the same bytes, and sent where the service does not have it yet."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import AsyncGenerator, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from footplate.errors import InvalidRequest, NotFound
+from footplate.sdk.asking import Ask, ask, ask_json
+from footplate.sdk.models import Bundle
+from footplate.sdk.wire import Wire, each, now
+
+PAGE = 200
+LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
+"""And whatever begins with a dot."""
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+
+
+class AsyncBundles:
+    """`"code": {"bundle": (await client.bundles.upload("my_folder")).sha256}`"""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def upload(self, path: str | os.PathLike[str]) -> Bundle:
+        """A folder, a file of Python or a zip. Of a folder all that is in it, but what begins with a dot,
+        `__pycache__`, `venv` and `node_modules`. What the service has already is not sent again."""
+        data = packed(Path(path))
+        try:
+            return await self.get(sha256(data).hexdigest())
+        except NotFound:
+            pass
+        headers = {"Content-Type": "application/zip"}
+        what = Ask("POST", "/bundles", headers=headers, body=data, is_repeatable=True)
+        return Bundle.model_validate(await ask_json(self._wire, what))
+
+    async def get(self, sha256: str) -> Bundle:
+        return Bundle.model_validate(await ask_json(self._wire, Ask("GET", f"/bundles/{_checked(sha256)}")))
+
+    async def list(self) -> AsyncGenerator[Bundle, None]:
+        """Newest first, page by page as they are asked for."""
+        cursor = None
+        while True:
+            page = await ask_json(self._wire, Ask("GET", "/bundles", params={"cursor": cursor, "limit": PAGE}))
+            for one in page["data"]:
+                yield Bundle.model_validate(one)
+            if (cursor := page["next_cursor"]) is None:
+                return
+
+    async def delete(self, sha256: str) -> None:
+        """Not while a job that is not over needs it."""
+        await ask(self._wire, Ask("DELETE", f"/bundles/{_checked(sha256)}"))
+
+
+class Bundles:
+    """`"code": {"bundle": client.bundles.upload("my_folder").sha256}`"""
+
+    def __init__(self, bundles: AsyncBundles) -> None:
+        self._bundles = bundles
+
+    def upload(self, path: str | os.PathLike[str]) -> Bundle:
+        """A folder, a file of Python or a zip. Of a folder all that is in it, but what begins with a dot,
+        `__pycache__`, `venv` and `node_modules`. What the service has already is not sent again."""
+        return now(self._bundles.upload(path))
+
+    def get(self, sha256: str) -> Bundle:
+        return now(self._bundles.get(sha256))
+
+    def list(self) -> Iterator[Bundle]:
+        """Newest first, page by page as they are asked for."""
+        return each(self._bundles.list())
+
+    def delete(self, sha256: str) -> None:
+        """Not while a job that is not over needs it."""
+        now(self._bundles.delete(sha256))
+
+
+def packed(path: Path) -> bytes:
+    """A bundle's bytes. The same files are the same bytes, whenever and wherever they were written: a bundle is known
+    by its sha256, and would be another one each time."""
+    if path.is_file() and path.suffix != ".py":
+        return path.read_bytes()
+    files = [path] if path.is_file() else sorted(_files(path))
+    root = path.parent if path.is_file() else path
+    if not files:
+        detail = f"there is no file to send in {str(path)!r}"
+        raise InvalidRequest(422, {"code": "empty_bundle", "detail": detail, "hint": "name the folder of your modules"})
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            entry = zipfile.ZipInfo(file.relative_to(root).as_posix(), _LONG_AGO)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+            archive.writestr(entry, file.read_bytes())
+    return buffer.getvalue()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Links to files are followed, and links to folders are not: those may lead round."""
+    for at, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = [one for one in folders if one not in LEFT_OUT and not one.startswith(".")]
+        yield from (Path(at, name) for name in names if not name.startswith("."))
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+def _checked(sha256: str) -> str:
+    """What cannot be one is refused here: `..` would ask for something else."""
+    if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
+        detail = f"{sha256!r} is no bundle: it is known by its sha256, 64 hex digits"
+        raise InvalidRequest(422, {"code": "invalid_id", "detail": detail})
+    return sha256

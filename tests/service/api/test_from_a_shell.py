@@ -1,0 +1,143 @@
+"""What the command and the SDK do with many jobs and with code of one's own, against a service on a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from footplate import Client
+from footplate.cli import main
+from footplate.errors import InvalidRequest
+from footplate.sdk.bundles import packed
+from tests.service.api.conftest import Api, Serve
+
+Command = Callable[..., Awaitable[tuple[int, str, str]]]
+
+
+@pytest.fixture
+async def api(serve: Serve, sqlite_url: str) -> Api:
+    return await serve(sqlite_url, code="on")
+
+
+@pytest.fixture
+def command(api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.setenv("FOOTPLATE_URL", api.url)
+
+    async def run(*words: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, words)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+async def states(api: Api) -> dict[str, str]:
+    return {one["id"]: one["state"] for one in (await api.client.get("/jobs")).json()["data"]}
+
+
+async def test_many_jobs_are_cancelled_resumed_and_deleted_by_what_they_are_like(api: Api, command: Command) -> None:
+    mine, too, other = await api.submit(tags=["sweep"]), await api.submit(tags=["sweep"]), await api.submit()
+
+    code, said, _ = await command("cancel", "--tag", "sweep", "--mode", "kill")
+
+    assert (code, set(said.splitlines())) == (0, {f"{mine} cancelled", f"{too} cancelled"})
+    assert await states(api) == {mine: "cancelled", too: "cancelled", other: "queued"}
+    assert (await command("resume", "--tag", "sweep"))[0] == 0
+    assert (await command("pause", "--tag", "sweep", "--state", "queued"))[0] == 0
+    assert await states(api) == {mine: "paused", too: "paused", other: "queued"}
+    code, said, told = await command("rm", "--tag", "sweep")
+    assert (code, said, "no job is like that and can be asked to delete" in told) == (0, "", True)
+    await command("cancel", "--tag", "sweep")
+    assert (await command("rm", "--state", "cancelled", "--created-before", "2020-01-01T00:00:00Z"))[1] == ""
+    code, said, _ = await command("rm", "--state", "cancelled", "--created-after", "2020-01-01T00:00:00Z", "--json")
+    assert {json.loads(line)["job"] for line in said.splitlines()} == {mine, too}
+    assert await states(api) == {other: "queued"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cancel"], "no job is named"),
+        (["rm", "@last", "--tag", "a"], "jobs are named, and filters are given; one of the two"),
+        (["resume", "--tag", "a", "--priority", "3"], "many jobs are resumed as they are"),
+        (["pause", "--state", "runing"], "did you mean 'running'?"),
+    ],
+)
+async def test_whom_a_verb_means_must_be_plain(command: Command, words: list[str], said: str) -> None:
+    code, out, err = await command(*words)
+
+    assert (code, out, said in err) == (2, "", True), err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "mine"
+    (found / "parts").mkdir(parents=True)
+    (found / "my_code.py").write_text("def net(): ...\n")
+    (found / "parts" / "more.py").write_text("")
+    for left_out in (".git/config", "__pycache__/my_code.pyc", "venv/lib.py", ".env"):
+        (found / left_out).parent.mkdir(exist_ok=True)
+        (found / left_out).write_text("secret")
+    return found
+
+
+async def test_a_folder_of_code_is_sent_once_and_named_by_the_spec(
+    api: Api, command: Command, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = '{"model": "my_code:net", "data": "toy/regression", "code": {"requires": []}}'
+
+    with caplog.at_level(logging.INFO, "footplate.audit"):
+        code, job, err = await command("submit", spec, "--code", str(folder))
+        assert (await command("validate", spec, "--code", str(folder)))[0] == 0
+
+    assert code == 0, err
+    (bundle,) = (await api.client.get("/bundles")).json()["data"]
+    assert [one["path"] for one in bundle["files"]] == ["my_code.py", "parts/more.py"]
+    assert (await api.client.get(f"/jobs/{job.strip()}/spec")).json()["code"]["bundle"] == bundle["sha256"]
+    audited = [record.getMessage() for record in caplog.records if "bundle" in record.getMessage()]
+    assert audited == [f"bundle {bundle['sha256']} of project default kept for None"]
+    twice = spec.replace('requires": []', f'bundle": "{bundle["sha256"]}"')
+    code, _, err = await command("submit", twice, "--code", str(folder))
+    assert (code, "the spec names its code, and --code does" in err) == (2, True)
+
+
+async def test_bundles_are_had_from_python(api: Api, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def blocking() -> None:
+        with Client(api.url) as client:
+            kept = client.bundles.upload(folder)
+            assert client.bundles.upload(folder) == kept == client.bundles.get(kept.sha256)
+            one = client.bundles.upload(folder / "my_code.py")
+            assert [file.path for file in one.files] == ["my_code.py"]
+            assert {each.sha256 for each in client.bundles.list()} == {kept.sha256, one.sha256}
+            client.bundles.delete(one.sha256)
+            assert [each.sha256 for each in client.bundles.list()] == [kept.sha256]
+            (folder / "torch.py").write_text("")
+            with pytest.raises(InvalidRequest, match="would hide a module of what training imports"):
+                client.bundles.upload(folder)
+            with pytest.raises(InvalidRequest, match="64 hex digits"):
+                client.bundles.get("..")
+
+    with caplog.at_level(logging.INFO, "footplate.audit"):
+        await asyncio.to_thread(blocking)
+
+    assert [record.getMessage().split(" of ")[1] for record in caplog.records if "deleted" in record.getMessage()] == [
+        "project default deleted by None"
+    ]
+
+
+def test_the_same_files_are_the_same_bundle_whenever_they_were_written(folder: Path) -> None:
+    before = packed(folder)
+    os.utime(folder / "my_code.py", (1, 1))
+    (folder / "my_code.py").chmod(0o755)
+
+    assert packed(folder) == before
+    (folder / "my_code.py").write_text("def net(): return 1\n")
+    assert packed(folder) != before
+    (folder / ".git" / "hooks").mkdir()
+    with pytest.raises(InvalidRequest, match="there is no file to send"):
+        packed(folder / ".git" / "hooks")
