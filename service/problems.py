@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from contract.body import pointer_to
@@ -152,6 +153,13 @@ async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     await answer(scope, receive, send)
 
 
+def _served(request: Request) -> str:
+    """Every method of an address. Each has a route of its own, and the router tells of the first one only."""
+    routes = [one for one in request.app.router.routes if isinstance(one, Route)]
+    found = [one.methods or () for one in routes if one.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for methods in found for method in methods}))
+
+
 def install(app: FastAPI) -> None:
     """Answer every exception with a problem."""
 
@@ -162,13 +170,14 @@ def install(app: FastAPI) -> None:
     async def framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = error.status_code
+        headers = {**(error.headers or {}), "Allow": _served(request)} if status == 405 else error.headers
         return problem(
             request.scope,
             status=status,
             code=_CODES.get(status, "http_error"),
             title=HTTPStatus(status).phrase,
             detail=_SENTENCES.get(status, error.detail),
-            headers=error.headers,
+            headers=headers,
         )
 
     async def parameters(request: Request, error: Exception) -> Response:

@@ -38,7 +38,7 @@ async def test_every_failure_is_a_problem_document(api: Api) -> None:
     assert is_problem(await client.get("/jobs/"), 404, "not_found")
     not_allowed = await client.put("/jobs")
     assert is_problem(not_allowed, 405, "method_not_allowed")
-    assert not_allowed.headers["allow"]
+    assert not_allowed.headers["allow"] == "GET, POST"
     assert is_problem(
         await client.post("/jobs", content=b"{", headers={"Content-Type": "application/json"}), 422, "invalid_spec"
     )
