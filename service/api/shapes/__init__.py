@@ -1,0 +1,66 @@
+"""What the routes take and answer, as models: for /openapi.json, and for the tests that hold real answers against them.
+
+The routes write JSON by hand, because it is in SQL as text already; nothing here is on a request's way.
+"""
+
+from service.api.shapes.jobs import Ahead as Ahead
+from service.api.shapes.jobs import BulkError as BulkError
+from service.api.shapes.jobs import BulkItem as BulkItem
+from service.api.shapes.jobs import BulkOutcome as BulkOutcome
+from service.api.shapes.jobs import ForkedJob as ForkedJob
+from service.api.shapes.jobs import ForkOf as ForkOf
+from service.api.shapes.jobs import ForkPoint as ForkPoint
+from service.api.shapes.jobs import Inexact as Inexact
+from service.api.shapes.jobs import Job as Job
+from service.api.shapes.jobs import JobList as JobList
+from service.api.shapes.jobs import Placement as Placement
+from service.api.shapes.jobs import Progress as Progress
+from service.api.shapes.jobs import Queue as Queue
+from service.api.shapes.jobs import QueuedJob as QueuedJob
+from service.api.shapes.jobs import SpecChange as SpecChange
+from service.api.shapes.jobs import Validation as Validation
+from service.api.shapes.kept import Bundle as Bundle
+from service.api.shapes.kept import BundleFile as BundleFile
+from service.api.shapes.kept import BundleList as BundleList
+from service.api.shapes.kept import Checkpoint as Checkpoint
+from service.api.shapes.kept import CheckpointFile as CheckpointFile
+from service.api.shapes.kept import CheckpointFileList as CheckpointFileList
+from service.api.shapes.kept import CheckpointList as CheckpointList
+from service.api.shapes.kept import DeletedCheckpoint as DeletedCheckpoint
+from service.api.shapes.kept import File as File
+from service.api.shapes.kept import FileList as FileList
+from service.api.shapes.kept import Output as Output
+from service.api.shapes.kept import OutputList as OutputList
+from service.api.shapes.operating import CreatedKey as CreatedKey
+from service.api.shapes.operating import CreatedWebhook as CreatedWebhook
+from service.api.shapes.operating import Delivery as Delivery
+from service.api.shapes.operating import DeliveryList as DeliveryList
+from service.api.shapes.operating import Health as Health
+from service.api.shapes.operating import Key as Key
+from service.api.shapes.operating import KeyList as KeyList
+from service.api.shapes.operating import Node as Node
+from service.api.shapes.operating import NodeList as NodeList
+from service.api.shapes.operating import ProblemDocument as ProblemDocument
+from service.api.shapes.operating import ProblemItem as ProblemItem
+from service.api.shapes.operating import Ticket as Ticket
+from service.api.shapes.operating import Webhook as Webhook
+from service.api.shapes.operating import WebhookList as WebhookList
+from service.api.shapes.shape import Json as Json
+from service.api.shapes.shape import Shape as Shape
+from service.api.shapes.shape import answers as answers
+from service.api.shapes.shape import takes as takes
+from service.api.shapes.told import Attempt as Attempt
+from service.api.shapes.told import AttemptList as AttemptList
+from service.api.shapes.told import AttemptNode as AttemptNode
+from service.api.shapes.told import Event as Event
+from service.api.shapes.told import EventList as EventList
+from service.api.shapes.told import Line as Line
+from service.api.shapes.told import LineList as LineList
+from service.api.shapes.told import Metric as Metric
+from service.api.shapes.told import MetricList as MetricList
+from service.api.shapes.told import MetricSummary as MetricSummary
+from service.api.shapes.told import MetricSummaryList as MetricSummaryList
+from service.api.shapes.told import SeenMetric as SeenMetric
+from service.api.shapes.told import Series as Series
+from service.api.shapes.told import SeriesAttempt as SeriesAttempt
+from service.api.shapes.told import SeriesList as SeriesList
