@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.asked import Given, Verbs, add_verb, client_of
+from footplate.cli.asked import Given, UsageError, Verbs, add_verb, client_of
 from footplate.cli.text import age, say, say_json, short, table
 
 if TYPE_CHECKING:
@@ -13,13 +13,19 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Verbs) -> None:
-    add_verb(verbs, "nodes", run_nodes, "the machines that train, and what they are doing")
+    nodes = add_verb(verbs, "nodes", run_nodes, "the machines that train, and what they are doing")
+    what = nodes.add_mutually_exclusive_group()
+    what.add_argument("--drain", metavar="NODE", help="give this one no more work; what it runs goes on elsewhere")
+    what.add_argument("--undrain", metavar="NODE", help="give it work again")
     components = add_verb(verbs, "components", run_components, "what a spec may name")
     components.add_argument("name", metavar="NAME", nargs="?", help="a group or a name, to see its arguments")
 
 
 def run_nodes(given: Given) -> int:
-    found = client_of(given).nodes()
+    client = client_of(given)
+    found = client.nodes()
+    if wanted := given.drain or given.undrain:
+        found = [client.drain(_meant(found, wanted).id, drain=given.drain is not None)]
     if given.json:
         for node in found:
             say_json(node.model_dump(mode="json"))
@@ -27,6 +33,17 @@ def run_nodes(given: Given) -> int:
     head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
     table(head, map(_node_row, found), empty="no node has told yet; `footplate up` or `python -m worker` starts one")
     return 0
+
+
+def _meant(nodes: Sequence[Node], word: str) -> Node:
+    """By its name or its id."""
+    found = [one for one in nodes if word in (one.name, one.id)]
+    if len(found) != 1:
+        known = ", ".join(one.name for one in nodes) or "none"
+        raise UsageError(
+            f"{len(found) or 'no'} nodes are called {word!r}; known: {known}", hint="an id is one node's alone"
+        )
+    return found[0]
 
 
 def _node_row(node: Node) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Iterator
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx2
 
@@ -68,6 +69,10 @@ class AsyncClient:
 
     async def nodes(self) -> list[Node]:
         return await nodes(self._wire)
+
+    async def drain(self, node: str, *, drain: bool = True) -> Node:
+        """Gives a node, by its id, no more work; what it runs is saved and goes on elsewhere. False takes that back."""
+        return await drained(self._wire, node, drain)
 
     async def queue(self, job: str | None = None) -> list[QueuedJob]:
         """What waits, in the order in which it is tried; or one job's place in it."""
@@ -133,6 +138,10 @@ class Client:
     def nodes(self) -> list[Node]:
         return now(nodes(self._wire))
 
+    def drain(self, node: str, *, drain: bool = True) -> Node:
+        """Gives a node, by its id, no more work; what it runs is saved and goes on elsewhere. False takes that back."""
+        return now(drained(self._wire, node, drain))
+
     def queue(self, job: str | None = None) -> list[QueuedJob]:
         """What waits, in the order in which it is tried; or one job's place in it."""
         return now(queue(self._wire, job))
@@ -158,6 +167,11 @@ class Client:
 
 async def nodes(wire: Wire) -> list[Node]:
     return [Node.model_validate(one) for one in (await ask_json(wire, Ask("GET", "/nodes")))["data"]]
+
+
+async def drained(wire: Wire, node: str, drain: bool) -> Node:
+    what = Ask.with_json("POST", f"/nodes/{quote(node, safe='')}/drain", {"drain": drain}, is_repeatable=True)
+    return Node.model_validate(await ask_json(wire, what))
 
 
 async def queue(wire: Wire, job: str | None) -> list[QueuedJob]:

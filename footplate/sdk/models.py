@@ -354,6 +354,8 @@ class Validation(Model):
     spec: dict[str, Any]
     """The effective spec, with every default."""
     steps: int | None = None
+    parameters: int | None = None
+    """Where known."""
     placement: Placement
 
 

@@ -16,6 +16,7 @@ from footplate.cli import main
 from footplate.errors import InvalidRequest
 from footplate.sdk.bundles import packed
 from tests.service.api.conftest import Api, Serve
+from tests.service.api.test_system import a_node
 
 Command = Callable[..., Awaitable[tuple[int, str, str]]]
 
@@ -72,6 +73,20 @@ async def test_whom_a_verb_means_must_be_plain(command: Command, words: list[str
     code, out, err = await command(*words)
 
     assert (code, out, said in err) == (2, "", True), err
+
+
+async def test_a_node_is_drained_by_its_name(api: Api, command: Command) -> None:
+    await a_node(api)
+
+    code, said, err = await command("nodes", "--drain", "one")
+
+    assert (code, "one" in said) == (0, True), err
+    (node,) = (await api.client.get("/nodes")).json()["data"]
+    assert (node["takes_work"], node["state"]) == (False, "draining")
+    assert (await command("nodes", "--undrain", node["id"]))[0] == 0
+    assert (await api.client.get("/nodes")).json()["data"][0]["state"] != "draining"
+    code, _, err = await command("nodes", "--drain", "node-2")
+    assert (code, "no nodes are called 'node-2'; known: one" in err) == (2, True)
 
 
 @pytest.fixture
