@@ -54,7 +54,7 @@ def config(document: dict[str, Any], *, key: str, examples: int) -> str:
         if operation["operationId"] in RULES
         or _reads_a_spec(operation)
         or _reads_a_file(operation)
-        or _takes(operation, "cursor", "Idempotency-Key")
+        or _takes(operation, "cursor", "Idempotency-Key", "last-event-id")
     ]
     told = CONFIG.format(key=key, examples=examples, refusals=REFUSALS)
     return told + "".join(OPERATION.format(operation=one, refusals=[*REFUSALS, "413", "422"]) for one in wise)
