@@ -21,6 +21,7 @@ from contract.events import Kind
 from contract.ids import JobId, new_claim_id, new_node_id
 from contract.lifecycle import JobState
 from contract.messages import (
+    PROTOCOL,
     TO_ATTEMPT,
     AttemptBeat,
     AttemptReply,
@@ -388,10 +389,10 @@ async def test_a_claim_of_another_protocol_is_denied_with_the_reason(line: Line)
         answer: Grant | Denial = await line.hear(made.claim)
         return answer
 
-    newer = await claim(2)
+    newer = await claim(PROTOCOL + 1)
     assert isinstance(newer, Denial)
-    assert "protocol 2" in newer.reason
-    assert isinstance(await claim(0), Grant)
+    assert f"protocol {PROTOCOL + 1}" in newer.reason
+    assert isinstance(await claim(PROTOCOL - 1), Grant)
 
 
 async def test_nothing_is_left_open_when_a_job_has_ended(line: Line) -> None:
