@@ -13,7 +13,7 @@ ALONE: JSON = {
     "model": "toy/mlp",
     "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.004}},
     "training": {
-        "max_steps": 80, "per_device_train_batch_size": 16, "logging_steps": 1, "save_strategy": "steps",
+        "max_steps": 200, "per_device_train_batch_size": 16, "logging_steps": 1, "save_strategy": "steps",
         "save_steps": 10, "seed": 7,
     },
 }  # fmt: skip
