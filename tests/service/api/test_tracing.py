@@ -23,6 +23,7 @@ from service.tracing.asked import asked
 from service.tracing.jobs import JobSpans
 from service.tracing.tracer import Tracing
 from tests.service.api.conftest import SPEC, Api, Serve
+from tests.support.processes import at_ease
 
 THEIRS = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -67,6 +68,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     thread.start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+    monkeypatch.setattr("service.tracing.tracer.LAST_SECONDS", at_ease(60))
     yield found
     found.server.shutdown()
     thread.join()
@@ -167,7 +169,7 @@ async def test_a_collector_that_is_away_holds_up_nobody(
 
     assert (await api.client.post("/jobs", json=SPEC)).status_code == 201
 
-    await asyncio.wait_for(tracing.close(), 20)
+    await asyncio.wait_for(tracing.close(), at_ease(20))
 
 
 @pytest.mark.parametrize(
