@@ -13,7 +13,7 @@ ENV VIRTUAL_ENV=/opt/footplate
 
 # What we depend on changes seldom and is a layer of its own; our own code comes last.
 FROM build AS build-service
-RUN uv pip install --quiet --compile-bytecode -c constraints.txt -r pyproject.toml --extra service
+RUN uv pip install --quiet --compile-bytecode -c constraints.txt -r pyproject.toml --extra service --extra otel
 COPY . .
 RUN uv pip install --quiet --compile-bytecode --no-deps .
 
