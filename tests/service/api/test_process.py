@@ -16,7 +16,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.service.api.conftest import SPEC, rest
-from tests.support.processes import Processes, clean_environment
+from tests.support.processes import Processes, at_ease, clean_environment
 from tests.support.redis_server import RedisServer
 
 
@@ -26,9 +26,9 @@ def environment(folder: Path, **more: Any) -> dict[str, Any]:
 
 def start(processes: Processes, role: str, **more: Any) -> tuple[Any, str]:
     env = environment(processes.folder, **more)
-    assert processes.start("-m", "service", "migrate", env=env).wait(60) == 0
+    assert processes.start("-m", "service", "migrate", env=env).wait(at_ease(60)) == 0
     process = processes.start("-m", "service", role, env=env)
-    process.until((processes.folder / "url").exists, within=30, what="the service listens")
+    process.until((processes.folder / "url").exists, within=at_ease(30), what="the service listens")
     return process, (processes.folder / "url").read_text().strip()
 
 
@@ -53,7 +53,7 @@ def test_settings_that_cannot_work_are_told_in_a_sentence(
 ) -> None:
     process = processes.start("-m", "service", "api", env=environment(processes.folder, **settings))
 
-    assert process.wait(30) == 2
+    assert process.wait(at_ease(30)) == 2
     assert sentence in process.output
     assert "Traceback" not in process.output
 
@@ -68,7 +68,7 @@ def test_a_refused_setting_tells_no_secret_of_another(processes: Processes) -> N
     for wrong in (settings, settings | {"FOOTPLATE_REDIS": ""}):
         process = processes.start("-m", "service", "api", env=environment(processes.folder, **wrong))
 
-        assert process.wait(30) == 2
+        assert process.wait(at_ease(30)) == 2
         assert "FOOTPLATE_" in process.output
         assert "sekret" not in process.output
 
@@ -79,7 +79,7 @@ def test_a_database_that_is_away_is_a_sentence(processes: Processes, role: str) 
 
     process = processes.start("-m", "service", role, env=away)
 
-    assert process.wait(30) == 1
+    assert process.wait(at_ease(30)) == 1
     assert "the database cannot serve this right now: connection failed" in process.output
     assert "sekret" not in process.output
     assert "Traceback" not in process.output
@@ -89,7 +89,7 @@ def test_a_database_without_its_schema_is_refused_with_the_command_that_makes_it
     for role in ("api", "control", "all"):
         process = processes.start("-m", "service", role, env=environment(processes.folder))
 
-        assert process.wait(30) == 2
+        assert process.wait(at_ease(30)) == 2
         assert "python -m service migrate" in process.output
         assert "Traceback" not in process.output
 
@@ -97,7 +97,7 @@ def test_a_database_without_its_schema_is_refused_with_the_command_that_makes_it
 def test_a_role_that_there_is_not_is_answered_with_those_that_there_are(processes: Processes) -> None:
     process = processes.start("-m", "service", "apo", env=environment(processes.folder))
 
-    assert process.wait(30) == 2
+    assert process.wait(at_ease(30)) == 2
     assert all(role in process.output for role in ("api", "control", "all", "migrate"))
 
 
@@ -107,7 +107,7 @@ def test_an_address_in_use_is_told_in_a_sentence(processes: Processes) -> None:
 
     second = processes.start("-m", "service", "api", env=environment(processes.folder, FOOTPLATE_PORT=port))
 
-    assert second.wait(30) == 2
+    assert second.wait(at_ease(30)) == 2
     assert "FOOTPLATE_PORT=0 takes any free port" in second.output
 
 
