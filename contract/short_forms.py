@@ -196,6 +196,8 @@ _SINGLES = {
     "compute_metrics": "metrics", "loop": "loops",
 }  # fmt: skip
 _LISTS = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "optimizers"}
+NAMING = {*_SINGLES, *_LISTS, "data"}
+"""The fields in which a spec names components."""
 
 
 def _named(value: Any, pointer: str, group: str) -> Iterator[Named]:

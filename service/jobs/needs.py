@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from contract.spec import JobSpec
+from service.jobs.installed import parts_of
 
 VOLTA, AMPERE, ANY = (7, 0), (8, 0), (0, 0)
 
@@ -23,6 +24,8 @@ class Needs:
     """Part of the GPU's name."""
     capability: tuple[int, int] = ANY
     """The least that the precision can do with, on a GPU."""
+    parts: tuple[str, ...] = ()
+    """What each of its nodes has to have installed (`installed.py`)."""
 
     @classmethod
     def of(cls, spec: JobSpec) -> Needs:
@@ -34,12 +37,15 @@ class Needs:
             pool=asked.pool,
             gpu=asked.gpu,
             capability=_capability(spec),
+            parts=parts_of(spec),
         )
 
     @classmethod
     def from_json(cls, text: str) -> Needs:
         given = json.loads(text)
-        return cls(**{**given, "capability": tuple(given["capability"])})
+        # One that waits since before an upgrade has no parts, and goes to any node, as it did.
+        parts = tuple(given.get("parts", ()))
+        return cls(**{**given, "capability": tuple(given["capability"]), "parts": parts})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

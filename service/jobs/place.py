@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from contract.ids import JobId, NodeId
 from contract.lifecycle import Reason
 from contract.messages import Gpu
+from service.jobs.installed import Installed
 from service.jobs.needs import Needs
 
 MOST_REFUSALS = 3
@@ -48,6 +49,14 @@ class Room:
     """The sentence why it gets no work at all: it counts for nothing, but for explaining a job that waits."""
     shares_jobs: bool = True
     """Whether it knows how to run a part of a job."""
+    name: str = ""
+    installed: Installed | None = field(default=None, compare=False)
+    """None: it has not told."""
+
+    def lacks(self, needs: Needs) -> str | None:
+        """The sentence why it cannot run such a job, however much of it is free."""
+        missing = self.installed.lacking(needs.parts) if self.installed and needs.parts else ()
+        return f"{self.name} has no {', no '.join(missing)}" if missing else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +177,13 @@ class _Shape:
     def __init__(self, needs: Needs, rooms: list[_Free]) -> None:
         self.needs = needs
         suiting = [free for free in rooms if _fits(needs, free.room, free.room.slots, free.room.gpus)]
-        fitting = [free for free in suiting if free.room.refused is None]
+        lacks = {free.room.node: why for free in suiting if (why := free.room.lacks(needs)) is not None}
+        fitting = [free for free in suiting if free.room.refused is None and free.room.node not in lacks]
         self.count = len(fitting)
         self.exists = self.count >= needs.nodes
         refusals = [free.room.refused for free in suiting if free.room.refused is not None]
         closed = [free.room.closed for free in fitting if free.room.closed is not None]
-        self.wait = _wait(needs, self.exists, len(fitting), refusals, closed)
+        self.wait = _wait(needs, self.exists, len(fitting), [*refusals, *lacks.values()], closed)
         self._fitting = fitting
         self._heap = [(self._rank(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]
         heapify(self._heap)

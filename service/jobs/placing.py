@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
+from contract.components import Catalogue
 from contract.ids import Fence, JobId, NodeId
 from contract.lifecycle import JobState, Reason
 from contract.messages import SHARES_JOBS, Gpu
 from contract.moments import Moment, reached
+from service.jobs.installed import Installed
 from service.jobs.needs import Needs
 from service.jobs.place import Placement, Room, Waiting, place
 from service.store import attempts, jobs, nodes, queue
 from service.store.queue import QueuedRow
 from service.store.rows import AttemptRow, NodeRow, SourceRow
 
+MOST_CATALOGUES = 256
+"""Nodes that come and go have few kinds; beyond that all are read again."""
+log = logging.getLogger(__name__)
+_INSTALLED: dict[str, Installed] = {}
 _GPUS = TypeAdapter(tuple[Gpu, ...])
 
 
@@ -65,10 +73,30 @@ def load_rooms(conn: Connection) -> list[Room]:
     for part in attempts.open_sources(conn):
         taken.setdefault(part.node, []).append(part)
     up = [node for node in nodes.everyone(conn) if node.is_staying or node.is_turned_away]
-    return [_room(node, taken.get(node.id, [])) for node in up]
+    installed = _load_installed(conn, {node.catalogue_hash for node in up if node.catalogue_hash})
+    return [_room(node, taken.get(node.id, []), installed) for node in up]
 
 
-def _room(node: NodeRow, taken: list[SourceRow]) -> Room:
+def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installed]:
+    """A catalogue never changes under its hash: it is read and understood once."""
+    known = {digest: one for digest in hashes if (one := _INSTALLED.get(digest)) is not None}
+    for digest, body in nodes.catalogues_of(conn, hashes - known.keys()).items():
+        known[digest] = Installed(_understood(body))
+    if len(_INSTALLED) > MOST_CATALOGUES:
+        _INSTALLED.clear()
+    _INSTALLED.update(known)
+    return known
+
+
+def _understood(body: dict[str, Any]) -> Catalogue | None:
+    try:
+        return Catalogue.model_validate(body)
+    except ValidationError as error:
+        log.warning("a node tells what it has in a way that nobody understands: %s", error)
+        return None
+
+
+def _room(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Installed]) -> Room:
     gpus = _gpus(node.gpus)
     busy = {uuid for part in taken for uuid in json.loads(part.gpus)}
     return Room(
@@ -83,6 +111,8 @@ def _room(node: NodeRow, taken: list[SourceRow]) -> Room:
         closed=f"{node.name} has it, and takes no work now: {node.why_not}" if not node.takes_work else None,
         refused=f"{node.name} has it, and gets no work: {node.refused}" if node.is_turned_away else None,
         shares_jobs=node.protocol >= SHARES_JOBS,
+        name=node.name,
+        installed=installed.get(node.catalogue_hash or ""),
     )
 
 

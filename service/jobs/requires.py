@@ -9,15 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
 
 from contract.components import PACKAGES, SECRETS, Catalogue
 from contract.environment import unknown_secrets
 from contract.errors import Problem, did_you_mean
 from contract.spec import JobSpec
-
-DEEPSPEED = "deepspeed"
-"""As a strategy, and as the package that it needs."""
+from service.jobs.installed import DEEPSPEED, meets
 
 
 def nowhere(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
@@ -77,16 +74,9 @@ def _unmet(needs: Sequence[Requirement], node: Catalogue) -> Iterator[Problem]:
         if installed is None:
             hint = did_you_mean(name, node.names(PACKAGES) or [])
             detail = f"no node has {need.name}"
-        elif not _meets(need, installed.summary):
+        elif not meets(need, installed.summary):
             hint, detail = None, f"no node has {need}: there is {installed.summary}"
         else:
             continue
         how = "install it on the nodes, or put it into the bundle and leave it out here"
         yield Problem(f"/code/requires/{index}", "package_missing", detail, hint or how)
-
-
-def _meets(need: Requirement, version: str) -> bool:
-    try:
-        return need.specifier.contains(version, prereleases=True)
-    except InvalidVersion:
-        return False

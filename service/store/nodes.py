@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
@@ -82,6 +83,13 @@ def catalogues(conn: Connection) -> list[dict[str, Any]]:
         .order_by(catalogue_table.c.hash)
     )
     return [json.loads(body) for body in conn.execute(wanted).scalars()]
+
+
+def catalogues_of(conn: Connection, hashes: Collection[str]) -> dict[str, dict[str, Any]]:
+    if not hashes:
+        return {}
+    wanted = select(catalogue_table.c.hash, catalogue_table.c.body).where(catalogue_table.c.hash.in_(list(hashes)))
+    return {digest: json.loads(body) for digest, body in conn.execute(wanted)}
 
 
 def prune(conn: Connection, before: int) -> int:

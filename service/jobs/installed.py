@@ -1,0 +1,85 @@
+"""What a job needs installed, in words that placement can hold against what each node announces.
+
+    models/hf/causal-lm     a component, in its group
+    packages/einops>=0.8    a package, as `code.requires` says it
+    secrets/wandb           the name of a secret
+
+A name that no node has is refused where the job is posted. This is for the others: what only some nodes have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
+
+from contract.components import GROUPS, PACKAGES, SECRETS, Catalogue
+from contract.short_forms import NAMING, components
+from contract.spec import JobSpec
+
+DEEPSPEED = "deepspeed"
+"""As a strategy, and as the package that it needs."""
+MOST_KEPT = 4096
+
+
+def parts_of(spec: JobSpec) -> tuple[str, ...]:
+    """Sorted, so that jobs which need the same are of one shape."""
+    return tuple(sorted(set(_parts(spec))))
+
+
+def _parts(spec: JobSpec) -> Iterator[str]:
+    for _, group, component in components(spec.model_dump(mode="json", include=NAMING)):
+        if group in GROUPS and ":" not in component["use"]:
+            yield f"{group}/{component['use']}"
+    for text in spec.code.requires if spec.code else ():
+        yield f"{PACKAGES}/{text}"
+    if spec.resources.strategy.type == DEEPSPEED:
+        yield f"{PACKAGES}/{DEEPSPEED}"
+    for name in spec.secrets:
+        yield f"{SECRETS}/{name}"
+
+
+class Installed:
+    """What nodes of one catalogue have. Asked by every look at the queue, so that answers are kept."""
+
+    def __init__(self, catalogue: Catalogue | None) -> None:
+        """None: nobody can read what they have told."""
+        self._catalogue = catalogue
+        self._lacking: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def lacking(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that are not there, as a person would say it."""
+        found = self._lacking.get(parts)
+        if found is None:
+            if len(self._lacking) >= MOST_KEPT:
+                self._lacking.clear()
+            found = self._lacking[parts] = tuple(_missing(parts, self._catalogue)) if self._catalogue else ()
+        return found
+
+
+def _missing(parts: Sequence[str], there: Catalogue) -> Iterator[str]:
+    for part in parts:
+        group, _, name = part.partition("/")
+        if group in (PACKAGES, SECRETS):
+            # A node that is one version older tells neither, and says what it lacks when it runs the job.
+            if there.names(group) is not None and not _has(there, group, name):
+                yield f"{group.removesuffix('s')} {name}"
+        elif (one := there.get(group, name)) is None or one.needs:
+            yield f"{GROUPS[group]} {name}" + (f" ({one.needs})" if one else "")
+
+
+def _has(there: Catalogue, group: str, name: str) -> bool:
+    if group == SECRETS:
+        return there.get(SECRETS, name) is not None
+    need = Requirement(name)
+    installed = there.get(PACKAGES, canonicalize_name(need.name))
+    return installed is not None and meets(need, installed.summary)
+
+
+def meets(need: Requirement, version: str) -> bool:
+    try:
+        return need.specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        return False

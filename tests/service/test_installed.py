@@ -1,0 +1,117 @@
+"""What only some nodes have: a job that needs it goes to one of them, waits for one of them, and holds up nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from contract.components import PACKAGES, SECRETS, Catalogue, Described
+from contract.lifecycle import Reason
+from contract.testing import make_spec
+from service.jobs.installed import Installed, parts_of
+from service.jobs.needs import Needs
+from service.jobs.place import Room, place
+from tests.service.test_place_gangs import job, placed
+from tests.service.test_place_gangs import room as bare_room
+
+MLP, BERT = "models/toy/mlp", "models/hf/sequence-classification"
+
+ZERO = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}}}
+
+
+def node(*told: str, summary: str = "", needs: str = "") -> Installed:
+    """`packages/einops` and the like."""
+    parted = [one.partition("/") for one in told]
+    described = [Described(group=group, name=name, summary=summary, needs=needs) for group, _, name in parted]
+    return Installed(Catalogue.of(described))
+
+
+def room(name: str, **more: Any) -> Room:
+    return replace(bare_room(name, **more), name=name)
+
+
+def wanting(*parts: str, **more: Any) -> dict[str, Any]:
+    return {"parts": tuple(sorted(parts)), **more}
+
+
+def test_a_job_needs_what_its_spec_names_and_nothing_of_its_own_code() -> None:
+    spec = make_spec(
+        model="hf/causal-lm", data={"train": "toy/regression", "eval": {"a": "toy/regression"}, "map": ["tokenize"]},
+        callbacks=["own.module:Callback", "ema"], resources={"processes_per_node": 2, "strategy": ZERO},
+        code={"bundle": "0" * 64, "requires": ["einops>=0.8"]},
+    )  # fmt: skip
+
+    assert parts_of(spec) == (
+        "callbacks/ema", "data/toy/regression", "maps/tokenize", "models/hf/causal-lm", "packages/deepspeed",
+        "packages/einops>=0.8",
+    )  # fmt: skip
+    assert Needs.from_json(Needs.of(spec).to_json()) == Needs.of(spec)
+
+
+def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
+    older = Needs().to_json().replace(', "parts": []', "")
+
+    assert "parts" not in older
+    assert Needs.from_json(older) == Needs()
+
+
+@pytest.mark.parametrize(
+    ("installed", "part", "lacks"),
+    [
+        (node(MLP), MLP, ()),
+        (node(MLP), BERT, ("model hf/sequence-classification",)),
+        (node(BERT, needs="transformers"), BERT, ("model hf/sequence-classification (transformers)",)),
+        (node("packages/einops", summary="0.8.1"), "packages/Einops>=0.8", ()),
+        (node("packages/einops", summary="0.7.0"), "packages/einops>=0.8", ("package einops>=0.8",)),
+        (node("packages/einops", summary="a fork"), "packages/einops>=0.8", ("package einops>=0.8",)),
+        (node("packages/torch"), "packages/einops", ("package einops",)),
+        (node("secrets/wandb"), "secrets/wandb", ()),
+        (node("secrets/wandb"), "secrets/hub", ("secret hub",)),
+        (node(MLP), "packages/einops", ()),
+        (node(MLP), "secrets/hub", ()),
+        (Installed(None), BERT, ()),
+    ],
+)
+def test_what_a_node_lacks_is_what_it_did_not_tell(installed: Installed, part: str, lacks: tuple[str, ...]) -> None:
+    """A node that is one version older tells of no packages and no secrets."""
+    assert {PACKAGES, SECRETS} == {"packages", "secrets"}
+    for _ in "twice":
+        assert installed.lacking((part,)) == lacks
+
+
+def test_it_goes_where_that_is_installed_though_another_node_has_more_room() -> None:
+    rooms = [room("a", slots=8, installed=node(MLP)), room("b", slots=1, installed=node(MLP, BERT))]
+    plan = place([job("bert", **wanting(BERT)), job("mlp", since=1, **wanting(MLP))], rooms)
+
+    assert placed(plan) == {"bert": ["b"], "mlp": ["a"]}
+
+
+def test_it_waits_for_that_node_and_keeps_nobody_else_waiting() -> None:
+    rooms = [
+        room("a", slots=2, installed=node(MLP)),
+        room("b", slots=1, free=0, installed=node(MLP, BERT)),
+    ]
+    plan = place([job("bert", **wanting(BERT)), *(job(f"mlp{n}", since=n + 1, **wanting(MLP)) for n in (1, 2))], rooms)
+
+    assert placed(plan) == {"mlp1": ["a"], "mlp2": ["a"]}
+    assert plan.waits["bert"].reason is Reason.CAPACITY
+
+
+def test_where_no_node_has_it_any_more_it_says_what_each_lacks() -> None:
+    rooms = [room("node-a", installed=node(MLP)), room("b", pool="other", installed=node(MLP))]
+    wait = place([job("bert", **wanting(BERT, MLP))], rooms).waits["bert"]
+
+    assert wait.reason is Reason.NO_SUCH_SHAPE
+    assert wait.message.endswith("no node that takes work has it; node-a has no model hf/sequence-classification")
+
+
+def test_every_node_of_several_has_to_have_it() -> None:
+    rooms = [room(name, installed=node(MLP, *more)) for name, more in (("a", [BERT]), ("b", []), ("c", []))]
+    both = [job("bert", **wanting(BERT, nodes=2)), job("mlp", since=1, **wanting(MLP, nodes=2))]
+    plan = place(both, rooms)
+
+    assert list(placed(plan)) == ["mlp"]
+    assert "2 nodes" in plan.waits["bert"].message
+    assert placed(place(both[:1], [*rooms, room("d", installed=node(BERT))])) == {"bert": ["a", "d"]}
