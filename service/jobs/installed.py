@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from contract.components import GROUPS, PACKAGES, SECRETS, Catalogue
+from contract.errors import did_you_mean
 from contract.short_forms import NAMING, components
 from contract.spec import JobSpec
 
@@ -67,7 +68,9 @@ def _missing(parts: Sequence[str], there: Catalogue) -> Iterator[str]:
             if there.names(group) is not None and not _has(there, group, name):
                 yield f"{group.removesuffix('s')} {name}"
         elif (one := there.get(group, name)) is None or one.needs:
-            yield f"{GROUPS[group]} {name}" + (f" ({one.needs})" if one else "")
+            # A name may be accepted before any node has told what it has.
+            how = one.needs if one else did_you_mean(name, there.known(group))
+            yield f"{GROUPS[group]} {name}" + (f" ({how})" if how else "")
 
 
 def _has(there: Catalogue, group: str, name: str) -> bool:

@@ -62,6 +62,7 @@ def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
     [
         (node(MLP), MLP, ()),
         (node(MLP), BERT, ("model hf/sequence-classification",)),
+        (node(MLP), "models/toy/mpl", ("model toy/mpl (did you mean 'toy/mlp'?)",)),
         (node(BERT, needs="transformers"), BERT, ("model hf/sequence-classification (transformers)",)),
         (node("packages/einops", summary="0.8.1"), "packages/Einops>=0.8", ()),
         (node("packages/einops", summary="0.7.0"), "packages/einops>=0.8", ("package einops>=0.8",)),
