@@ -40,12 +40,12 @@ def test_a_job_needs_what_its_spec_names_and_nothing_of_its_own_code() -> None:
     spec = make_spec(
         model="hf/causal-lm", data={"train": "toy/regression", "eval": {"a": "toy/regression"}, "map": ["tokenize"]},
         callbacks=["own.module:Callback", "ema"], resources={"processes_per_node": 2, "strategy": ZERO},
-        code={"bundle": "0" * 64, "requires": ["einops>=0.8"]},
+        secrets=["wandb"], code={"bundle": "0" * 64, "requires": ["einops>=0.8"]},
     )  # fmt: skip
 
     assert parts_of(spec) == (
         "callbacks/ema", "data/toy/regression", "maps/tokenize", "models/hf/causal-lm", "packages/deepspeed",
-        "packages/einops>=0.8",
+        "packages/einops>=0.8", "secrets/wandb",
     )  # fmt: skip
     assert Needs.from_json(Needs.of(spec).to_json()) == Needs.of(spec)
 
