@@ -52,10 +52,6 @@ class Bundle:
     def modules(self) -> list[str]:
         return modules(self.paths)
 
-    def mentions(self, word: bytes) -> bool:
-        """Whether any of its Python files has this word."""
-        return any(word in (self.folder / path).read_bytes() for path in self.paths if path.endswith(".py"))
-
 
 _opened: Bundle | None = None
 

@@ -157,7 +157,8 @@ class TrainingArguments(contract_arguments.TrainingArguments):
             max_steps=max_steps,
             gradient_accumulation_steps=gradient_accumulation_steps,
             seed=seed,
-            **({"activation_checkpointing": True} if asked else {}),
+            activation_checkpointing=asked,
+            gradient_checkpointing=asked,
         )
 
     def set_evaluate(
@@ -170,6 +171,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         loss_only: bool = False,
     ) -> TrainingArguments:
         return self._set(
+            do_eval=strategy != "no",
             eval_strategy=strategy,
             eval_steps=steps,
             per_device_eval_batch_size=batch_size,
@@ -185,7 +187,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         self, strategy: str = "steps", steps: int = 500, total_limit: int | None = None, on_each_node: bool = False
     ) -> TrainingArguments:
         values = {"save_strategy": strategy, "save_steps": steps, "save_total_limit": total_limit}
-        return self._set(**values, **({"save_on_each_node": True} if on_each_node else {}))
+        return self._set(**values, save_on_each_node=on_each_node)
 
     def set_logging(
         self,
@@ -239,7 +241,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         args: str | None = None,
     ) -> TrainingArguments:
         values = {"optim": name, "learning_rate": learning_rate, "weight_decay": weight_decay, "adam_beta1": beta1}
-        return self._set(**values, adam_beta2=beta2, adam_epsilon=epsilon, **({"optim_args": args} if args else {}))
+        return self._set(**values, adam_beta2=beta2, adam_epsilon=epsilon, optim_args=args)
 
     def set_lr_scheduler(
         self, name: str = "linear", num_epochs: float = 3.0, max_steps: int = -1, warmup_steps: float = 0

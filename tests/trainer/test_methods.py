@@ -1,0 +1,137 @@
+"""What scripts call beside train() answers as the reference's does: the arguments' setters, the Trainer's questions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from transformers.trainer_pt_utils import metrics_format
+
+import footplate
+from tests.trainer.sides import noting, on_both
+from worker.components import toy
+
+SETTERS: dict[str, dict[str, Any]] = {
+    "set_training": {
+        "learning_rate": 1e-3, "batch_size": 4, "weight_decay": 0.1, "num_epochs": 2, "max_steps": 7,
+        "gradient_accumulation_steps": 3, "seed": 9, "activation_checkpointing": True,
+    },
+    "set_evaluate": {
+        "strategy": "steps", "steps": 7, "batch_size": 3, "accumulation_steps": 2, "delay": 1.5, "loss_only": True,
+    },
+    "set_testing": {"batch_size": 5, "loss_only": True},
+    "set_save": {"strategy": "epoch", "steps": 7, "total_limit": 3, "on_each_node": True},
+    "set_logging": {
+        "strategy": "epoch", "steps": 7, "report_to": ["tensorboard"], "level": "info", "first_step": True,
+        "nan_inf_filter": True, "on_each_node": True, "replica_level": "error",
+    },
+    "set_push_to_hub": {
+        "model_id": "me/it", "strategy": "end", "token": "hf_x", "private_repo": True, "always_push": True,
+        "revision": "side",
+    },
+    "set_optimizer": {
+        "name": "sgd", "learning_rate": 1e-2, "weight_decay": 0.2, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6,
+        "args": "momentum=0.9",
+    },
+    "set_lr_scheduler": {"name": "cosine", "num_epochs": 2, "max_steps": 9, "warmup_steps": 0.25},
+    "set_dataloader": {
+        "train_batch_size": 2, "eval_batch_size": 3, "drop_last": True, "num_workers": 1, "pin_memory": False,
+        "persistent_workers": True, "prefetch_factor": 4, "multiprocessing_context": "fork", "in_order": False,
+        "auto_find_batch_size": False, "ignore_data_skip": True, "sampler_seed": 11,
+    },
+}  # fmt: skip
+NEEDED = {"set_push_to_hub": {"model_id": "me/it"}}
+"""What a setter cannot be called without."""
+
+
+@pytest.mark.parametrize("setter", SETTERS)
+def test_a_setter_sets_what_theirs_sets_and_again_what_it_was_not_told(setter: str, tmp_path: Path) -> None:
+    def changes(side: Any, *calls: dict[str, Any]) -> dict[str, Any]:
+        args = side.TrainingArguments(str(tmp_path))
+        before = plain(args)
+        for each in calls:
+            assert getattr(args, setter)(**each) is args
+        return {name: value for name, value in plain(args).items() if value != before[name]}
+
+    told, untold = SETTERS[setter], NEEDED.get(setter, {})
+    assert changes(footplate, told) == changes(transformers, told) != {}
+    assert changes(footplate, untold) == changes(transformers, untold)
+    assert changes(footplate, told, untold) == changes(transformers, told, untold)
+
+
+def plain(args: Any) -> dict[str, Any]:
+    """As theirs says it: a token even where there is none, no reporters by a word, and no delay as None."""
+    values = dict(args.to_dict())
+    return {
+        **values,
+        "hub_token": args.hub_token,
+        "report_to": [] if args.report_to == "none" else args.report_to,
+        "eval_delay": values["eval_delay"] or 0,
+    }
+
+
+def a_script(side: Any, folder: Path) -> Any:
+    args = side.TrainingArguments(
+        str(folder), max_steps=3, per_device_train_batch_size=4, gradient_accumulation_steps=2, learning_rate=1e-2,
+        weight_decay=0.1, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
+        dataloader_pin_memory=False,
+    )  # fmt: skip
+    trainer = side.Trainer(toy.mlp(hidden=16), args, train_dataset=toy.classification(n=41))
+    trainer.add_callback(noting(side))
+    return trainer, trainer.train().metrics
+
+
+def test_a_trainer_answers_as_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours, theirs = (each.trainer for each in on_both(tmp_path, a_script))
+    metrics = {
+        "train_runtime": 3723.4567, "train_loss": 0.123456, "total_flos": 5 << 30, "train_samples": 41,
+        "init_mem_cpu_alloc_delta": 5 << 20,
+    }  # fmt: skip
+
+    def answers(trainer: Any) -> dict[str, Any]:
+        loader = trainer.get_train_dataloader()
+        names = [name for name, _ in trainer.model.named_parameters()]
+        capsys.readouterr()
+        trainer.log_metrics("train", dict(metrics))
+        printed = capsys.readouterr().out
+        trainer.save_metrics("train", dict(metrics))
+        trainer.save_metrics("eval", {"eval_loss": 0.5})
+        trainer.save_metrics("apart", {"apart": 1}, combined=False)
+        trainer.save_state()
+        folder = Path(trainer.args.output_dir)
+        state = json.loads((folder / "trainer_state.json").read_text())
+        return {
+            "trainable": trainer.get_num_trainable_parameters(),
+            "rates": trainer.get_learning_rates(),
+            "decays": sorted(trainer.get_decay_parameter_names(trainer.model)),
+            "groups": [[tuple(each.shape) for each in group] for group in trainer.get_optimizer_group()],
+            "examples": trainer.num_examples(loader),
+            "batch": trainer.get_total_train_batch_size(trainer.args),
+            "sizes": (trainer.get_tp_size(), trainer.get_cp_size(), trainer.get_sp_size()),
+            "main": (trainer.is_local_process_zero(), trainer.is_world_process_zero()),
+            "callbacks": trainer.callback_handler.callback_list.splitlines()[-1],
+            "printed": printed,
+            "files": {
+                name: json.loads((folder / f"{name}_results.json").read_text())
+                for name in ("train", "eval", "apart", "all")
+            },
+            "state": (state["global_step"], state["max_steps"], len(state["log_history"])),
+            "names": names,
+            "timeout": trainer.args.ddp_timeout_delta,
+            "parallel": trainer.args.parallel_mode.value,
+        }
+
+    assert answers(ours) == answers(theirs)
+    assert ours.metrics_format(dict(metrics)) == metrics_format(dict(metrics))
+
+
+def test_a_parameter_is_found_in_its_group_by_itself_and_by_its_name(tmp_path: Path) -> None:
+    """Theirs compares the values of tensors, and fails where shapes differ."""
+    trainer, _ = a_script(footplate, tmp_path)
+    for name, parameter in trainer.model.named_parameters():
+        decay = 0.0 if name.endswith("bias") else 0.1
+        for asked in (name, parameter):
+            assert trainer.get_optimizer_group(asked)["weight_decay"] == decay, name
