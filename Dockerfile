@@ -20,7 +20,7 @@ RUN uv pip install --quiet --compile-bytecode --no-deps .
 FROM build AS build-worker
 ARG PIP_FIND_LINKS=
 RUN uv pip install --quiet --compile-bytecode ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} \
-        -c constraints.txt -r pyproject.toml --extra worker --extra nvidia
+        -c constraints.txt -r pyproject.toml --extra worker --extra nvidia --extra otel
 COPY . .
 RUN uv pip install --quiet --compile-bytecode --no-deps .
 

@@ -167,6 +167,8 @@ class Grant(Message):
     lease_seconds: float
     beat_seconds: float
     time_left_seconds: float | None = None
+    traceparent: str | None = None
+    """The attempt's own span, in the trace that the job's POST was part of. None: it was part of none."""
 
 
 class Denial(Message):

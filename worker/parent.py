@@ -31,6 +31,7 @@ from worker.heartbeat import Heartbeat
 from worker.linux import adopt_orphans, die_with_parent, kill_children
 from worker.node import Node, claim_node
 from worker.settings import WorkerSettings
+from worker.tracing import traces
 
 log = logging.getLogger("footplate.worker")
 
@@ -145,6 +146,7 @@ def connect() -> None:
     """Hears Celery's signals. They are weakly held by default, and these must stay."""
     signals.celeryd_init.connect(_become_node, weak=False)
     signals.worker_process_init.connect(_become_pool_process, weak=False)
+    signals.worker_process_shutdown.connect(_end_pool_process, weak=False)
     signals.worker_ready.connect(_be_ready, weak=False)
 
 
@@ -168,6 +170,7 @@ def _become_node(conf: Any, **_: Any) -> None:
     conf.task_default_queue = conf.task_default_exchange = conf.task_default_routing_key = queue.name
     # One more than may run: the canary must not wait behind a running attempt.
     conf.worker_concurrency = _node.slots + 1
+    traces()
     adopt_orphans()
     _keeper = WarmKeeper()
     _heartbeat = Heartbeat(settings(), _node, gpus)
@@ -177,6 +180,10 @@ def _become_pool_process(**_: Any) -> None:
     die_with_parent(_main_pid)
     if _keeper is not None:
         os.close(_keeper.writing_end)
+
+
+def _end_pool_process(**_: Any) -> None:
+    traces().close()
 
 
 def _be_ready(**_: Any) -> None:

@@ -41,6 +41,7 @@ from worker.outcome import Verdict
 from worker.ranks import LAST_WORDS_SECONDS, Events, Rank
 from worker.scratch import scratch
 from worker.settings import WorkerSettings
+from worker.tracing import Untraced
 from worker.training import Training
 from worker.usage import Usage
 
@@ -68,9 +69,11 @@ class Supervisor:
         grant: Grant,
         client: redis.Redis,
         meeting: socket.socket | None = None,
+        spans: Untraced | None = None,
     ) -> None:
         """`meeting` is where the ranks of several nodes can meet on this one: bound, and told with the claim."""
         self._meeting = Meeting(grant, meeting)
+        self._spans = spans or Untraced()
         self._settings, self._node, self._places, self._grant = settings, node, node.places, grant
         self._started = self._turned_at = self._synced_at = time.monotonic()
         self._system_at = 0.0
@@ -125,6 +128,8 @@ class Supervisor:
 
     def _meet(self) -> bool:
         """Whether there is something to launch: not where the others do not come. Nothing of training exists yet."""
+        if not self._meeting.is_open:
+            self._spans.begins("meet")
         while not self._meeting.is_open and not self._is_called_off:
             self._hear(TICK_SECONDS)
             self._look_for_stops(time.monotonic())
@@ -156,6 +161,7 @@ class Supervisor:
 
     def _launch(self) -> bool:
         """Whether training was asked for. It is not where a stop comes first, or the warm parent never does."""
+        self._spans.begins("launch")
         while not self._is_called_off:
             try:
                 self._start()
@@ -310,6 +316,7 @@ class Supervisor:
         except JournalFull as error:
             self._end_with(outcome.of_ours(error, Reason.JOURNAL_FULL))
             return
+        self._spans.heard(events)
         self._link.poke(beat=self._notices_news(events))
 
     def _notices_news(self, events: Events) -> bool:
@@ -368,6 +375,7 @@ class Supervisor:
         known = {"running_s": running_s, "had_checkpoint": self._had_checkpoint}
         done = self._how_it_ended().model_copy(update=known)
         self._journal.append([self._hidden(_event(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
+        self._spans.ends(done)
         log.info("%s attempt %s: %s (%s)", self._grant.job, self._grant.attempt, done.ending, done.reason)
 
     def _how_it_ended(self) -> DoneData:
@@ -432,6 +440,7 @@ class Supervisor:
 
     def _close(self) -> None:
         self._link.close()
+        self._spans.close()
         if self._is_delivered or self._is_superseded:
             self._journal.delete()
             reached(Moment.AFTER_JOURNAL_DELETED)

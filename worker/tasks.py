@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from functools import cache
 
 import redis
@@ -17,6 +18,7 @@ from worker.app import app
 from worker.claim import ask
 from worker.redis_line import AWAY, connect
 from worker.supervise import Supervisor
+from worker.tracing import traces
 
 log = logging.getLogger("footplate.worker")
 
@@ -34,6 +36,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
         # It rings again, until somebody claims it or it is placed elsewhere. Neither costs the job an attempt.
         log.info("%s attempt %s is not begun: %s", job, attempt, why)
         return
+    since = time.time_ns()
     with meeting_place(own_address(parent.settings())) as meeting:
         claim = Claim(
             job=JobId(job),
@@ -48,7 +51,8 @@ def attempt(job: str, attempt: int, fence: int) -> None:
         if isinstance(answer, Grant):
             log.info("%s attempt %s is ours", job, attempt)
             reached(Moment.AFTER_GRANT_HEARD)
-            Supervisor(parent.settings(), node, answer, redis_client(), meeting).run()
+            spans = traces().of(answer, parent.settings().node_name, since)
+            Supervisor(parent.settings(), node, answer, redis_client(), meeting, spans).run()
         elif answer is not None:
             log.info("%s attempt %s is not ours: %s", job, attempt, answer.reason)
 

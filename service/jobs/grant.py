@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 from contract.ids import ClaimId
 from contract.lifecycle import JobState, Reason
 from contract.messages import CheckpointOffer, Claim, Denial, Grant
+from contract.tracing import of_attempt
 from service.jobs import gang, starting
 from service.settings import ServiceSettings
-from service.store import attempts, checkpoints, deeds, jobs, nodes
+from service.store import attempts, checkpoints, deeds, jobs, nodes, traces
 from service.store.rows import JobRow, SourceRow
 
 
@@ -65,6 +66,7 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, setti
         lease_seconds=settings.lease_seconds,
         beat_seconds=settings.beat_seconds,
         time_left_seconds=None if left_ms is None else left_ms / 1000,
+        traceparent=of_attempt(traces.of_job(conn, job.id), job.id, job.attempt),
     )
 
 

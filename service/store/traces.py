@@ -1,4 +1,4 @@
-"""What a trace shows of jobs whose POST was part of one. Asked only where traces are sent."""
+"""Where a job whose POST was part of a trace stands in it, and what the trace shows of its attempts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from contract.ids import JobId
 from service.store.tables import attempts, events, jobs, nodes, sources
@@ -33,6 +33,7 @@ class Ended:
     """Its code."""
 
 
+_FIRST = select(events.c.data).where(events.c.job_id == bindparam("job_id"), events.c.no == 1)
 _before = attempts.alias()
 _BEFORE = (
     select(func.max(_before.c.ended_at))
@@ -50,6 +51,12 @@ _ENDED = (
     .join(events, (events.c.job_id == attempts.c.job_id) & (events.c.no == 1))
     .order_by(attempts.c.job_id, attempts.c.attempt)
 )  # fmt: skip
+
+
+def of_job(conn: Connection, job_id: JobId) -> object:
+    """The `traceparent` of its POST; None where that was part of no trace."""
+    data = conn.execute(_FIRST, {"job_id": job_id}).scalar()
+    return json.loads(data).get("traceparent") if data else None
 
 
 def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ended]:

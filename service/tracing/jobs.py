@@ -1,7 +1,7 @@
 """What became of a job, as spans of the trace that its POST was part of: how long it waited, and each attempt.
 
 They are made from SQL when an attempt has ended: there it says when it was placed, claimed, trained and done, by one
-clock. Nothing on the way there knows of traces. Each is sent once; what ends while no control works is left out.
+clock. Each is sent once; what ends while no control works is left out. Nodes put theirs below the attempt's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from opentelemetry.trace import Span, Status, StatusCode, Tracer, set_span_in_co
 
 from contract.errors import FootplateError
 from contract.ids import JobId
+from contract.tracing import of_attempt, parts_of
 from service.store import traces
 from service.store.times import now_ms
 from service.store.traces import Ended
@@ -32,8 +33,14 @@ _BAD = frozenset({"failed", "lost"})
 
 
 class JobSpans:
-    def __init__(self, tracer: Tracer, ask: Callable[[Callable[[Any], Any]], Awaitable[Any]]) -> None:
-        self._tracer, self._ask = tracer, ask
+    def __init__(
+        self,
+        tracer: Tracer,
+        known: Callable[[int | None], AbstractContextManager[None]],
+        ask: Callable[[Callable[[Any], Any]], Awaitable[Any]],
+    ) -> None:
+        """Within `known(id)` a span that begins has this id."""
+        self._tracer, self._known, self._ask = tracer, known, ask
         self._changed: set[JobId] = set()
         self._told: dict[tuple[JobId, int], int] = {}
         self._since = now_ms()
@@ -89,7 +96,8 @@ class JobSpans:
         }
         self._span("wait", context, one.waits_since, one.placed_at, about).end(end_time=_ns(one.placed_at))
         ending = {"footplate.ending": one.ending, "footplate.reason": one.reason}
-        attempt = self._span(f"attempt {one.attempt}", context, one.placed_at, one.ended_at, {**about, **ending})
+        with self._known(_own_id(one)):
+            attempt = self._span(f"attempt {one.attempt}", context, one.placed_at, one.ended_at, {**about, **ending})
         inside, at = set_span_in_context(attempt), one.placed_at
         # Each goes on until the next begins, and the last one that has begun to the end.
         steps = [("claim", one.claimed_at), ("start", one.running_at), ("train", one.ended_at)]
@@ -106,6 +114,11 @@ class JobSpans:
     def _span(self, name: str, context: Context, begin: int, end: int, about: dict[str, Any]) -> Span:
         known = {key: value for key, value in about.items() if value is not None}
         return self._tracer.start_span(name, context, attributes=known, start_time=_ns(min(begin, end)))
+
+
+def _own_id(one: Ended) -> int | None:
+    parts = parts_of(of_attempt(one.traceparent, one.job, one.attempt))
+    return int(parts[1], 16) if parts else None
 
 
 def _ns(milliseconds: int) -> int:

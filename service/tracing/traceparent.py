@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-_FORM = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+from contract.tracing import parts_of
 
 
 def written(span: SpanContext) -> str:
@@ -16,8 +14,7 @@ def written(span: SpanContext) -> str:
 
 def read(text: object) -> Context | None:
     """A context to begin spans in. None: there is none."""
-    found = _FORM.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    if (parts := parts_of(text)) is None:
         return None
-    trace, span, flags = (int(one, 16) for one in found.groups())
+    trace, span, flags = (int(one, 16) for one in parts)
     return set_span_in_context(NonRecordingSpan(SpanContext(trace, span, True, TraceFlags(flags))))

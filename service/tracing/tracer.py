@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Tracer
 from starlette.types import ASGIApp
 
@@ -26,6 +28,24 @@ LAST_SECONDS = 5.0
 """How long what is left may take to be sent, at the end."""
 
 
+class Ids(RandomIdGenerator):
+    """Random ones, but for a span that others have put theirs below before it began."""
+
+    def __init__(self) -> None:
+        self._next: int | None = None
+
+    @contextmanager
+    def known(self, span: int | None) -> Iterator[None]:
+        self._next = span
+        try:
+            yield
+        finally:
+            self._next = None
+
+    def generate_span_id(self) -> int:
+        return super().generate_span_id() if self._next is None else self._next
+
+
 class Tracing(Untraced):
     """One for a process. It sends from a thread of its own, drops what a collector that is away would pile up, and
     holds up nobody."""
@@ -33,7 +53,8 @@ class Tracing(Untraced):
     def __init__(self, role: str, wrong: str | None = None) -> None:
         super().__init__(wrong)
         self._jobs: JobSpans | None = None
-        self._provider = TracerProvider(resource=_resource(role), shutdown_on_exit=False)
+        self.ids = Ids()
+        self._provider = TracerProvider(resource=_resource(role), shutdown_on_exit=False, id_generator=self.ids)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self.tracer: Tracer = self._provider.get_tracer("footplate", version("footplate"))
 
@@ -41,7 +62,7 @@ class Tracing(Untraced):
         return Traced(app, self.tracer)
 
     def following(self, db: Database, tell: Tell) -> Tell:
-        spans = self._jobs = JobSpans(self.tracer, db.read)
+        spans = self._jobs = JobSpans(self.tracer, self.ids.known, db.read)
         spans.start()
 
         def both(jobs: Collection[JobId]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from footplate import Client
+from tests.support.collector import Collector, collecting
 from tests.support.processes import Process, Processes, clean_environment, free_port
 from tests.support.system import System, standing_system
 
@@ -21,9 +22,21 @@ FAILING = {"model": {"use": "toy/mlp", "args": {"in_features": 3}}, "data": "toy
 
 
 @pytest.fixture(scope="session")
-def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+def collector() -> Iterator[Collector]:
+    """Where the system sends its traces."""
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def standing(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[System]:
     """Service and one node with two slots. Who kills the service starts it again."""
-    with standing_system(tmp_path_factory.mktemp("client"), FOOTPLATE_PORT=str(free_port())) as system:
+    settings = {
+        "FOOTPLATE_PORT": str(free_port()),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
+    }
+    with standing_system(tmp_path_factory.mktemp("client"), **settings) as system:
         yield system
 
 

@@ -5,78 +5,34 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from functools import partial
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from contract import tracing as contract_tracing
 from contract.ids import Fence, JobId
-from service.store import attempts
+from contract.tracing import asked, of_attempt, parts_of
+from service.store import attempts, traces
 from service.store.rows import AttemptRow
 from service.store.times import now_ms
-from service.tracing import asked as asked_module
-from service.tracing.asked import asked
 from service.tracing.jobs import JobSpans
 from service.tracing.tracer import Tracing
 from tests.service.api.conftest import SPEC, Api, Serve
+from tests.support.collector import Collector, collecting, said
 from tests.support.processes import at_ease
 
 THEIRS = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
 
 
-class Collector:
-    def __init__(self) -> None:
-        self.paths: list[str] = []
-        self.requests: list[ExportTraceServiceRequest] = []
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                collector.paths.append(self.path)
-                collector.requests.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    @property
-    def spans(self) -> dict[str, Span]:
-        """By name, whichever request brought them."""
-        return {
-            span.name: span
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        }
-
-
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    found = Collector()
-    thread = threading.Thread(target=found.server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
-    monkeypatch.setattr("service.tracing.tracer.LAST_SECONDS", at_ease(60))
-    yield found
-    found.server.shutdown()
-    thread.join()
-    found.server.server_close()
-
-
-def said(span: Span) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
+    with collecting() as found:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+        monkeypatch.setattr("service.tracing.tracer.LAST_SECONDS", at_ease(60))
+        yield found
 
 
 async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
@@ -84,7 +40,7 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
 ) -> None:
     tracing = Tracing("all")
     api = await serve(database_url, around=tracing.around)
-    spans = JobSpans(tracing.tracer, api.db.read)
+    spans = JobSpans(tracing.tracer, tracing.ids.known, api.db.read)
     answer = await api.client.post("/jobs", json=SPEC, headers={"traceparent": f"00-{THEIRS}-{PARENT}-01"})
     job = JobId(answer.json()["id"])
     await attempted(api, job)
@@ -106,6 +62,10 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
     assert post.parent_span_id.hex() == PARENT
     assert found["wait"].parent_span_id == attempt.parent_span_id == post.span_id
     assert {found[name].parent_span_id for name in ("claim", "start", "train")} == {attempt.span_id}
+    told = await api.db.read(partial(traces.of_job, job_id=job))
+    assert told == f"00-{THEIRS}-{post.span_id.hex()}-01"
+    assert parts_of(of_attempt(told, job, 1)) == (THEIRS, attempt.span_id.hex(), "01"), "below which nodes put theirs"
+    assert of_attempt(told, job, 2) != of_attempt(told, job, 1)
     assert [found[name].start_time_unix_nano for name in ("claim", "start", "train")] == [
         attempt.start_time_unix_nano, found["claim"].end_time_unix_nano, found["start"].end_time_unix_nano,
     ]  # fmt: skip
@@ -116,7 +76,7 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
     assert said(post)["http.response.status_code"] == 201
     assert said(post)["footplate.request_id"] == answer.headers["x-request-id"]
     assert said(found["GET /jobs/{job}/spec"])["url.path"].endswith("/spec"), "and no query"
-    resource = {one.key: one.value.string_value for one in collector.requests[0].resource_spans[0].resource.attributes}
+    resource = collector.resources()[0]
     assert (resource["service.name"], resource["deployment.environment"]) == ("footplate", "test")
 
 
@@ -146,7 +106,7 @@ async def test_who_is_not_sampled_stays_so_and_a_job_from_before_has_no_trace(
     tracing = Tracing("api")
     api = await serve(sqlite_url, around=tracing.around)
     before = await (await serve(sqlite_url)).submit()
-    spans = JobSpans(tracing.tracer, api.db.read)
+    spans = JobSpans(tracing.tracer, tracing.ids.known, api.db.read)
     answer = await api.client.post("/jobs", json=SPEC, headers={"traceparent": f"00-{THEIRS}-{PARENT}-00"})
     jobs = [before, JobId(answer.json()["id"])]
     for job in jobs:
@@ -198,7 +158,7 @@ def test_what_is_asked_for_is_done_or_said(environ: dict[str, str], is_on: bool,
 async def test_where_the_extra_is_missing_readyz_says_what_to_install(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asked_module, "NEEDED", ("opentelemetry.nowhere.trace",))
+    monkeypatch.setattr(contract_tracing, "NEEDED", ("opentelemetry.nowhere.trace",))
     found = asked({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
     api = await serve(sqlite_url, untraced=found.wrong)
 

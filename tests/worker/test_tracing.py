@@ -1,0 +1,103 @@
+"""What a node tells of an attempt to a trace, sent by OpenTelemetry's own exporter to a collector on a socket."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from contract.events import DoneData, Ending, Failure, Kind
+from contract.ids import ClaimId, Fence, new_claim_id, new_job_id
+from contract.messages import Grant
+from contract.testing import make_spec
+from tests.support.collector import collecting, said
+from tests.support.processes import clean_environment
+from worker.tracing import Traces, Untraced
+
+TRACE, ATTEMPT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+def granted(traceparent: str | None = f"00-{TRACE}-{ATTEMPT}-01", **more: Any) -> Grant:
+    return Grant(
+        job=new_job_id(), attempt=2, fence=Fence(2), claim=ClaimId(new_claim_id()), spec=make_spec().as_json(),
+        lease_seconds=30, beat_seconds=2, traceparent=traceparent, **more,
+    )  # fmt: skip
+
+
+def event(kind: Kind, step: int | None = None, **data: Any) -> dict[str, Any]:
+    return {"kind": kind, "step": step, "data": data}
+
+
+def test_an_attempt_is_told_as_phases_one_after_the_other_below_what_control_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with collecting() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "the-nodes")
+        traces = Traces({"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url})
+        grant = granted(source=1, nodes=2)
+
+        spans = traces.of(grant, "node-7", time.time_ns() - 1_000_000)
+        spans.begins("meet")
+        spans.begins("launch")
+        spans.heard([event(Kind.LINE, text="hello"), event(Kind.STATE, state="running"), event(Kind.PROGRESS, 21)])
+        spans.heard([event(Kind.PROGRESS, 22), event(Kind.CHECKPOINT, 30, status="committed", bytes=77, path="x")])
+        failure = Failure(code="nan_loss", message="the loss is NaN")
+        spans.ends(DoneData(ending=Ending.FAILED, reason="error", error=failure))
+        spans.close()
+        traces.close()
+
+    found = collector.of(TRACE)
+    assert list(found) == ["ask", "meet", "launch", "first step", "training", "hand over", "supervise"]
+    whole = found["supervise"]
+    assert whole.parent_span_id.hex() == ATTEMPT
+    assert found["first step"].parent_span_id == found["training"].span_id
+    phases = [found[name] for name in ("ask", "meet", "launch", "training", "hand over")]
+    assert {one.parent_span_id for one in phases} == {whole.span_id}
+    begins = [one.start_time_unix_nano for one in phases]
+    assert begins == [whole.start_time_unix_nano, *(one.end_time_unix_nano for one in phases[:-1])]
+    assert said(found["first step"]) == {"footplate.step": 21}
+    assert [said(one) for one in found["training"].events] == [
+        {"footplate.status": "committed", "footplate.bytes": 77, "footplate.step": 30}
+    ]
+    about = said(whole)
+    assert (about["footplate.job"], about["footplate.attempt"], about["footplate.source"]) == (grant.job, 2, 1)
+    assert (about["footplate.node"], about["footplate.reason"]) == ("node-7", "error")
+    assert (whole.status.message, found["training"].status.message) == ("nan_loss", "nan_loss")
+    sender = collector.resources()[0]
+    assert (sender["service.name"], sender["footplate.role"]) == ("the-nodes", "node")
+
+
+def test_a_job_of_no_trace_or_of_one_that_is_not_sampled_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        traces = Traces({"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url})
+
+        for traceparent in (None, f"00-{TRACE}-{ATTEMPT}-00"):
+            traces.of(granted(traceparent), "one", time.time_ns()).close()
+        traces.close()
+
+    assert collector.spans == {}
+
+
+def test_where_nobody_asks_nothing_is_kept_and_nothing_that_sends_is_imported() -> None:
+    assert type(Traces({}).of(granted(), "one", time.time_ns())) is Untraced
+
+    # Redis's client has a look at OpenTelemetry's metrics wherever they are installed.
+    sends = "{'opentelemetry.exporter', 'opentelemetry.sdk.trace', 'worker.spans'}"
+    look = f"import worker.tasks, sys; print({sends} & {{*sys.modules}})"
+    told = subprocess.run(
+        [sys.executable, "-c", look], check=True, capture_output=True, text=True, env=clean_environment()
+    )
+    assert told.stdout == "set()\n"
+
+
+def test_what_cannot_be_sent_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        Traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+
+    assert "http/protobuf is, at port 4318" in caplog.text
