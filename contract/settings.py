@@ -16,7 +16,7 @@ from contract.variables import PREFIX, unknown
 class Settings(BaseModel):
     """A process's settings: the field `lease_seconds` is read from FOOTPLATE_LEASE_SECONDS; empty means unset."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:

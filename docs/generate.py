@@ -73,7 +73,7 @@ def settings_page() -> str:
 
 
 def table(settings: type[Settings]) -> list[str]:
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    rows, meaning = ["| variable | default | meaning |", "|---|---|---|"], meanings(settings)
     for name, field in settings.model_fields.items():
         default = field.default if field.default_factory is None else "this host's name"
         shown = (
@@ -83,7 +83,7 @@ def table(settings: type[Settings]) -> list[str]:
             if field.default_factory is None
             else default
         )
-        rows.append(f"| `{variable(name)}` | {shown} | {one_line(field.description)} |")
+        rows.append(f"| `{variable(name)}` | {shown} | {one_line(meaning.get(name))} |")
     return rows
 
 

@@ -175,6 +175,7 @@ def job_response(row: JobRow, nodes: list[str], status: int = 200) -> Response:
 
 class _Some(Group):
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+    meant_by = JobSpec
 
 
 def _amendable() -> type[BaseModel]:

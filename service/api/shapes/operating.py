@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from contract.fields import Told
 from contract.lifecycle import Action, JobState
 from service.api.shapes.shape import Json, Shape
 
@@ -44,8 +45,8 @@ class ProblemItem(Shape):
     hint: str | None = None
 
 
-class ProblemDocument(BaseModel):
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+class ProblemDocument(Told):
+    model_config = ConfigDict(extra="allow")
 
     type: str
     title: str

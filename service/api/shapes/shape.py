@@ -6,11 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from contract.fields import Told
+
 Json = dict[str, Any]
 
 
-class Shape(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+class Shape(Told):
+    model_config = ConfigDict(extra="forbid")
 
 
 def answers(
