@@ -36,76 +36,61 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
 
 
 def _compare(folder: Path, database: str, url: str, rounds: int, seconds: float) -> list[report.Row]:
+    """Three servers in turn: one that asks nobody for a key, one that does, and the no-op."""
     folder /= database
     folder.mkdir()
     processes, redis = Processes(folder), RedisServer().start()
     rows = []
     try:
-        noop, noop_port = _noop(processes)
-        ours, ours_port = serve(processes, folder / "home", url, FOOTPLATE_REDIS=redis.url)
-        sides = ((ours, ours_port), (noop, noop_port))
+        sides = [
+            (*serve(processes, folder / "open", url, FOOTPLATE_REDIS=redis.url), ""),
+            _guarded(processes, folder / "guarded", url, redis.url),
+            (*_noop(processes), ""),
+        ]
         for client in ("raw", "httpx2"):
-            for _, port in sides:
-                load(processes, port, 1.0, client)
-            pairs = [[_measured(processes, *side, seconds, client) for side in sides] for _ in range(rounds)]
-            assert not any(mine["errors"] for mine, _ in pairs), pairs
-            rows += _rows(f"POST /jobs, {database}, {client} client", BARS[database], pairs)
-        rows += _with_keys(processes, folder, database, url, (ours, ours_port), redis.url, rounds, seconds)
+            for _, port, key in sides:
+                load(processes, port, 1.0, client, key)
+            turns = [[_measured(processes, *side, seconds, client) for side in sides] for _ in range(rounds)]
+            assert not any(found["errors"] for turn in turns for found in turn), turns
+            name = f"POST /jobs, {database}, {client} client"
+            rows += _rows(name, BARS[database], [(open_, noop) for open_, _, noop in turns])
+            rows.append(report.Row("no-op beside it", [noop["per_second"] for *_, noop in turns], "/s"))
+            rows += _rows(f"{name}, with a key", BARS[database], [(guarded, noop) for _, guarded, noop in turns])
+            costs = [guarded["cpu_us"] / open_["cpu_us"] for open_, guarded, _ in turns]
+            rows.append(report.Row(f"{name}, with a key: the server's CPU time to without", costs, "×"))
     finally:
         processes.stop_all()
         redis.close()
     return rows
 
 
-def _with_keys(
-    processes: Processes, folder: Path, database: str, url: str, open_: tuple[Process, int], redis: str, rounds: int,
-    seconds: float,
-) -> list[report.Row]:  # fmt: skip
-    """The same server beside itself: one asks for a key and counts it against its rate, the other asks nobody."""
-    settings: dict[str, str | float] = {"FOOTPLATE_API_KEY": secrets.token_hex(16), "FOOTPLATE_RATE_PER_KEY": 1e6}
-    guarded = serve(processes, folder / "guarded", url, FOOTPLATE_REDIS=redis, **settings)
-    made = httpx2.post(
-        f"http://127.0.0.1:{guarded[1]}/keys",
-        json={"name": "bench", "project": "default"},
-        headers={"Authorization": f"Bearer {settings['FOOTPLATE_API_KEY']}"},
+def _guarded(processes: Processes, home: Path, url: str, redis: str) -> tuple[Process, int, str]:
+    """The same server, where each request's key is looked up and counted against its rate; and such a key."""
+    admin = secrets.token_hex(16)
+    server, port = serve(
+        processes, home, url, FOOTPLATE_REDIS=redis, FOOTPLATE_API_KEY=admin, FOOTPLATE_RATE_PER_KEY=1e6
     )
-    sides = ((*guarded, str(made.json()["key"])), (*open_, ""))
-    for _, port, key in sides:
-        load(processes, port, 1.0, "raw", key)
-    pairs = [
-        [_measured(processes, server, port, seconds, "raw", key) for server, port, key in sides] for _ in range(rounds)
-    ]
-    assert not any(mine["errors"] for mine, _ in pairs), pairs
-    name = f"POST /jobs, {database}, with a key"
-    return [
-        report.Row(
-            f"{name}: ratio to without", [mine["per_second"] / other["per_second"] for mine, other in pairs], "×"
-        ),
-        report.Row(
-            f"{name}: ratio by the server's CPU time", [other["cpu_us"] / mine["cpu_us"] for mine, other in pairs], "×"
-        ),
-    ]
+    made = httpx2.post(
+        f"http://127.0.0.1:{port}/keys",
+        json={"name": "bench", "project": "default"},
+        headers={"Authorization": f"Bearer {admin}"},
+    )
+    return server, port, str(made.json()["key"])
 
 
-def _rows(name: str, bar: float, pairs: list[list[dict[str, float]]]) -> list[report.Row]:
+def _rows(name: str, bar: float, pairs: list[tuple[dict[str, float], dict[str, float]]]) -> list[report.Row]:
+    rates = [mine["per_second"] / other["per_second"] for mine, other in pairs]
+    times = [other["cpu_us"] / mine["cpu_us"] for mine, other in pairs]
     return [
-        report.Row(
-            f"{name}: ratio to no-op",
-            [mine["per_second"] / other["per_second"] for mine, other in pairs],
-            "×",
-            f"≥ {bar}",
-        ),
-        report.Row(
-            f"{name}: ratio by the server's CPU time", [other["cpu_us"] / mine["cpu_us"] for mine, other in pairs], "×"
-        ),
-        report.Row(f"{name}", [mine["per_second"] for mine, _ in pairs], "/s"),
-        report.Row("no-op beside it", [other["per_second"] for _, other in pairs], "/s"),
+        report.Row(f"{name}: ratio to no-op", rates, "×", f"≥ {bar}"),
+        report.Row(f"{name}: ratio by the server's CPU time", times, "×"),
+        report.Row(name, [mine["per_second"] for mine, _ in pairs], "/s"),
         report.Row(f"{name}: p99", [mine["p99_ms"] for mine, _ in pairs], "ms", "≤ 100"),
     ]
 
 
 def _measured(
-    processes: Processes, server: Process, port: int, seconds: float, client: str, key: str = ""
+    processes: Processes, server: Process, port: int, key: str, seconds: float, client: str
 ) -> dict[str, float]:
     before = cpu_seconds(server.pid)
     found = load(processes, port, seconds, client, key)
