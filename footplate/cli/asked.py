@@ -29,7 +29,7 @@ class UsageError(FootplateError):
     title = "The command cannot be understood"
 
 
-class NoSuchJob(FootplateError):
+class NothingThere(FootplateError):
     code = "not_found"
     title = "Not found"
 
@@ -88,7 +88,7 @@ def client_of(given: Given) -> Client:
 
 
 def find(client: Client, word: str) -> Job:
-    """The job that a word means. Raises NoSuchJob, and UsageError where it could be several."""
+    """The job that a word means. Raises NothingThere, and UsageError where it could be several."""
     if is_id(word, "job"):
         return client.jobs.get(word)
     if word == "@last":
@@ -101,8 +101,8 @@ def find(client: Client, word: str) -> Job:
         some = ", ".join(job.id for job in found[:3])
         raise UsageError(f"{word!r} could be {len(found)} jobs", hint=f"{some}{', …' if len(found) > 3 else ''}")
     if word == "@last":
-        raise NoSuchJob("there is no job yet", hint="footplate submit makes one")
-    raise NoSuchJob(f"no job is meant by {word!r}", hint=f"footplate ls shows the newest; {SEARCHED} were searched")
+        raise NothingThere("there is no job yet", hint="footplate submit makes one")
+    raise NothingThere(f"no job is meant by {word!r}", hint=f"footplate ls shows the newest; {SEARCHED} were searched")
 
 
 def find_all(client: Client, words: Sequence[str]) -> list[Job]:
@@ -134,7 +134,7 @@ def exit_code(error: FootplateError) -> int:
 
     if isinstance(error, errors.JobEnded):
         return FAILED
-    if isinstance(error, errors.NotFound | NoSuchJob):
+    if isinstance(error, errors.NotFound | NothingThere):
         return NOT_FOUND
     if isinstance(error, errors.Unreachable | errors.ServiceError | errors.DownloadFailed):
         return UNREACHABLE

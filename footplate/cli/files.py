@@ -107,6 +107,7 @@ def run_files(given: Given) -> int:
     client = client_of(given)
     if given.delete:
         client.files.delete(given.delete)
+        say_json({"deleted": given.delete}) if given.json else say(f"{given.delete} deleted")
         return 0
     found = list(client.files.list())
     if given.json:

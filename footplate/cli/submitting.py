@@ -50,7 +50,10 @@ def run_submit(given: Given) -> int:
     if given.name is not None:
         spec["name"] = given.name
     if given.tag:
-        spec["tags"] = [*spec.get("tags", ()), *given.tag]
+        tags = spec.get("tags") or []
+        if not isinstance(tags, list):
+            raise UsageError(f"the spec's tags are {json.dumps(tags)}", hint='a list, as in ["demo"]')
+        spec["tags"] = [*tags, *given.tag]
     client = client_of(given)
     _bring_code(client, given, spec)
     job = client.jobs.create(spec)

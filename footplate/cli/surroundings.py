@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.asked import Given, UsageError, Verbs, add_verb, client_of
+from contract.errors import did_you_mean
+from footplate.cli.asked import Given, NothingThere, UsageError, Verbs, add_verb, client_of
 from footplate.cli.text import age, say, say_json, short, table
 
 if TYPE_CHECKING:
@@ -38,11 +39,12 @@ def run_nodes(given: Given) -> int:
 def _meant(nodes: Sequence[Node], word: str) -> Node:
     """By its name or its id."""
     found = [one for one in nodes if word in (one.name, one.id)]
-    if len(found) != 1:
+    if not found:
         known = ", ".join(one.name for one in nodes) or "none"
-        raise UsageError(
-            f"{len(found) or 'no'} nodes are called {word!r}; known: {known}", hint="an id is one node's alone"
-        )
+        raise NothingThere(f"no node is called {word!r}; known: {known}", hint="footplate nodes has their names")
+    if len(found) > 1:
+        ids = ", ".join(one.id for one in found)
+        raise UsageError(f"{len(found)} nodes are called {word!r}", hint=f"an id is one node's alone: {ids}")
     return found[0]
 
 
@@ -53,9 +55,11 @@ def _node_row(node: Node) -> tuple[object, ...]:
 
 
 def run_components(given: Given) -> int:
-    found = [one for group in client_of(given).components().values() for one in group.values()]
-    if given.name:
-        found = [one for one in found if given.name in (one.name, one.group)]
+    known = [one for group in client_of(given).components().values() for one in group.values()]
+    found = [one for one in known if given.name in (None, one.name, one.group)]
+    if known and not found:
+        names = {name for one in known for name in (one.name, one.group)}
+        raise NothingThere(f"no component and no group is called {given.name!r}", hint=did_you_mean(given.name, names))
     if given.json:
         for one in found:
             say_json(one.model_dump(mode="json"))
@@ -63,7 +67,7 @@ def run_components(given: Given) -> int:
     table(
         ("GROUP", "NAME", "WHAT IT IS"),
         ((one.group, one.name, one.summary) for one in found),
-        empty="no component is called so, or no node has told yet",
+        empty="no node has told yet what it has",
     )
     if given.name and len(found) == 1:
         say("", *_arguments(found[0]))
