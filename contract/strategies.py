@@ -62,7 +62,8 @@ def broken_strategy_rules(document: Json, training: TrainingArguments | None) ->
     if not isinstance(resources, dict):
         return
     strategy = resources.get("strategy", {"type": "single"})
-    kind = strategy.get("type") if isinstance(strategy, dict) else None
+    said = strategy.get("type") if isinstance(strategy, dict) else None
+    kind = said if isinstance(said, str) else None
     yield from _of_the_shape(resources, kind)
     if document.get("loop") and kind in _CONFIGS:
         detail = f"is {kind}, and a loop or script of one's own shares the work as its code says"

@@ -40,6 +40,12 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
             f"{args.lr_scheduler_type} follows a metric, and nothing is evaluated",
             'set eval_strategy to "steps" or "epoch"',
         )
+    if not isinstance(args.activation_checkpointing_kwargs, dict | None):
+        yield Disagreement(
+            ("activation_checkpointing_kwargs",),
+            f"activation_checkpointing_kwargs is {args.activation_checkpointing_kwargs!r}, and not an object",
+            'write an object, or one as JSON: {"every_n_layers": 2}',
+        )
     if args.dataloader_num_workers == 0:
         for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
             if getattr(args, name):

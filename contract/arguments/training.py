@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import os
+from contextlib import suppress
 from typing import Any
 
 from pydantic import model_validator
@@ -104,8 +105,10 @@ class TrainingArguments(
         if self.activation_checkpointing is None:
             self.activation_checkpointing = self.gradient_checkpointing = False
         if isinstance(self.activation_checkpointing_kwargs, str):
-            read = json.loads(self.activation_checkpointing_kwargs)
-            self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs = read
+            # What is no JSON stays as it is, for `agree.py` to say so.
+            with suppress(ValueError):
+                read = json.loads(self.activation_checkpointing_kwargs)
+                self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs = read
 
     @model_validator(mode="after")
     def _must_agree(self) -> TrainingArguments:

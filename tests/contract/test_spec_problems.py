@@ -2,7 +2,9 @@
 
 import pytest
 
+from contract.arguments.read import FIELDS
 from contract.body import MAX_PROBLEMS
+from contract.resources import Resources
 from contract.spec import JobSpec, read_spec
 from tests.contract.specs import TOY, places, problems_of
 
@@ -32,6 +34,11 @@ ADAM = {"id": "a", "params": [".*"], "use": "adam"}
         ({"priority": -(10**30)}, ("/priority", "out_of_range")),
         ({"model": 5}, ("/model", "wrong_type")),
         ({"model": {}}, ("/model/use", "missing")),
+        ({"resources": {"strategy": {"type": {}}}}, ("/resources/strategy", "unknown_choice")),
+        (
+            {"training": {"gradient_checkpointing_kwargs": "{"}},
+            ("/training/activation_checkpointing_kwargs", "disagreement"),
+        ),
         ({"model": {"use": "m", "arg": {}}}, ("/model/arg", "unknown_field")),
         ({"model": {"use": "m", "args": []}}, ("/model/args", "wrong_type")),
         ({"model": ""}, ("/model", "not_well_formed")),
@@ -186,3 +193,13 @@ def test_hub_names_are_refused_wherever_they_stand():
 def test_no_path_climbs_out_of_its_root(path):
     data = {"use": "files/jsonl", "args": {"paths": [path]}}
     assert places({**TOY, "data": data}) == [("/data/args/paths/0", "path_outside_root")]
+
+
+@pytest.mark.parametrize("value", [{}, [], "", {"type": {}}, {"use": []}, [{}]], ids=str)
+def test_nonsense_in_any_field_is_the_user_s_fault_and_not_ours(value):
+    fields = [*JobSpec.model_fields]
+    inside = [("training", name) for name in FIELDS] + [("resources", name) for name in Resources.model_fields]
+
+    bodies = [{**TOY, name: value} for name in fields] + [{**TOY, part: {name: value}} for part, name in inside]
+
+    assert all(isinstance(problems_of(body), list) for body in bodies)
