@@ -235,7 +235,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(module: str) -> ModuleType:
-    """Without looking for rubbish meanwhile: what an import makes stays, and the search is a seventh of torch's import."""
+    """Without looking for rubbish: what an import makes stays, and the search is a seventh of torch's import."""
     collecting = gc.isenabled()
     gc.disable()
     try:
