@@ -96,10 +96,10 @@ def memory(folder: Path, quick: bool) -> list[report.Row]:
     """At its height, above what the process held before; of ours with twice the samples too."""
     count = SEQUENCES // 4 if quick else SEQUENCES
     what = f"evaluate GPT, {count:,} × 128 × 1,000 logits, memory"
-    shown = race("evaluating", work="gpt", samples=count, batch=32, turns=1 if quick else 3)
+    shown = race("evaluating", work="gpt", samples=count, batch=32, memory=True, turns=1 if quick else 3)
     require_equal_findings(shown)
     taken = {loop: [each["bytes"] / 1e6 for each in shown[loop]] for loop in LOOPS}
-    twice = race("evaluating", work="gpt", samples=2 * count, batch=32, turns=1, loops=["ours"])["ours"]
+    twice = race("evaluating", work="gpt", samples=2 * count, batch=32, memory=True, turns=1, loops=["ours"])["ours"]
     return [
         report.Row(f"{what}: by hand", taken["raw"], "MB"),
         *(report.Row(f"{what}: {loop}", taken[loop], "MB") for loop in OTHERS),

@@ -231,14 +231,12 @@ class DropUnused:
         self.collator, self.keep, self._told = collator, frozenset(keep), False
 
     def __call__(self, features: Sequence[Any]) -> Any:
-        if not isinstance(features[0], DICT):
+        if not isinstance(features[0], DICT) or features[0].keys() <= self.keep:
             return self.collator(features)
         dropped = [name for name in features[0] if name not in self.keep]
-        if dropped and not self._told:
+        if not self._told:
             self._told = True
             _say_what_is_left_out(dropped)
-        if not dropped:
-            return self.collator(features)
         if len(dropped) == len(features[0]):
             raise ValueError(
                 f"the model's forward takes {', '.join(sorted(self.keep))}, and the data has none of them, only: "

@@ -6,7 +6,7 @@ batch is cut. A model that returns a mean of its own is taken at its word, as th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,13 +100,12 @@ def own_loss(outputs: Any) -> Tensor | None:
     return loss
 
 
-def predictions(outputs: Any, ignore_keys: Iterable[str], has_loss: bool) -> Any:
+def predictions(outputs: Any, ignore_keys: Collection[str], has_loss: bool) -> Any:
     """What is left of the outputs without the loss; a single one comes by itself."""
     if isinstance(outputs, Tensor):
         return outputs
     if isinstance(outputs, DICT):
-        left_out = {"loss", *ignore_keys}
-        rest = tuple([value for key, value in outputs.items() if key not in left_out])
+        rest = tuple([value for key, value in outputs.items() if key != "loss" and key not in ignore_keys])
     elif isinstance(outputs, tuple):
         rest = outputs[1:] if has_loss else outputs
     else:
