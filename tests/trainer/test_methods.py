@@ -1,8 +1,10 @@
-"""What scripts call beside train() answers as the reference's does: the arguments' setters, the Trainer's questions."""
+"""What scripts call, or override, beside train() answers and is called as the reference's."""
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +137,53 @@ def test_a_parameter_is_found_in_its_group_by_itself_and_by_its_name(tmp_path: P
         decay = 0.0 if name.endswith("bias") else 0.1
         for asked in (name, parameter):
             assert trainer.get_optimizer_group(asked)["weight_decay"] == decay, name
+
+
+OVERRIDES = (
+    "train", "evaluate", "predict", "evaluation_loop", "prediction_step", "training_step", "compute_loss",
+    "compute_loss_context_manager", "autocast_smart_context_manager", "get_train_dataloader", "get_eval_dataloader",
+    "get_test_dataloader", "get_batch_samples", "create_optimizer", "create_scheduler", "get_optimizer_cls_and_kwargs",
+    "get_decay_parameter_names", "set_initial_training_values", "create_accelerator_and_postprocess", "call_model_init",
+    "floating_point_ops", "log", "save_model", "is_local_process_zero", "is_world_process_zero", "_save_checkpoint",
+    "_prepare_inputs", "_get_train_sampler", "_get_eval_sampler", "_save", "_determine_best_metric",
+    "_get_num_items_in_batch", "_load_best_model", "_evaluate",
+)  # fmt: skip
+
+
+def counted(side: Any, calls: Counter[str]) -> Any:
+    """A Trainer of that side, which counts how often each of its methods is called."""
+
+    def counting(name: str) -> Any:
+        theirs = inspect.getattr_static(side.Trainer, name)
+        plain = theirs.__func__ if isinstance(theirs, staticmethod) else theirs
+
+        def method(*given: Any, **named: Any) -> Any:
+            calls[name] += 1
+            return plain(*given, **named)
+
+        return staticmethod(method) if isinstance(theirs, staticmethod) else method
+
+    return type("Counted", (side.Trainer,), {name: counting(name) for name in OVERRIDES})
+
+
+def test_an_override_is_called_as_often_as_theirs(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        calls: Counter[str] = Counter()
+        args = side.TrainingArguments(
+            str(folder), max_steps=4, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+            eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, logging_steps=1,
+            load_best_model_at_end=True, report_to="none", disable_tqdm=True, use_cpu=True, dataloader_pin_memory=False,
+        )  # fmt: skip
+        data = {"train_dataset": toy.classification(n=41), "eval_dataset": toy.classification(n=10, seed=2)}
+        trainer = counted(side, calls)(model_init=lambda: toy.mlp(hidden=8), args=args, **data)
+        trainer.train()
+        trainer.evaluate()
+        trainer.predict(toy.classification(n=6))
+        trainer.save_model()
+        trainer.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+        return trainer, dict(calls)
+
+    ours, theirs = on_both(tmp_path, script)
+
+    assert ours.returned == theirs.returned
+    assert ours.returned.keys() == set(OVERRIDES)
