@@ -83,6 +83,11 @@ class Order(BaseModel):
         return self.rank - self.node * self.local_world
 
     @property
+    def stamp(self) -> dict[str, Any]:
+        """Whose a checkpoint is: in its manifest."""
+        return {"job": self.job, "attempt": self.attempt, "fence": self.fence}
+
+    @property
     def files(self) -> AttemptFiles:
         return AttemptFiles(self.artifacts, self.job, self.attempt)
 

@@ -149,10 +149,7 @@ class Job:
         return self._latest
 
     def _commit(self, step: int, write: Callable[[Path], None]) -> Checkpoint:
-        order = self._order
-        return files.commit(
-            self.folder, step, write, {"job": order.job, "attempt": order.attempt, "fence": order.fence}
-        )
+        return files.commit(self.folder, step, write, self._order.stamp)
 
     def _save_prepared(self, folder: Path | None) -> None:
         """Each process its part, into the folder of the first one, which seals it once all are done."""

@@ -119,7 +119,7 @@ def train(order: Order, emit: Emit) -> DoneData:
         return loop.run(spec, order, emit, lambda: begin_loop(spec, order, emit))
     parts = build(spec, order.roots)
     trainer = assemble(spec, parts, args, emit)
-    trainer.checkpoint_stamp = {"job": order.job, "attempt": order.attempt, "fence": order.fence}
+    trainer.checkpoint_stamp = order.stamp
     trainer.on_save_failed = emit.save_failed
     trainer.relied_on = emit.relied_on
     emit.peers = trainer.strategy.peers
