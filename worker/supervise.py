@@ -19,26 +19,27 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import redis
 
 from contract.environment import Hidden
-from contract.errors import AttemptError, InvalidSpec
-from contract.events import DoneData, Ending, Kind, now_text
+from contract.errors import InvalidSpec
+from contract.events import DoneData, Kind, now_text
 from contract.lifecycle import Reason, StopMode
 from contract.messages import AttemptReply, Deed, Grant, Stop
 from contract.moments import Moment, reached
 from contract.strategies import needs_a_launcher
 from worker import outcome
 from worker.control import Link
+from worker.ending import Seen, crashed, how_it_ended
 from worker.environment import asked_for
 from worker.journal import Header, Journal, JournalFull
 from worker.launch import Order
 from worker.meeting import NOWHERE, Meeting, Place
 from worker.node import Node
 from worker.outcome import Verdict
-from worker.ranks import LAST_WORDS_SECONDS, Events, Rank
+from worker.ranks import LAST_WORDS_SECONDS, Events
 from worker.scratch import scratch
 from worker.settings import WorkerSettings
 from worker.tracing import Untraced
@@ -95,7 +96,6 @@ class Supervisor:
         self._first, self._world = grant.source * self._here, grant.nodes * self._here
         self._meets = self._world > 1 or needs_a_launcher(resources)
         self._stall_seconds = float(resources.get("stall_limit") or 600.0)
-        self._time_limit: float | None = resources.get("time_limit")
         secrets = {name: self._node.secrets.get(name, "") for name in grant.spec.get("secrets") or []}
         self._hidden = Hidden(secrets.values())
         self._asked_for = self._environment()
@@ -222,7 +222,7 @@ class Supervisor:
             if self._is_superseded:
                 training.signal(signal.SIGKILL)
             elif not training.has_guardian and not training.was_let_go:
-                self._end_with(_crashed("this node's warm parent died, and training with it"))
+                self._end_with(crashed("this node's warm parent died, and training with it"))
         deadline = time.monotonic() + LAST_WORDS_SECONDS
         while not training.is_heard_out and time.monotonic() < deadline:
             self._turn(0.1)
@@ -266,7 +266,7 @@ class Supervisor:
         training = self._training
         if not training.has_started:
             if now - self._started > WARM_SECONDS:
-                self._end_with(_crashed("this node's warm parent does not start anything"))
+                self._end_with(crashed("this node's warm parent does not start anything"))
             return
         if now - training.heard_at > self._stall_seconds:
             self._end_with(outcome.stalled(self._stall_seconds, training.tail()))
@@ -379,48 +379,16 @@ class Supervisor:
         log.info("%s attempt %s: %s (%s)", self._grant.job, self._grant.attempt, done.ending, done.reason)
 
     def _how_it_ended(self) -> DoneData:
-        """Finished wins over a stop that came too late; a verdict of ours over what training made of being killed."""
-        told, stop, failed = self._training.told, self._stop, self._training.failed
-        if told is not None and told.ending is Ending.FINISHED and failed is None:
-            return told
-        if self._verdict is not None:
-            return _failed(self._verdict)
-        # Who is ended because of another node has ended by itself, where it failed before.
-        by_itself = stop is not None and stop.because == "peer" and failed is not None
-        has_said_why = by_itself or (failed is not None and failed.told is not None)
-        if stop is not None and not has_said_why:
-            result = told.result if told else {}
-            if stop.because == "time_limit":
-                return _failed(outcome.time_limit(self._time_limit), result)
-            return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=self._obeyed(stop), result=result)
-        if failed is not None and failed.told is not None:
-            return self._by_rank(failed.told).model_copy(update={"another_s": failed.is_another_s})
-        if failed is None and told is not None and told.ending is Ending.STOPPED:
-            # With the ranks of another node, which has heard of it first.
-            return told
-        return self._by_rank(_failed(self._why_it_died(failed)))
-
-    def _obeyed(self, stop: Stop) -> Literal["cancel", "pause", "drain", "peer"] | None:
-        """Of several nodes, the one that drains tells so: the others take new work."""
-        another_s = stop.because == "drain" and self._grant.nodes > 1 and not self._places.is_draining()
-        return None if another_s or stop.because == "time_limit" else stop.because
-
-    def _by_rank(self, done: DoneData) -> DoneData:
-        """Of several, which one it was is the first thing to know."""
-        if self._world == 1 or done.error is None or done.error.rank is None:
-            return done
-        message = f"rank {done.error.rank} of {self._world}: {done.error.message}"
-        return done.model_copy(update={"error": done.error.model_copy(update={"message": message})})
-
-    def _why_it_died(self, rank: Rank | None) -> Verdict:
-        exit = rank.exit if rank is not None else None
-        if rank is None or exit is None:
-            return _crashed("training is gone, and nobody saw how")
-        if exit.never_started is not None:
-            return _crashed(f"the node could not start training: {exit.never_started}")
-        kills = outcome.oom_kill_count() - self._oom_kills
-        return outcome.of_exit(
-            exit.code, rank=exit.rank, peak_rss_mb=exit.peak_rss_mb, oom_kills=kills, output=rank.tail()
+        return how_it_ended(
+            Seen(
+                grant=self._grant,
+                world=self._world,
+                training=self._training,
+                verdict=self._verdict,
+                stop=self._stop,
+                is_draining=self._places.is_draining(),
+                oom_kills=outcome.oom_kill_count() - self._oom_kills,
+            )
         )
 
     # Hand over
@@ -458,14 +426,6 @@ def _event(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
 def _outage(seconds: float) -> dict[str, Any]:
     text = f"Redis did not answer for {seconds:.0f} s: what was said meanwhile waited on the node's disk, and comes now"
     return _event(Kind.NOTE, {"message": text, "code": "redis_away", "seconds": round(seconds, 1)})
-
-
-def _failed(verdict: Verdict, result: dict[str, Any] | None = None) -> DoneData:
-    return DoneData(ending=Ending.FAILED, reason=verdict.reason, error=verdict.error, result=result or {})
-
-
-def _crashed(message: str) -> Verdict:
-    return outcome.of_ours(AttemptError(message), Reason.CRASHED)
 
 
 def _disk_full(error: OSError) -> Verdict:
