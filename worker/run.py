@@ -33,6 +33,7 @@ from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from contract.strategies import strategy_arguments
 from worker import bundles, extensions, gang, loop, outcome, predictions, tracking
+from worker.best_before import KeepBest
 from worker.build import Parts, build
 from worker.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
 from worker.environment import PLACE as EXTENSIONS_PLACE
@@ -139,6 +140,8 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
     if parts.train is not None:
         begins = emit.peers.first(lambda: prepare_to_continue(spec, order, emit, parts.read))
         folder = begins.of(trainer) if begins else None
+        if begins is not None and not begins.is_own:
+            trainer.add_callback(KeepBest(order.files, emit))
         steering = Steering(trainer, emit.wire, emit.stop_fd, order.deeds)
         steering.begin(folder)
         trainer.add_callback(steering)

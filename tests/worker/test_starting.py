@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,13 @@ from contract.messages import CheckpointOffer
 from contract.testing import make_spec
 from worker import launch
 from worker.artifacts import AttemptFiles
+from worker.best_before import KeepBest
 from worker.roots import Roots
 from worker.starting import Beginning, beginning
 from worker.trainer import checkpoint as files
 from worker.trainer.checkpoint import STATE, Verified
+from worker.trainer.state import TrainerControl, TrainerState
+from worker.trainer.strategies.peers import Alone
 
 OTHER = new_job_id()
 CKPT = new_checkpoint_id()
@@ -127,3 +131,20 @@ def test_steps_that_others_start_from_pass_through_the_page_that_training_looks_
     assert launch.steps_held(page) == set()
     page[launch.HELD_FROM : launch.HELD_FROM + 8] = b"\xff" * 8
     assert len(launch.steps_held(page)) <= launch.MOST_HELD
+
+
+def test_the_best_of_the_other_job_stays_while_this_one_trains_whatever_becomes_of_the_other(place: Place) -> None:
+    best = place.artifacts / place.saved().path
+    own, late = (AttemptFiles(place.artifacts, new_job_id(), attempt) for attempt in (1, 2))
+    place.emit.peers = Alone()
+    looks, state = SimpleNamespace(load_best_model_at_end=True), TrainerState(best_model_checkpoint=str(best))
+    KeepBest(own, place.emit).on_train_begin(looks, state, TrainerControl())
+    gone = TrainerState(best_model_checkpoint=str(best))
+    shutil.rmtree(best)
+    KeepBest(late, place.emit).on_train_begin(looks, gone, TrainerControl())
+
+    kept = Path(str(state.best_model_checkpoint))
+    assert kept.is_relative_to(own.folder)
+    assert (kept / "weights").exists()
+    assert gone.best_model_checkpoint is None
+    assert "the best checkpoint so far, checkpoint-5 of the other job, is gone" in place.notes[-1]
