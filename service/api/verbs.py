@@ -100,9 +100,10 @@ async def pause_job(request: Request, job: JobPath) -> Response:
 async def resume_job(request: Request, job: JobPath) -> Response:
     given = await read_model(request, Resume)
     changes = ResumeChanges(**given.model_dump())
+    told = services_of(request).catalogues.told
 
     def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
-        return resume(conn, project, one, changes, now_ms(), by=by)
+        return resume(conn, project, one, changes, now_ms(), by=by, told=told)
 
     return await _do(request, job, verb)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
 
+from contract.components import Catalogue
+from contract.errors import InvalidSpec
 from contract.ids import JobId
 from contract.lifecycle import Action, Desired, JobState, Reason
 from contract.spec import JobSpec
 from service.jobs.needs import Needs
+from service.jobs.requires import nowhere
 from service.jobs.stopping import refuse
 from service.store import deeds, jobs
 from service.store.rows import JobRow
@@ -38,9 +42,17 @@ NO_CHANGES = ResumeChanges()
 
 
 def resume(
-    conn: Connection, project: str, job_id: JobId, changes: ResumeChanges, now: int, *, by: str | None = None
+    conn: Connection,
+    project: str,
+    job_id: JobId,
+    changes: ResumeChanges,
+    now: int,
+    *,
+    by: str | None = None,
+    told: Sequence[Catalogue] = (),
 ) -> JobRow:
-    """The job as it is then. Raises NotFound; Conflict; InvalidSpec when it would not be valid with the changes."""
+    """The job as it is then. Raises NotFound; Conflict; InvalidSpec when it would not be valid with the changes, or
+    when no node has what they ask for: `told` is what nodes have."""
     job = jobs.lock_for_user(conn, project, job_id)
     if job.state not in _RESTING:
         if job.desired is Desired.RUN and not job.state.is_terminal:
@@ -51,7 +63,7 @@ def resume(
             Action.RESUME,
             hint=IT_IS_DONE if is_done else None,
         )
-    columns = _changed(job, changes)
+    columns = _changed(job, changes, told)
     limit_ms = columns.get("time_limit_ms", job.time_limit_ms)
     if limit_ms is not None and job.running_ms >= limit_ms:
         refuse(
@@ -69,7 +81,7 @@ def resume(
     return jobs.get(conn, project, job_id)
 
 
-def _changed(job: JobRow, changes: ResumeChanges) -> dict[str, Any]:
+def _changed(job: JobRow, changes: ResumeChanges, told: Sequence[Catalogue]) -> dict[str, Any]:
     """The columns that follow from the changes; none when there are none."""
     if changes == NO_CHANGES:
         return {}
@@ -81,6 +93,8 @@ def _changed(job: JobRow, changes: ResumeChanges) -> dict[str, Any]:
     _set(document["training"], "max_steps", changes.max_steps)
     _set(document["training"], "num_train_epochs", changes.num_train_epochs)
     spec = JobSpec.parse(document)
+    if changes.resources and (problems := nowhere(spec, told)):
+        raise InvalidSpec(problems)
     limit = spec.resources.time_limit
     return {
         "spec": spec.model_dump_json(),

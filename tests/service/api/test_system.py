@@ -76,6 +76,21 @@ async def test_a_strategy_whose_package_no_node_has_is_refused_where_it_is_asked
     assert "pip install 'footplate[deepspeed]'" in error["hint"]
 
 
+async def test_a_resume_that_asks_for_what_no_node_has_is_refused_like_a_post(api: Api) -> None:
+    job = await api.submit()
+    assert (await api.client.post(f"/jobs/{job}/cancel")).status_code == 202
+    await a_node(api, catalogue={**CATALOGUE, "packages": {}})
+    config = {"zero_optimization": {"stage": 2}}
+    shared = {"processes_per_node": 2, "strategy": {"type": "deepspeed", "config": config}}
+
+    refused = await api.client.post(f"/jobs/{job}/resume", json={"resources": shared})
+    resumed = await api.client.post(f"/jobs/{job}/resume", json={"resources": {"pool": "other"}})
+
+    assert (refused.status_code, resumed.status_code) == (422, 202)
+    (error,) = refused.json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/resources/strategy/type", "package_missing")
+
+
 async def test_names_are_checked_against_what_nodes_have(both: Api) -> None:
     unknown = {**SPEC, "model": "toy/mpl"}
     early = await both.client.post("/jobs", json=unknown)
