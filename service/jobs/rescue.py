@@ -7,7 +7,7 @@ What a new control, or one that had no Redis, has not timed yet gets its full ti
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from threading import Lock
@@ -22,7 +22,7 @@ from service.jobs.conclude import End, Move, conclude, record_loss
 from service.jobs.stopping import tell, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, jobs, nodes
-from service.store.rows import JobRow, SourceRow
+from service.store.rows import JobRow, NodeRow, SourceRow
 
 MISSED_BEATS = 3
 """A node that has missed so many, and whose attempt was just lost for its silence, is silent as well."""
@@ -108,12 +108,13 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
     """One look at every attempt that is under way and every node that is up."""
     rescued = Rescued()
     used: set[Hashable] = set()
+    known = {node.id: node for node in nodes.everyone(conn)}
     for job in jobs.active(conn):
         parts = attempts.sources_of(conn, job.id, job.attempt)
-        look = _Look(conn, job, parts, timers, clock, now, settings, rescued)
+        look = _Look(conn, job, parts, known, timers, clock, now, settings, rescued)
         look.at_the_job()
         used |= look.used
-    used |= _silent_nodes(conn, timers, clock, settings, rescued)
+    used |= _silent_nodes(conn, known.values(), timers, clock, settings, rescued)
     for family in ("lease", "node", "claim", "start", "stop", "end", "running"):
         timers.forget(family, but=used)
     if rescued.jobs:
@@ -125,10 +126,10 @@ class _Look:
     """One active job, and the ways in which its time can be up."""
 
     def __init__(
-        self, conn: Connection, job: JobRow, parts: list[SourceRow], timers: Timers, clock: float, now: int,
-        settings: ServiceSettings, rescued: Rescued,
+        self, conn: Connection, job: JobRow, parts: list[SourceRow], known: Mapping[NodeId, NodeRow], timers: Timers,
+        clock: float, now: int, settings: ServiceSettings, rescued: Rescued,
     ) -> None:  # fmt: skip
-        self.conn, self.job, self.timers, self.clock = conn, job, timers, clock
+        self.conn, self.job, self.known, self.timers, self.clock = conn, job, known, timers, clock
         self.parts = [part for part in parts if part.ended_at is None]
         self.is_ending = len(parts) > len(self.parts) > 0
         self.nodes = len(parts)
@@ -137,8 +138,9 @@ class _Look:
 
     def at_the_job(self) -> None:
         job, claimed = self.job, [part for part in self.parts if part.claim is not None]
-        if job.state is JobState.STARTING and len(claimed) < len(self.parts) and self._waited_for_claims():
-            self._give_back()
+        unclaimed = [part for part in self.parts if part.claim is None]
+        if job.state is JobState.STARTING and unclaimed and (why := self._why_not_claimed(unclaimed)) is not None:
+            self._give_back(why)
         elif silent := [part for part in claimed if self._is_silent(part)]:
             self.rescued.silent_on.update(part.node for part in silent)
             self._lose(f"no word from {self._names(silent)} for {self.settings.lease_seconds:g} s")
@@ -156,6 +158,14 @@ class _Look:
     def _elapsed(self, key: Hashable) -> float:
         self.used.add(key)
         return self.timers.elapsed(key, self.clock)
+
+    def _why_not_claimed(self, unclaimed: list[SourceRow]) -> str | None:
+        """None: whoever is to claim it has time left."""
+        if self._waited_for_claims():
+            by = f" by {self._named(unclaimed)}" if self.nodes > 1 else ""
+            return f"was not claimed within {self.settings.claim_seconds:g} s{by}"
+        gone = [part for part in unclaimed if (node := self.known.get(part.node)) is None or node.lost]
+        return f"was not claimed: no word from {self._named(gone)}" if gone else None
 
     def _waited_for_claims(self) -> bool:
         return self._elapsed(("claim", self.job.id, self.job.attempt)) > self.settings.claim_seconds
@@ -179,10 +189,10 @@ class _Look:
 
     def _names(self, parts: list[SourceRow]) -> str:
         """Of several nodes, which."""
-        if self.nodes == 1:
-            return "it"
-        known = {node.id: node.name for node in nodes.everyone(self.conn)}
-        return ", ".join(known.get(part.node, part.node) for part in parts)
+        return "it" if self.nodes == 1 else self._named(parts)
+
+    def _named(self, parts: list[SourceRow]) -> str:
+        return ", ".join(node.name if (node := self.known.get(part.node)) else part.node for part in parts)
 
     def _is_out_of_time(self) -> bool:
         if self.job.time_limit_ms is None:
@@ -190,20 +200,16 @@ class _Look:
         left = (self.job.time_limit_ms - self.job.running_ms) / 1000
         return self._elapsed(("running", self.job.id, self.job.attempt)) > left
 
-    def _give_back(self) -> None:
+    def _give_back(self, why: str) -> None:
         """Whoever claims it later finds the attempt over. Costs no retry."""
         job = jobs.lock(self.conn, self.job.id)
         if job is None or (job.state, job.attempt) != (JobState.STARTING, self.job.attempt):
             # Another control, or its user, was quicker: ending its sources now would leave it running and held by none.
             return
         withdraw(self.conn, job, self.now)
-        by = [part for part in self.parts if part.claim is None] if self.nodes > 1 else []
-        message = f"attempt {job.attempt} was not claimed within {self.settings.claim_seconds:g} s" + (
-            f" by {self._names(by)}" if by else ""
-        )
         jobs.move(
             self.conn, job.id, to=JobState.QUEUED, expect=[JobState.STARTING], attempt=job.attempt, fence=job.fence,
-            reason=Reason.NOT_CLAIMED, message=message, now=self.now,
+            reason=Reason.NOT_CLAIMED, message=f"attempt {job.attempt} {why}", now=self.now,
         )  # fmt: skip
         self.rescued.jobs.add(job.id)
 
@@ -261,10 +267,15 @@ def _stall_seconds(job: JobRow) -> float:
 
 
 def _silent_nodes(
-    conn: Connection, timers: Timers, clock: float, settings: ServiceSettings, rescued: Rescued
+    conn: Connection,
+    known: Iterable[NodeRow],
+    timers: Timers,
+    clock: float,
+    settings: ServiceSettings,
+    rescued: Rescued,
 ) -> set[Hashable]:
     used: set[Hashable] = set()
-    for node in nodes.everyone(conn):
+    for node in known:
         if node.lost:
             continue
         key = node_key(node.id, node.boot)
