@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
+from tests.examples.conftest import Examples
+from tests.support.postgres import PostgresServer
 from tests.support.processes import at_ease
-from tests.support.system import JSON, System, assert_whole
+from tests.support.system import JSON, System, assert_whole, standing_system
 
 ALONE: JSON = {
     "model": "toy/mlp",
@@ -20,14 +25,21 @@ ALONE: JSON = {
 TOGETHER = {**ALONE, "training": {**ALONE["training"], "per_device_train_batch_size": 8}, "resources": {"nodes": 2}}
 
 
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])]
+)
+def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Three nodes with a slot each, for stories that leave two of them standing."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with contextlib.ExitStack() as stack:
+        url = None
+        if request.param == "postgres":
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            url = stack.enter_context(server.database())
+        yield stack.enter_context(standing_system(folder, url, slots=(1, 1, 1), FOOTPLATE_CODE="on"))
+
+
 def test_a_job_on_two_nodes_loses_one_goes_on_with_a_third_and_is_paused_as_one(system: System) -> None:
-    system.start_service()
-    for number in (1, 2, 3):
-        system.start_node(number, wait=False)
-    for number in (1, 2, 3):
-        system.processes.until(
-            lambda number=number: system.node_is_up(number), within=at_ease(60), what=f"node {number} takes work"
-        )
     more_than_there_are(system)
     job = system.submit(TOGETHER)
     one = system.submit(ALONE)
@@ -78,3 +90,83 @@ def more_than_there_are(system: System) -> None:
     system.until(lambda: system.job(job)["reason"] == "no_such_shape", within=20, what="it is looked at", job=job)
     assert (system.job(job)["state"], system.job(job)["message"]) == ("queued", why)
     assert system.do(job, "cancel").status_code == 202
+
+
+def test_a_model_in_pieces_on_two_nodes_makes_the_curve_of_a_whole_one(system: System) -> None:
+    examples = Examples(system)
+    cut = examples.spec("two-nodes/job.json")
+    alone = {"training": {**cut["training"], "per_device_train_batch_size": 16}, "resources": {}}
+    job = system.submit(cut)
+    done = examples.ended(job)
+    one = system.submit({**cut, **alone})
+    expected = examples.ended(one)
+
+    assert (done["state"], done["attempt"], expected["state"]) == ("succeeded", 1, "succeeded"), done["error"]
+    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    assert done["metrics"]["eval_accuracy"] == expected["metrics"]["eval_accuracy"]
+    assert len(system.final_weights(job)) == len(system.final_weights(one))
+    assert_whole(system.events(job))
+
+
+def test_an_own_loop_on_two_nodes_is_one_job_that_is_killed_paused_and_ends_as_if_nothing_had_been(
+    system: System,
+) -> None:
+    examples = Examples(system)
+    slow = {"use": "my_code:main", "args": {"epochs": 12, "pause": 0.03}}
+    spec = examples.with_code("own-loop/job.json", loop=slow, resources={"nodes": 2})
+    quiet = system.submit(spec)
+    assert examples.ended(quiet)["state"] == "succeeded"
+    job = system.submit(spec)
+    system.until_checkpoint(job, 2, within=at_ease(60))
+    os.kill(system.training_pids(job)[1], signal.SIGKILL)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(60), what="it is tried again", job=job)
+    system.until_step(job, 5, within=at_ease(60))
+    assert system.do(job, "pause").status_code == 202
+    paused = system.until_state(job, "paused", "succeeded", within=at_ease(60))
+    system.do(job, "resume")
+    done = examples.ended(job)
+
+    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
+    assert system.losses(job) == system.losses(quiet)
+    assert sorted(system.losses(job)) == list(range(1, 13))
+    first = system.get(f"/jobs/{job}/attempts")["data"][0]
+    assert "of 2: the training process was killed (SIGKILL)" in first["error"]["message"]
+    events = system.events(job)
+    assert_whole(events)
+    assert {event["rank"] for event in events if event["kind"] not in ("line", "system")} == {0}
+    assert {"model.pt", "spec.json", "metrics.json"} <= examples.outputs(job).keys()
+
+
+def test_a_script_on_two_nodes_runs_as_it_is_and_the_one_that_dies_is_the_reason(system: System) -> None:
+    script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
+    examples = Examples(system)
+    spec = examples.with_code("own-loop/script.json", loop=script, resources={"nodes": 2})
+    job = system.submit({**spec, "retry": {"on": ["crashed"]}})
+    done = examples.ended(job)
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    first = system.get(f"/jobs/{job}/attempts")["data"][0]
+    assert "rank 1 of 2: training called sys.exit(3)" in first["error"]["message"]
+    said = [str(one["data"]) for one in system.events(job) if one["kind"] == "line"]
+    # What Accelerate prints it prints on each node.
+    assert sum("continues at step 20" in line for line in said) == 2
+    assert any("done" in line for line in said)
+
+
+@pytest.mark.soak  # DeepSpeed compiles for minutes, on each node
+def test_zero_2_on_two_nodes_is_killed_and_continues_and_makes_the_curve_of_a_whole_model(system: System) -> None:
+    examples = Examples(system)
+    zero = examples.spec("two-processes/zero.json")
+    shared = {"nodes": 2, "gpus_per_node": 0}
+    whole = system.submit({**zero, "resources": {**shared, "strategy": "ddp"}})
+    expected = examples.ended(whole)
+    slow = {"use": "toy/classification", "args": {"n": 256, "seconds_per_item": 0.02}}
+    job = system.submit({**zero, "data": slow, "resources": {**shared, "strategy": zero["resources"]["strategy"]}})
+    system.until_checkpoint(job, 6, within=2400)
+    os.kill(system.training_pids(job)[1], signal.SIGKILL)
+    done = system.until_settled(job, within=at_ease(400))
+
+    assert (done["state"], expected["state"], done["attempt"]) == ("succeeded", "succeeded", 2), done["error"]
+    assert system.losses(job) == pytest.approx(system.losses(whole), rel=1e-4)
+    assert len(system.final_weights(job)) == len(system.final_weights(whole))
+    assert_whole(system.events(job))

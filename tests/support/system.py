@@ -109,10 +109,12 @@ class System:
             **environment,
         )
         if wait:
-            node.until(
-                lambda: self.node_is_up(number), within=at_ease(60), what=f"node {number} takes work", every=LEISURE
-            )
+            self.until_node_is_up(number)
         return node
+
+    def until_node_is_up(self, number: int) -> None:
+        up, what = (lambda: self.node_is_up(number)), f"node {number} takes work"
+        self.nodes[number].until(up, within=at_ease(60), what=what, every=LEISURE)
 
     def start(self, *, slots: int = 1) -> System:
         self.start_service()
@@ -252,8 +254,10 @@ class System:
 
 
 @contextmanager
-def standing_system(folder: Path, database_url: str | None = None, **environment: str) -> Iterator[System]:
-    """Service and one node with two slots, for many tests that leave them standing; behind it nothing is left."""
+def standing_system(
+    folder: Path, database_url: str | None = None, *, slots: Sequence[int] = (2,), **environment: str
+) -> Iterator[System]:
+    """Service and nodes with so many slots each, for tests that leave them standing; behind it nothing is left."""
     with ExitStack() as stack:
         stack.callback(nothing_is_left_behind, folder)
         redis = RedisServer().start()
@@ -261,7 +265,11 @@ def standing_system(folder: Path, database_url: str | None = None, **environment
         processes = Processes(folder)
         stack.callback(processes.stop_all)
         system = System(processes, redis, database_url or f"sqlite:///{folder}/footplate.db", **environment)
-        system.start(slots=2)
+        system.start_service()
+        for number, count in enumerate(slots, 1):
+            system.start_node(number, slots=count, wait=False)
+        for number in system.nodes:
+            system.until_node_is_up(number)
         # Until then a POST takes what it cannot check.
         processes.until(lambda: system.get("/components")["models"], within=60, what="the node's components are known")
         yield system
