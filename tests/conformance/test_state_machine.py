@@ -11,7 +11,6 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -203,7 +202,6 @@ class Life(RuleBasedStateMachine):
         assert not [job for job in self.mine if self.stage.job(job).state.holds_slots]
 
 
-@pytest.mark.timeout(300)
 def test_whatever_happens_the_invariants_hold(db: Database) -> None:
     class OnThisDatabase(Life):
         pass

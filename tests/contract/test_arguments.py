@@ -228,4 +228,4 @@ def test_what_changed_reads_back_as_the_same_arguments(values: dict[str, object]
 def test_importing_the_arguments_imports_no_torch() -> None:
     script = "import sys, contract.arguments; assert not {'torch', 'numpy', 'accelerate'} & set(sys.modules)"
 
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=600)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.examples.conftest import Examples
-from tests.support.processes import REPOSITORY, at_ease
+from tests.support.processes import REPOSITORY
 
 PAGE = REPOSITORY / "docs/from-a-script.md"
 TELL = "\nprint(json.dumps(trainer.state.log_history))"
@@ -47,7 +47,7 @@ def ran(script: str, folder: Path, *, home: Path) -> list[dict[str, Any]]:
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=at_ease(60),
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])

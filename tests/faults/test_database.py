@@ -40,7 +40,6 @@ def disk() -> Iterator[SmallDisk]:
             yield found
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.fault(9, without="a driver's error means that SQL is away", red="answered 500")
 def test_a_sqlite_that_is_locked_and_then_full_costs_nothing(
     processes: Processes, redis: RedisServer, disk: SmallDisk, protection_off: list[str]
@@ -65,7 +64,6 @@ def test_a_sqlite_that_is_locked_and_then_full_costs_nothing(
 
 
 @pytest.mark.postgres
-@pytest.mark.timeout(300)
 @pytest.mark.fault(9, without="a driver's error means that SQL is away", red="answered 500")
 def test_a_postgres_that_restarts_is_exhausted_locked_and_full_costs_nothing(
     processes: Processes,

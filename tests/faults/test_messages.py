@@ -115,6 +115,6 @@ def who_was_never_granted_it_cannot_speak_for_it(client: Any, job: JobId, attemp
 
 
 def heard(client: Any, claim: str) -> Any:
-    popped = client.blpop([keys.reply(ClaimId(claim))], timeout=20)
+    popped = client.blpop([keys.reply(ClaimId(claim))], timeout=60)
     assert popped is not None, f"nobody answers {claim}"
     return TO_ATTEMPT.validate_json(popped[1])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 
-from tests.support.processes import Processes, children, is_alive, left_behind, until
+from tests.support.processes import Patience, Processes, children, free_port, is_alive, left_behind, until
 from tests.support.redis_server import RedisServer
 
 
@@ -70,3 +72,21 @@ def test_a_grandchild_that_left_its_group_is_still_found(processes: Processes, t
     assert grandchild in left_behind(tmp_path)
     os.kill(grandchild, signal.SIGKILL)
     until(lambda: not is_alive(grandchild), what="it is gone")
+
+
+def test_who_waits_looks_again_where_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour between any two looks, and still it is not the second that decides."""
+    clock = count(step=3600)
+    stood = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
+    monkeypatch.setattr("tests.support.processes.time", stood)
+    looks = count()
+
+    assert until(lambda: next(looks) == Patience.LOOKS - 1, within=1, what="it is seen at last")
+    with pytest.raises(AssertionError, match="not within 1 s: it comes"):
+        until(lambda: False, within=1, what="it comes")
+
+
+def test_a_port_is_none_that_the_kernel_gives_away() -> None:
+    first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+
+    assert free_port() < int(first)

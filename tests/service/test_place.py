@@ -13,6 +13,7 @@ from contract.lifecycle import Reason
 from contract.messages import Gpu
 from service.jobs.needs import Needs
 from service.jobs.place import Placement, Plan, Room, Wait, Waiting, explain, gpu_count, place, slot_count
+from tests.support.processes import at_ease
 
 
 def room(
@@ -200,7 +201,7 @@ def test_ten_thousand_jobs_on_a_thousand_nodes_take_a_tenth_of_a_second() -> Non
     best = min(_cpu_seconds(jobs, nodes) for _ in range(3))
 
     # Twice the bar: a test is run beside others.
-    assert best < 0.2, f"{best * 1000:.0f} ms"
+    assert best < at_ease(0.2), f"{best * 1000:.0f} ms"
 
 
 def _cpu_seconds(jobs: list[Waiting], nodes: list[Room]) -> float:

@@ -24,13 +24,11 @@ def all_go_well(seeds: range, ground: Ground) -> None:
             pytest.fail(tell(seed, ground), pytrace=False)
 
 
-@pytest.mark.timeout(600)
 def test_many_seeds_break_no_promise(ground: Ground) -> None:
     all_go_well(range(SEEDS), ground)
 
 
 @pytest.mark.postgres
-@pytest.mark.timeout(600)
 def test_some_seeds_break_no_promise_on_postgres(postgres_url: str) -> None:
     ground = Ground(postgres_url)
     try:

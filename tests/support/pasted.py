@@ -29,7 +29,7 @@ def paste(block: str, *, path: str = "", **environment: str) -> None:
         env={"PYTHONPATH": str(REPOSITORY), "PATH": os.pathsep.join(filter(None, places)), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

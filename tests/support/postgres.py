@@ -115,7 +115,7 @@ class PostgresServer:
     def _end(self, how: signal.Signals) -> None:
         if self._popen is not None:
             self._popen.send_signal(how)
-            self._popen.wait(timeout=30)
+            self._popen.wait(timeout=120)
             self._popen = None
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx2
 
@@ -35,11 +37,11 @@ def until(
     despite: tuple[type[Exception], ...] = NOT_THERE_YET,
     every: float = POLL_SECONDS,
 ) -> T:
-    """The first true answer of `predicate`; past the deadline, an AssertionError with the sentence and the logs' tails.
+    """The first true answer of `predicate`; out of patience, an AssertionError with the sentence and the logs' tails.
 
     >>> until(lambda: url_file.exists(), within=5, what="the service says where it listens")
     """
-    deadline = time.monotonic() + within
+    patience = Patience(within)
     last: Exception | None = None
     while True:
         try:
@@ -48,7 +50,7 @@ def until(
             last = None
         except despite as error:
             last = error
-        if time.monotonic() > deadline:
+        if patience.is_over():
             raise AssertionError(_late(what, within, logs, last))
         time.sleep(every)
 
@@ -62,7 +64,7 @@ async def until_async(
     despite: tuple[type[Exception], ...] = NOT_THERE_YET,
 ) -> T:
     """The same, for a predicate that may be a coroutine function, without blocking the loop."""
-    deadline = time.monotonic() + within
+    patience = Patience(within)
     last: Exception | None = None
     while True:
         try:
@@ -74,14 +76,58 @@ async def until_async(
             last = None
         except despite as error:
             last = error
-        if time.monotonic() > deadline:
+        if patience.is_over():
             raise AssertionError(_late(what, within, logs, last))
         await asyncio.sleep(POLL_SECONDS)
 
 
+class Patience:
+    """Seconds of a machine at ease, which every wait of a test is given in: on a busy one they pass more slowly. And
+    one that stood still has shown nothing: however long a single look took, there are eight before patience is over."""
+
+    LOOKS = 8
+
+    def __init__(self, seconds: float) -> None:
+        self._left, self._at_once = seconds, max(0.0, seconds) / self.LOOKS
+        self._looked_at = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Asked after each look in vain."""
+        now = time.monotonic()
+        self._left -= min((now - self._looked_at) / at_ease(1), self._at_once)
+        self._looked_at = now
+        return self._left <= 0
+
+
+class Standstill(threading.Thread):
+    """`with Standstill() as still:` and then `still.seconds`: for how long, at the longest, this machine let nobody
+    run. For what is measured by somebody who cannot know."""
+
+    TICK_SECONDS = 0.05
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seconds = 0.0
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_over.is_set():
+            slept_at = time.monotonic()
+            self._is_over.wait(self.TICK_SECONDS)
+            self.seconds = max(self.seconds, time.monotonic() - slept_at - self.TICK_SECONDS)
+
+
 def at_ease(seconds: float) -> float:
     """So long on a machine that does nothing else; on a busy one longer, as everything there takes longer. Busy is what
-    wants to run at this moment, too: the load of the last minute is late."""
+    wants to run at this moment, too: the load of the last minute is late. For what is measured: waits are patient."""
     load, _, _, wanting, *_ = Path("/proc/loadavg").read_text().replace("/", " ").split()
     return seconds * max(1.0, max(float(load), int(wanting)) / (os.cpu_count() or 1))
 
@@ -99,11 +145,20 @@ def tail(log: Path, lines: int = 40) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(empty)"
 
 
+PORTS = range(10_000, 32_000)
+"""Below those that the kernel gives to whoever asks for any: what is stopped and started again finds its port free."""
+
+
 def free_port() -> int:
-    """A TCP port that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that nobody has, and that nobody is given who asks for none by its number: other test processes, which
+    look for theirs in another part of the range, included."""
+    worker, of = (int(os.environ.get(f"PYTEST_XDIST_{name}", "0").strip("gw")) for name in ("WORKER", "WORKER_COUNT"))
+    mine = PORTS[worker :: of + 1]
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            port = random.SystemRandom().choice(mine)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
@@ -241,6 +296,11 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def started_at(pid: int) -> int:
+    """In ticks since the machine has started; its number says little, because they begin again at some time."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
 def children(pid: int) -> list[int]:
     """Every living descendant, nearest first."""
     parents = dict(_parents())
@@ -283,7 +343,7 @@ def kill_left_behind(folder: Path) -> dict[int, str]:
 def nothing_is_left_behind(folder: Path) -> None:
     """Whatever still holds a test's folder after it must go within seconds; what stays is killed and told."""
     try:
-        until(lambda: not left_behind(folder), within=at_ease(3), what="the test's processes are gone")
+        until(lambda: not left_behind(folder), within=3, what="the test's processes are gone")
     except AssertionError:
         if remaining := kill_left_behind(folder):
             raise AssertionError(f"left behind and killed now: {remaining}") from None

@@ -54,7 +54,7 @@ class RedisServer:
                 start_new_session=True,
                 preexec_fn=die_with_parent(),
             )
-        until(self._answers, what=f"Redis answers on port {self.port}", logs=[self.log])
+        until(self._answers, within=30, what=f"Redis answers on port {self.port}", logs=[self.log])
         return self
 
     def kill(self) -> None:
@@ -82,7 +82,7 @@ class RedisServer:
 
     def say(self, *words: str) -> bytes:
         """One command on a connection of its own, and the raw answer."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as line:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as line:
             line.sendall(" ".join(words).encode() + b"\r\n")
             return line.recv(65536)
 
@@ -102,5 +102,5 @@ class RedisServer:
         if self._popen is not None:
             with suppress(ProcessLookupError):
                 self._popen.send_signal(how)
-            self._popen.wait(timeout=10)
+            self._popen.wait(timeout=60)
             self._popen = None

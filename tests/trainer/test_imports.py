@@ -14,7 +14,7 @@ def python(script: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=600,
         env={**os.environ, **one},
     )
     return done.stdout.strip()
@@ -80,7 +80,7 @@ import sys, time
 began = time.process_time()
 from footplate import AsyncClient, Client, Job, JobFailed
 import footplate.cli
-assert time.process_time() - began < 0.5, time.process_time() - began
+assert time.process_time() - began < 1.0, time.process_time() - began
 packages = {name.partition(".")[0] for name in sys.modules}
 print(sorted(packages & {"torch", "accelerate", "service", "worker", "fastapi"}))
 """

@@ -55,7 +55,7 @@ print(killed)
 def killed_at_every_step(folder: Path, how: str) -> int:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", SCRIPT, str(folder), how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
     assert done.returncode == 0, done.stderr
     return int(done.stdout.splitlines()[-1])
 

@@ -98,6 +98,6 @@ def test_what_would_move_the_place_in_the_data_is_refused(tmp_path: Path) -> Non
 def in_a_fresh_process(folder: Path, **options: object) -> Print:
     asked = json.dumps({"folder": str(folder), **options})
     done = subprocess.run(
-        [sys.executable, "-m", "tests.trainer.runs", asked], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-m", "tests.trainer.runs", asked], capture_output=True, text=True, check=True, timeout=600
     )
     return Print(**json.loads(done.stdout.splitlines()[-1]))

@@ -18,7 +18,6 @@ from tests.service.api.conftest import KEY, Api, Serve
 from tests.service.api.test_system import a_node
 
 
-@pytest.mark.timeout(900)
 async def test_a_fuzzer_finds_no_answer_that_is_not_described(serve: Serve, sqlite_url: str, tmp_path: Path) -> None:
     api = await served(serve, sqlite_url)
 

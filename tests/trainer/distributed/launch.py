@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SECONDS = 220
+SECONDS = 700
 
 
 def launched(folder: Path, scenarios: list[dict[str, Any]], *, world: int = 2, **environment: str) -> None:

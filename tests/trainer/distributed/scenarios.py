@@ -71,7 +71,7 @@ def _trainer(
         "logging_steps": 1,
         "save_strategy": "no",
         "use_cpu": True,
-        "ddp_timeout": 60,
+        "ddp_timeout": 300,
         "disable_tqdm": True,
         **arguments,
     }
@@ -242,7 +242,7 @@ def generated(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
     rows = [{"input_ids": torch.arange(2, 8) + at, "labels": torch.arange(3, 7) + at} for at in range(9)]
     common = {
         "use_cpu": True,
-        "ddp_timeout": 60,
+        "ddp_timeout": 300,
         "disable_tqdm": True,
         "save_strategy": "no",
         "max_steps": 4,

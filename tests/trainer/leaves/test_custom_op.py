@@ -24,9 +24,6 @@ def example() -> ModuleType:
     return module
 
 
-pytestmark = pytest.mark.timeout(600)
-
-
 def test_the_op_and_its_gradient_are_what_they_say(example: ModuleType) -> None:
     x = torch.linspace(-2, 2, 41, dtype=torch.double, requires_grad=True)
 
