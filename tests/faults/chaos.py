@@ -14,12 +14,11 @@ from pathlib import Path
 
 from tests.support.postgres import PostgresServer
 from tests.support.processes import children
-from tests.support.system import SHORT, System
+from tests.support.system import System
 
 FROZEN_SECONDS = 5.0
-"""For Redis; longer than the lease of these tests."""
+"""For Redis; longer than the lease of the soak."""
 AWAY_SECONDS = 3.0
-ZOMBIE_SECONDS = float(SHORT["FOOTPLATE_LEASE_SECONDS"]) + 2.0
 
 
 class Chaos:
@@ -75,7 +74,8 @@ class Chaos:
         pid = self.random.choice(found)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
-        self._thaws.append(threading.Timer(ZOMBIE_SECONDS, _thaw, [pid]))
+        past_its_lease = float(self.system.environment["FOOTPLATE_LEASE_SECONDS"]) + 2.0
+        self._thaws.append(threading.Timer(past_its_lease, _thaw, [pid]))
         self._thaws[-1].start()
         return True
 

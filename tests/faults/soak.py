@@ -21,6 +21,7 @@ import httpx2
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
+from tests.support.processes import at_ease, until_async
 from tests.support.system import JSON, LONG_TOY, SETTLED, System
 
 STUCK_SECONDS = 60.0
@@ -199,9 +200,8 @@ class Load:
             await asyncio.sleep(0.5)
 
     async def _settle(self, within: float) -> None:
-        users = [user for user in self._users if not user.done()]
-        if users:
-            await asyncio.wait(users, timeout=within)
+        with suppress(AssertionError):
+            await until_async(lambda: all(user.done() for user in self._users), within=within, what="all have ended")
         for user in self._users:
             if user.done():
                 user.result()
@@ -290,7 +290,7 @@ class Load:
                 where = (row["state"], row["reason"], row["last_no"])
                 if stood.get(row["id"], (None, 0.0))[0] != where or (row["reason"] == "capacity" and not has_room):
                     stood[row["id"]] = (where, time.monotonic())
-                elif time.monotonic() - stood[row["id"]][1] > STUCK_SECONDS and row["id"] in under_way:
+                elif time.monotonic() - stood[row["id"]][1] > at_ease(STUCK_SECONDS) and row["id"] in under_way:
                     self.found.stuck.append(f"{row['id']} ({under_way[row['id']].kind}) stands at {where}")
                     stood[row["id"]] = (where, time.monotonic())
 

@@ -10,8 +10,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
-
-import pytest
+from pathlib import Path
 
 from tests.faults.chaos import Chaos
 from tests.support.processes import Processes
@@ -36,7 +35,7 @@ SENTENCES = {
         r"continues at step \d+",
     ],
     "its supervisor is frozen": [
-        r"attempt \d+ on node-1 was lost: no word from it for 4 s; the next attempt starts in",
+        r"attempt \d+ on node-1 was lost: no word from it for \d+ s; the next attempt starts in",
         r"attempt \d+ came back after it was given up; it is told to stop",
     ],
     "its node is drained": [
@@ -67,9 +66,14 @@ class Story:
         self.chaos.redis_away()
 
     def its_newest_checkpoint_is_torn(self) -> None:
-        newest = self.system.get(f"/jobs/{self.job}/checkpoints")["data"][0]
-        file = self.system.folder / "artifacts" / newest["path"] / "model.safetensors"
-        file.write_bytes(file.read_bytes()[:-1])
+        """And those that nobody has heard of yet: where it stands still meanwhile it makes no newer one."""
+        for pid in self.system.training_pids(self.job)[:1]:
+            os.kill(pid, signal.SIGSTOP)
+        newest = self.system.folder / "artifacts" / self.checkpoints()[0]["path"]
+        for folder in newest.parent.glob("checkpoint-*"):
+            if step_of(folder) >= step_of(newest):
+                file = folder / "model.safetensors"
+                file.write_bytes(file.read_bytes()[:-1])
         self.system.kill_training(self.job)
 
     def its_supervisor_is_frozen(self) -> None:
@@ -105,6 +109,10 @@ class Story:
         return not left
 
 
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("checkpoint-"))
+
+
 def said(event: JSON) -> str:
     data = event["data"]
     error = (data.get("error") or {}).get("message") or ""
@@ -121,7 +129,6 @@ def as_line(event: JSON) -> str:
     return f"| {event['no']} | {event['attempt']} | {event['kind']} | {what} | {said(event)} |"
 
 
-@pytest.mark.timeout(400)
 def test_every_recovery_is_told_in_a_sentence(processes: Processes, redis: RedisServer, sqlite_url: str) -> None:
     system = System(processes, redis, sqlite_url).start()
     training = {**LONG_TOY["training"], "max_steps": 100_000, "save_steps": 5, "save_total_limit": 3}

@@ -15,8 +15,9 @@ import httpx2
 from httpx2.websockets import WebSocketDisconnect
 
 from service.store import schema
-from tests.support import preload
-from tests.support.processes import Process, Processes, at_ease, nothing_is_left_behind
+from tests.support import gates, preload
+from tests.support.gates import Gate
+from tests.support.processes import REPOSITORY, Process, Processes, nothing_is_left_behind, started_at
 from tests.support.redis_server import RedisServer
 
 JSON = dict[str, Any]
@@ -27,11 +28,12 @@ GLANCE, LEISURE = 0.05, 0.2
 """Seconds between two looks at a job, and at what takes seconds and then stays: each look costs both sides some
 milliseconds of CPU, and many tests share two."""
 
-# Short enough that a lost worker is noticed within a test, long enough for a busy machine with two cores.
+# Short enough that a lost worker is noticed within a test. Control forgives silence where it was away itself for five
+# seconds: a lease that is no longer than that, and a beat, is lost where a machine stands still for a little less.
 SHORT = {
-    "FOOTPLATE_LEASE_SECONDS": "4",
+    "FOOTPLATE_LEASE_SECONDS": "8",
     "FOOTPLATE_BEAT_SECONDS": "0.5",
-    "FOOTPLATE_CLAIM_SECONDS": "20",
+    "FOOTPLATE_CLAIM_SECONDS": "60",
     "FOOTPLATE_RETRY_BACKOFF_SECONDS": "0.1",
     "FOOTPLATE_STOP_SECONDS": "20",
     "FOOTPLATE_KILL_SECONDS": "3",
@@ -76,8 +78,12 @@ class System:
             **environment,
         }
         self.preload = processes.folder / "preload"
+        path = environment.get("PYTHONPATH", str(REPOSITORY))
         if without or mortal:
-            self.environment["PYTHONPATH"] = preload.write(self.preload, without=without, mortal=mortal)
+            path = preload.write(self.preload, without=without, mortal=mortal)
+        gatekeeper = gates.register(processes.folder / "gatekeeper")
+        self.environment["PYTHONPATH"] = os.pathsep.join([str(gatekeeper), path, str(REPOSITORY)])
+        self._gates = 0
         self.services: dict[str, Process] = {}
         self.nodes: dict[int, Process] = {}
         self.url = ""
@@ -95,7 +101,7 @@ class System:
         url_file.unlink(missing_ok=True)
         service = self.services[name] = self.run("service", role, name=name, FOOTPLATE_URL_FILE=str(url_file))
         if role != "control" and wait:
-            service.until(url_file.exists, within=at_ease(30), what=f"the service ({role}) listens")
+            service.until(url_file.exists, within=30, what=f"the service ({role}) listens")
             self.url = url_file.read_text().strip()
         return service
 
@@ -114,7 +120,7 @@ class System:
 
     def until_node_is_up(self, number: int) -> None:
         up, what = (lambda: self.node_is_up(number)), f"node {number} takes work"
-        self.nodes[number].until(up, within=at_ease(60), what=what, every=LEISURE)
+        self.nodes[number].until(up, within=60, what=what, every=LEISURE)
 
     def start(self, *, slots: int = 1) -> System:
         self.start_service()
@@ -138,13 +144,14 @@ class System:
             process.wait(10)
 
     def training_pids(self, job: str) -> list[int]:
-        """Every process that runs a training of this job, data workers included, by the folder it stands in."""
+        """Every process that runs a training of this job, eldest first and data workers included, by the folder it
+        stands in."""
         found = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 if entry.name.isdigit() and f"/jobs/{job}/" in os.readlink(entry / "cwd") + "/":
-                    found.append(int(entry.name))
-        return sorted(found)
+                    found.append((started_at(int(entry.name)), int(entry.name)))
+        return [pid for _, pid in sorted(found)]
 
     def kill_training(self, job: str) -> None:
         """kill -9 to the training process of a job: the eldest of its group."""
@@ -152,14 +159,30 @@ class System:
         assert pids, f"no process trains {job}"
         os.kill(pids[0], signal.SIGKILL)
 
+    def gate(self) -> Gate:
+        """Where the training of one job waits for the test."""
+        self._gates += 1
+        return Gate(self.processes.folder / f"gate-{self._gates}")
+
+    def until_reached(self, job: str, gate: Gate, step: int) -> None:
+        self.until(
+            lambda: gate.is_reached(step) or self.state(job) in SETTLED,
+            within=60, what=f"training comes to the gate at {step}", job=job,
+        )  # fmt: skip
+        assert gate.is_reached(step), self.job(job)
+
     # -- what a user does --------------------------------------------------------------------------------------------
 
     @property
     def client(self) -> httpx2.Client:
         """One for each address: making one costs 20 ms of CPU, and tests ask every few milliseconds."""
         if self.url not in self._clients:
-            self._clients[self.url] = httpx2.Client(base_url=self.url, timeout=20)
+            self._clients[self.url] = httpx2.Client(base_url=self.url, timeout=60)
         return self._clients[self.url]
+
+    def forget_clients(self) -> None:
+        """Whose connections a test has closed."""
+        self._clients.clear()
 
     def node_is_up(self, number: int) -> bool:
         nodes = self.get("/nodes")["data"]
@@ -233,7 +256,7 @@ class System:
         with self.client.websocket(path, max_message_size_bytes=16 << 20) as socket:
             try:
                 while True:
-                    yield json.loads(socket.receive_text(timeout=60))
+                    yield json.loads(socket.receive_text(timeout=240))
             except WebSocketDisconnect as closed:
                 if closed.code != 1000:
                     raise AssertionError(f"{path} closed with {closed.code} {closed.reason}") from closed

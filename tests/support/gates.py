@@ -1,0 +1,78 @@
+"""A callback that holds its training at a step until the test lets it go on: whoever means to meet a job in its midst
+meets it, however long the machine takes to get there.
+
+    gate = Gate(system.processes.folder / "gate")
+    job = system.submit(callbacks=[gate.at(15)])
+    gate.until_reached(15)
+    gate.open(15)
+
+`System` registers it, as any package registers its components.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker.trainer.callbacks import TrainerCallback
+
+if TYPE_CHECKING:
+    from tests.support.system import JSON
+    from worker.emit import Emit
+
+ENTRY_POINTS = "[footplate.callbacks]\ntest/gate = tests.support.gates:Gatekeeper\n"
+
+
+def register(folder: Path) -> Path:
+    """What belongs on the PYTHONPATH of whoever shall know it."""
+    info = folder / "footplate_test_gate-1.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-gate\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    return folder
+
+
+class Gate:
+    """The test's side. Each is passed once: later attempts, and other jobs at the same gate, do not stop there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def at(self, *steps: int) -> JSON:
+        """Of these steps all is done but what comes at their very end: their logs, evaluations and saves."""
+        return {"use": "test/gate", "args": {"at": str(self.folder), "steps": list(steps)}}
+
+    def is_reached(self, step: int) -> bool:
+        return (self.folder / f"{step}").exists()
+
+    def open(self, *steps: int) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for step in steps:
+            (self.folder / f"{step}.open").touch()
+
+
+class Gatekeeper(TrainerCallback):
+    """Training's side. A stop that is asked for opens every gate: the loop looks for it after its steps only."""
+
+    def __init__(self, at: str, steps: list[int]) -> None:
+        self.folder, self.steps = Path(at), steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        reached = self.folder / f"{state.global_step}"
+        if state.global_step not in self.steps or reached.exists():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        reached.touch()
+        may_pass, emit = reached.with_name(f"{reached.name}.open"), _emit()
+        while not may_pass.exists() and os.pread(emit.stop_fd, 1, 0) == b"\0":
+            time.sleep(0.01)
+
+
+def _emit() -> Emit:
+    """There is one in every training process, and nothing hands it to user code."""
+    from worker.emit import Emit
+
+    return next(one for one in gc.get_objects() if isinstance(one, Emit))
