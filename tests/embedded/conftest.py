@@ -14,7 +14,7 @@ from tests.support.system import LEISURE
 
 @cache
 def _client(url: str) -> httpx2.Client:
-    return httpx2.Client(base_url=url, timeout=20)
+    return httpx2.Client(base_url=url, timeout=60)
 
 
 class Up:
@@ -29,7 +29,7 @@ class Up:
         return self.launch_talking("--json", *words, **environment)
 
     def launch_talking(self, *words: str, **environment: str) -> Process:
-        env = {"FOOTPLATE_HOME": str(self.home), "FOOTPLATE_BEAT_SECONDS": "0.5", "FOOTPLATE_LEASE_SECONDS": "4"}
+        env = {"FOOTPLATE_HOME": str(self.home), "FOOTPLATE_BEAT_SECONDS": "0.5", "FOOTPLATE_LEASE_SECONDS": "8"}
         return self.processes.start("-m", "footplate", "up", "--port", "0", *words, name="up", env=env | environment)
 
     def start(self, *words: str, **environment: str) -> Process:

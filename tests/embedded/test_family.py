@@ -49,7 +49,7 @@ def test_a_child_that_ignores_term_is_killed_after_its_deadline(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
     child = family.start(program(tmp_path, script, patience=0.2))
-    family.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=10, what="it is deaf")
+    family.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=60, what="it is deaf")
 
     family.drain([child])
 
@@ -64,13 +64,13 @@ def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
     child = family.start(program(tmp_path, script, patience=60))
-    family.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=10, what="it is deaf")
+    family.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=60, what="it is deaf")
     drain = threading.Thread(target=family.drain, args=([child],))
     drain.start()
 
     stop.now = True
 
-    drain.join(10)
+    drain.join(60)
     assert child.popen.returncode == -9
 
 

@@ -37,7 +37,7 @@ def test_a_reader_sees_the_same_history_whenever_it_joins(standing: System) -> N
     standing.until_step(job, 20)
 
     late = [event["no"] for frame in standing.watch(f"/jobs/{job}/stream?after=0") for event in frame.get("events", [])]
-    reader.join(60)
+    reader.join(at_ease(60))
 
     stored = [event["no"] for event in standing.events(job)]
     assert late == early == stored == list(range(1, len(stored) + 1))
@@ -54,9 +54,10 @@ def test_the_metrics_socket_replays_follows_and_closes(standing: System) -> None
 
 
 def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(standing: System) -> None:
+    gate = standing.gate()
     quiet = standing.submit()
-    job = standing.submit()
-    standing.until_step(job, 15)
+    job = standing.submit(callbacks=[gate.at(15)])
+    standing.until_reached(job, gate, 15)
 
     first, again = standing.do(job, "pause"), standing.do(job, "pause")
     paused = standing.until_state(job, "paused")
@@ -73,9 +74,11 @@ def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(standing:
 
 
 def test_a_killed_training_process_is_retried_and_ends_bit_equal(standing: System) -> None:
+    gate = standing.gate()
     quiet = standing.submit()
-    job = standing.submit()
+    job = standing.submit(callbacks=[gate.at(25)])
     standing.until_checkpoint(job, 20)
+    standing.until_reached(job, gate, 25)
 
     standing.kill_training(job)
     done = standing.until_settled(job)
@@ -91,11 +94,13 @@ def test_a_killed_training_process_is_retried_and_ends_bit_equal(standing: Syste
 
 
 def test_a_running_loop_takes_orders_and_keeps_them_over_a_kill(standing: System) -> None:
-    job = standing.submit()
-    standing.until_step(job, 12)
+    gate = standing.gate()
+    job = standing.submit(callbacks=[gate.at(12, 90)])
+    standing.until_reached(job, gate, 12)
 
-    answer = standing.do(job, "do", {"save": True, "set": {"learning_rate": 1e-4, "max_steps": 60}})
+    answer = standing.do(job, "do", {"save": True, "set": {"learning_rate": 1e-4, "max_steps": 100}})
     assert (answer.status_code, answer.json()["actions"][0]) == (202, "do")
+    gate.open(12)
 
     def orders() -> list[dict[str, Any]]:
         return [event for event in standing.events(job) if event["kind"] == "do"]
@@ -104,20 +109,21 @@ def test_a_running_loop_takes_orders_and_keeps_them_over_a_kill(standing: System
     asked, done = orders()
     step = done["step"]
     standing.until_checkpoint(job, step)
+    standing.until_reached(job, gate, 90)
     standing.kill_training(job)
     end = standing.until_settled(job)
 
     assert (asked["data"]["status"], done["data"]["status"], done["data"]["asked"]) == ("asked", "done", asked["no"])
-    assert done["data"]["set"]["max_steps"] == {"from": 120, "to": 60}
+    assert done["data"]["set"]["max_steps"] == {"from": 120, "to": 100}
     assert step in [saved["step"] for saved in standing.get(f"/jobs/{job}/checkpoints")["data"]]
-    assert (end["state"], end["attempt"], end["progress"]["step"]) == ("succeeded", 2, 60), end
+    assert (end["state"], end["attempt"], end["progress"]["step"]) == ("succeeded", 2, 100), end
     rates = {row["step"]: row["learning_rate"] for row in standing.metrics(job) if "loss" in row}
-    assert rates[60] == pytest.approx(1e-4 / 60)
-    assert rates[step + 1] == pytest.approx(1e-4 * (60 - step) / 60)
+    assert rates[100] == pytest.approx(1e-4 / 100)
+    assert rates[step + 1] == pytest.approx(1e-4 * (100 - step) / 100)
     assert rates[step] == pytest.approx(5e-5 * (121 - step) / 120)
     [held] = [event for event in standing.events(job) if event["attempt"] == 2 and event["kind"] == "note"
               and "set" in event["data"]]  # fmt: skip
-    assert held["data"]["set"] == {"learning_rate": 1e-4, "max_steps": 60}
+    assert held["data"]["set"] == {"learning_rate": 1e-4, "max_steps": 100}
     assert_whole(standing.events(job))
 
 
@@ -183,15 +189,17 @@ def test_a_post_with_redis_down_is_accepted_and_runs_when_it_returns(standing: S
 
 @pytest.mark.parametrize("mode", ["checkpoint", "graceful", "kill"])
 def test_cancel_while_running_stops_it_in_every_mode(standing: System, mode: str) -> None:
-    job = standing.submit()
+    gate = standing.gate()
+    job = standing.submit(callbacks=[gate.at(6)])
     standing.until_step(job, 5)
+    standing.until_reached(job, gate, 6)
 
     assert standing.do(job, "cancel", {"mode": mode}).status_code == 202
     assert standing.do(job, "cancel").status_code == 202
     gone = standing.until_settled(job)
 
     assert gone["state"] == "cancelled", gone
-    until(lambda: standing.training_pids(job) == [], within=at_ease(5), what="every process of the training to be gone")
+    until(lambda: standing.training_pids(job) == [], within=5, what="every process of the training to be gone")
     saved = [c["step"] for c in standing.get(f"/jobs/{job}/checkpoints")["data"]]
     if mode == "checkpoint":
         assert saved

@@ -56,7 +56,6 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
         yield Ground(POSTGRES, tmp_path, (first, second), str(server.bin))
 
 
-@pytest.mark.timeout(400)
 def test_jobs_outlive_an_upgrade_and_the_loss_of_all_but_a_backup(ground: Ground, redis: RedisServer) -> None:
     for name in ("here", "elsewhere"):
         (ground.folder / name).mkdir()
@@ -73,9 +72,11 @@ def a_story(ground: Ground, here: Processes, elsewhere: Processes, redis: RedisS
     system = System(here, redis, ground.urls[0])
     system.start_service()
     start_node_of(BEFORE, system, slots=3)
-    done, quiet, paused, running = (system.submit(spec) for spec in (SHORT_TOY, SHORTER, SHORTER, ENDLESS))
-    system.until_step(paused, 15)
-    system.do(paused, "pause")
+    gate = system.gate()
+    to_pause = {**SHORTER, "callbacks": [gate.at(15)]}
+    done, quiet, paused, running = (system.submit(spec) for spec in (SHORT_TOY, SHORTER, to_pause, ENDLESS))
+    system.until_reached(paused, gate, 15)
+    assert system.do(paused, "pause").status_code == 202
     system.until_state(paused, "paused")
 
     the_service_is_upgraded_under_a_node_of_the_version_before(system, running)

@@ -13,8 +13,10 @@ def test_what_earlier_attempts_saved_goes_too(processes: Processes, redis: Redis
     """Although the service dies when the folders are gone and SQL does not know it yet."""
     system = System(processes, redis, mostly_sqlite_url, mortal=True).start()
     preload.die_at(system.preload, {Moment.AFTER_CHECKPOINTS_REMOVED: 1})
-    job = system.submit(training={**LONG_TOY["training"], "save_total_limit": 2})
+    gate = system.gate()
+    job = system.submit(training={**LONG_TOY["training"], "save_total_limit": 2}, callbacks=[gate.at(25)])
     system.until_checkpoint(job, 20)
+    system.until_reached(job, gate, 25)
     system.kill_training(job)
 
     def is_settled() -> bool:

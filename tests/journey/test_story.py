@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.processes import at_ease, until
+from tests.support.processes import until
 from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 
 
@@ -16,7 +16,7 @@ def test_everything_killed_in_the_middle_and_started_again_ends_bit_equal(system
     system.until_checkpoint(job, 20)
 
     system.kill_everything()
-    until(lambda: system.training_pids(job) == [], within=at_ease(5), what="training to die with its worker")
+    until(lambda: system.training_pids(job) == [], within=5, what="training to die with its worker")
     system.redis.start()
     system.start(slots=2)
     done = system.until_settled(job)
@@ -50,7 +50,9 @@ def test_two_jobs_get_a_gpu_each_a_third_waits_and_who_needs_none_runs_elsewhere
     system.start_node(2)
     spec = {**LONG_TOY, "resources": {"gpus_per_node": 1}}
 
-    first, second, third = (system.submit(spec) for _ in range(3))
+    gates = [system.gate(), system.gate()]
+    first, second = (system.submit(spec, callbacks=[gate.at(1)]) for gate in gates)
+    third = system.submit(spec)
     running = [system.until_state(job, "running") for job in (first, second)]
     elsewhere = system.until_state(system.submit(SHORT_TOY), "running", "succeeded")
     waiting = system.job(third)
@@ -62,5 +64,7 @@ def test_two_jobs_get_a_gpu_each_a_third_waits_and_who_needs_none_runs_elsewhere
     for job, granted in zip(running, gpus, strict=True):
         assert "REDIS" not in Path(f"/proc/{system.training_pids(job['id'])[0]}/environ").read_text()
         assert granted  # the mask itself is asserted where it is set, in tests/worker
+    for gate in gates:
+        gate.open(1)
     assert [run["name"] for run in system.get(f"/jobs/{elsewhere['id']}/attempts")["data"][0]["nodes"]] == ["node-2"]
     assert system.until_settled(third)["state"] == "succeeded"
