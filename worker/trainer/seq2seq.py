@@ -89,11 +89,6 @@ class Seq2SeqTrainer(Trainer):
             self.model.generation_config = self.load_generation_config(config, kind)
 
     def _require_generation(self) -> None:
-        if not self.strategy.generates:
-            raise ValueError(
-                "predict_with_generate calls parts of the model by themselves, which fsdp has cut into pieces: leave "
-                "it out and generate in one process from what is saved, or use DDP or deepspeed"
-            )
         if not callable(getattr(self.model, "generate", None)):
             raise ValueError(
                 f"predict_with_generate calls model.generate, and {type(self.model).__name__} has none: give it one, "

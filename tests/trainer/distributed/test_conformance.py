@@ -98,14 +98,11 @@ def test_the_best_model_is_loaded_at_the_end(came: Results, strategy: str) -> No
 
 
 @strategies
-def test_every_sample_is_answered_by_generation_or_that_is_refused_by_name(came: Results, strategy: str) -> None:
+def test_every_sample_is_answered_by_generation(came: Results, strategy: str) -> None:
+    """One process is no measure here: its sums come in another order, and after some tokens texts diverge."""
     first, second = came(f"{strategy}: generated")
-    if KINDS[strategy] == "Fsdp":
-        assert "predict_with_generate calls parts of the model" in first["error"]
-        assert first["error"] == second["error"]
-        return
     assert "error" not in first, first.get("trace")
-    assert first["texts"] == second["texts"]
+    assert first["texts"] == second["texts"] == came("ddp: generated")[0]["texts"]
     assert len(first["texts"]) == 9
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 
 from contract.arguments import TrainingArguments
 from worker.trainer.activations import checkpoint_activations
@@ -15,9 +22,6 @@ from worker.trainer.strategies.sharded import Sharded
 
 
 class Fsdp(Sharded):
-    generates = False
-    """Its pieces come together in the whole model's forward, and `generate` calls an encoder by itself."""
-
     def __init__(self, args: TrainingArguments, place: Place, settings: FsdpSettings) -> None:
         self.settings = settings
         self.writes_shards = settings.state_dict_type == SHARDED
@@ -39,6 +43,9 @@ class Fsdp(Sharded):
                 mp_policy=self._precision(),
                 offload_policy=CPUOffloadPolicy() if self.settings.cpu_offload else OffloadPolicy(),
             )
+        if callable(getattr(model, "generate", None)):
+            # It may call an encoder by itself, and what lies outside of the layers comes together with the whole.
+            register_fsdp_forward_method(model, "generate")
         self._wrapped[model] = model
         return model
 

@@ -42,8 +42,6 @@ class Single:
     """A checkpoint holds each process's pieces, instead of the whole that the main process has gathered."""
     holds_whole = True
     """Each process has all of the model."""
-    generates = True
-    """A model can be asked for texts, part by part."""
     generates_in_step = False
     """A model in pieces needs every process in every forward, also where its own text has ended."""
 
