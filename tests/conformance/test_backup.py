@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from contract.lifecycle import JobState
-from service.__main__ import main
+from service.program import main
 from service.backup import CannotBackUp, back_up
 from service.settings import ServiceSettings
 from service.store import migrate

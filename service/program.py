@@ -1,0 +1,190 @@
+"""python -m service api | control | all | migrate | backup FOLDER
+
+api       answers requests; any number of them, kill any at any time
+control   places, dispatches, ingests, rescues, prunes; one works, others wait on its lock
+all       both in one process
+migrate   brings the database to this version's schema
+backup    puts the database and the artifacts into a new folder, while all goes on
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from contract.errors import FootplateError, SettingsError
+from contract.ids import JobId
+from service.api.catalogue import Catalogues
+from service.app import create_app
+from service.auth import Gatekeeper
+from service.backup import back_up
+from service.control import Control
+from service.deps import Services
+from service.events.tail import Tail
+from service.pipe import Numbers, Pipe
+from service.prometheus import Meters
+from service.redaction import Redacting
+from service.server import Server, listen
+from service.settings import ServiceSettings
+from service.store import schema
+from service.store.database import Database
+from service.tracing.asked import Untraced, begin
+from service.webhooks.listening import Listening
+
+log = logging.getLogger("footplate")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    role, folder = _arguments(argv)
+    _log_plainly()
+    try:
+        settings = ServiceSettings.from_environment()
+        if settings.api_key is not None:
+            _log_plainly(settings.api_key.get_secret_value())
+        if role == "migrate":
+            schema.migrate(settings.database_url)
+            return 0
+        if folder is not None:
+            back_up(settings, folder)
+            return 0
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(run(role, settings))
+    except SettingsError as error:
+        print(error.message, file=sys.stderr)
+        return 2
+    except FootplateError as error:
+        print(f"{error.message}. {error.hint or ''}".rstrip(), file=sys.stderr)
+        return 1
+
+
+async def run(role: str, settings: ServiceSettings) -> int:
+    """Until a signal, or until the part that everything hangs on has failed."""
+    db = Database(settings.database_url, settings.readers, settings.writers)
+    tracing = begin(role, os.environ)
+    try:
+        db.read_now(schema.require_current)
+        # What is imported stays. Looking through it for garbage, again and again, would stop everyone for 100 ms.
+        gc.collect()
+        gc.freeze()
+        if role == "control":
+            return await _control(db, settings, tracing)
+        return await _serve(db, settings, tracing, with_control=role == "all")
+    finally:
+        await tracing.close()
+        await asyncio.to_thread(db.close)
+
+
+async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, with_control: bool) -> int:
+    tail, catalogues, listening = Tail(db), Catalogues(db), Listening(db)
+    pipe = Pipe(settings.redis, tail.wake)
+
+    def tell(job_ids: Iterable[JobId]) -> None:
+        jobs = list(job_ids)
+        tail.wake(jobs)
+        pipe.announce(jobs)
+
+    control = Control(db, settings, tracing.following(db, tell)) if with_control else None
+    services = Services(
+        settings=settings,
+        db=db,
+        tail=tail,
+        catalogues=catalogues,
+        gatekeeper=Gatekeeper(settings, db),
+        meters=Meters(),
+        pipe=pipe,
+        webhooks=listening,
+        poke=control.poke if control else pipe.poke,
+        control=_here(control) if control else pipe.control,
+        untraced=tracing.wrong,
+    )
+    server = Server(tracing.around(create_app(services)), settings, listen(settings), on_stop=tail.close)
+    pipe.start(listens=True, control=control.numbers if control else None)
+    await catalogues.start()
+    await services.gatekeeper.keyring.start()
+    await listening.start()
+    try:
+        return await _until_stopped(server.serve(), server.stop, control)
+    finally:
+        await listening.close()
+        await services.gatekeeper.keyring.close()
+        await catalogues.close()
+        await pipe.close()
+
+
+async def _control(db: Database, settings: ServiceSettings, tracing: Untraced) -> int:
+    pipe = Pipe(settings.redis)
+    control = Control(db, settings, tracing.following(db, pipe.announce))
+    pipe.start(control=control.numbers)
+    stopped = asyncio.Event()
+    try:
+        return await _until_stopped(stopped.wait(), stopped.set, control)
+    finally:
+        await pipe.close()
+
+
+async def _until_stopped(work: Coroutine[Any, Any, Any], stop: Callable[[], None], control: Control | None) -> int:
+    """`work` ends when it is told to. Control that ends by itself takes the process with it: somebody restarts both."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    working = asyncio.create_task(work)
+    if control is None:
+        await working
+        return 0
+    controlling = asyncio.create_task(control.run())
+    controlling.add_done_callback(lambda _: stop())
+    await working
+    is_over = controlling.done()
+    await control.close()
+    try:
+        await controlling
+    except asyncio.CancelledError:
+        pass
+    except Exception:
+        log.exception("control ended, and the process with it")
+        return 1
+    return 1 if is_over else 0
+
+
+def _here(control: Control) -> Callable[[], Coroutine[Any, Any, Numbers | None]]:
+    async def ask() -> Numbers | None:
+        return control.numbers()
+
+    return ask
+
+
+def _arguments(argv: Sequence[str] | None) -> tuple[str, Path | None]:
+    about, _, roles = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog=about,
+        usage=about,
+        epilog=roles,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Settings come from the environment: FOOTPLATE_HOST, FOOTPLATE_PORT, FOOTPLATE_DATABASE, …",
+    )
+    parser.add_argument("role", choices=("api", "control", "all", "migrate", "backup"), help=argparse.SUPPRESS)
+    parser.add_argument("folder", type=Path, nargs="?", help=argparse.SUPPRESS)
+    said = parser.parse_args(argv)
+    if (said.role == "backup") != (said.folder is not None):
+        parser.error("backup takes the folder to make, and nothing else takes one: python -m service backup FOLDER")
+    return said.role, said.folder
+
+
+def _log_plainly(*secrets: str) -> None:
+    logging.basicConfig(level=logging.INFO)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s", secrets))
+    # Their lines carry whole URLs, and a ticket may be in one, or a webhook's token.
+    for carries_urls in ("uvicorn", "httpx2"):
+        logging.getLogger(carries_urls).setLevel(logging.WARNING)
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
