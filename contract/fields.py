@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
@@ -46,8 +46,9 @@ def _whole(value: object) -> object:
 
 
 UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_A_DURATION = r"^([0-9]+(\.[0-9]+)?[dhms])+$"
+_DURATION = re.compile(_A_DURATION)
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([dhms])")
 
 
 def seconds(value: object) -> object:
@@ -62,7 +63,22 @@ def seconds(value: object) -> object:
 Whole = Annotated[int, BeforeValidator(_whole)]
 """An integer, also when written 5e8. `true` is none."""
 
-DURATION = BeforeValidator(seconds, json_schema_input_type=float | str)
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
+
+
+def _moment(value: object) -> object:
+    """pydantic takes a number for seconds since 1970, and a date for its midnight; nobody here does."""
+    if isinstance(value, str) and not _MOMENT.match(value):
+        raise PydanticCustomError("moment", 'a moment looks like "2026-01-31T12:00:00Z"')
+    return value
+
+
+When = Annotated[AwareDatetime, BeforeValidator(_moment)]
+"""RFC 3339, with its offset."""
+
+DURATION = BeforeValidator(
+    seconds, json_schema_input_type=float | Annotated[str, Field(pattern=_A_DURATION, max_length=32)]
+)
 """Makes a float field take durations as well: it is seconds afterwards, however they were written."""
 
 MOST_ENTRIES = 1000

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 from sqlalchemy import Connection
 from starlette.responses import Response
 
 from contract.errors import Conflict, FootplateError, InvalidSpec, NotFound, Problem, Unavailable
-from contract.fields import Group, Many, Text
+from contract.fields import Group, Many, Text, When
 from contract.ids import JobId, is_id
 from contract.lifecycle import TERMINAL, Action, JobState, StopMode
 from contract.moments import Moment, reached
@@ -52,9 +52,9 @@ class Where(Group):
     state: Annotated[Many[JobState], Field(min_length=1)] | None = None
     tag: Text | None = None
     name: Text | None = None
-    created_after: AwareDatetime | None = None
+    created_after: When | None = None
     """Inclusive."""
-    created_before: AwareDatetime | None = None
+    created_before: When | None = None
     """Exclusive."""
 
 

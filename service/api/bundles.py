@@ -71,7 +71,7 @@ async def check_own_code(services: Services, spec: JobSpec, body: object) -> Non
     status_code=201,
     operation_id="create_bundle",
     summary="Keep a zip of your own code",
-    **shapes.answers(shapes.Bundle, 201),
+    **shapes.answers(shapes.Bundle, 201, again="It was there already."),
     openapi_extra=BODY,
 )
 @needs(Scope.CODE)

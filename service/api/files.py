@@ -54,7 +54,7 @@ Name = Annotated[
     status_code=201,
     operation_id="create_file",
     summary="Upload JSON lines, CSV or Parquet, as it is or as a form",
-    **shapes.answers(shapes.File, 201),
+    **shapes.answers(shapes.File, 201, again="It was there already."),
     openapi_extra=BODY,
 )
 async def create_file(request: Request, name: Name = None) -> Response:

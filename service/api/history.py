@@ -23,6 +23,12 @@ router = APIRouter(route_class=StrictRoute, tags=["history"])
 MAX_LIMIT = 10_000
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The `no` to read on from.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+_ONE = f"({'|'.join(Kind)})"
+Kinds = Annotated[
+    str | None,
+    # For who reads the schema: what does not fit is told by name, and not by a pattern.
+    Query(description="Only these, with commas.", json_schema_extra={"pattern": f"^,*{_ONE}(,+{_ONE})*,*$"}),
+]
 
 
 @router.get("/jobs/{job}/events", operation_id="list_events", summary="Its history", **shapes.answers(shapes.EventList))
@@ -30,7 +36,7 @@ async def list_events(
     request: Request,
     job: JobPath,
     after: After = 0,
-    kinds: Annotated[str | None, Query(description="Only these, with commas.")] = None,
+    kinds: Kinds = None,
     limit: Limit = 1000,
 ) -> Response:
     services = services_of(request)

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import AwareDatetime
 from sqlalchemy import Connection
 from starlette.responses import Response
 
 from contract.errors import InvalidSpec, Problem, did_you_mean
+from contract.fields import When
 from contract.lifecycle import JobState
 from service.api import shapes
 from service.api.views import job_json, listing
@@ -30,8 +30,8 @@ async def list_jobs(
     state: Annotated[str | None, Query(description="One state, or several with commas.")] = None,
     tag: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
     name: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
-    created_after: Annotated[AwareDatetime | None, Query(description="Inclusive.")] = None,
-    created_before: Annotated[AwareDatetime | None, Query(description="Exclusive.")] = None,
+    created_after: Annotated[When | None, Query(description="Inclusive.")] = None,
+    created_before: Annotated[When | None, Query(description="Exclusive.")] = None,
     sort: Annotated[Sort, Query()] = "-created",
     cursor: Annotated[str | None, Query(description=_CURSOR, min_length=1, max_length=1000)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,

@@ -22,7 +22,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from contract.errors import InvalidSpec, NotFound, Problem, Unavailable
 from contract.events import METRIC_KINDS, Kind
 from contract.lifecycle import JobState
-from service.api.history import After, read_kinds
+from service.api.history import After, Kinds, read_kinds
 from service.api.views import flat
 from service.deps import JobPath, Services, StrictRoute, job_id, refuse_unknown, services_of
 from service.events.tail import Channel, Page, View
@@ -275,7 +275,7 @@ async def stream_events(
     request: Request,
     job: JobPath,
     after: After = 0,
-    kinds: Annotated[str | None, Query(description="Only these, with commas.")] = None,
+    kinds: Kinds = None,
     max_hz: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="At most so many messages a second.")] = 0,
     last_event_id: Annotated[
         str | None,

@@ -16,14 +16,17 @@ class Shape(Told):
 
 
 def answers(
-    model: type[BaseModel], status: int = 200, description: str = "", *, also: str = "", fails: tuple[int, ...] = ()
-) -> Json:
+    model: type[BaseModel], status: int = 200, description: str = "", *, also: str = "", again: str = "",
+    fails: tuple[int, ...] = (),
+) -> Json:  # fmt: skip
     """For a route's decorator: what it answers when all is well, as JSON and as another type where there is one.
-    Problems are added to every route alike; `fails` are those that one has beyond what its address says."""
+    `again` is what 200 means where it was there already. Problems are added to every route alike; `fails` are those
+    that one has beyond what its address says."""
     answer: Json = {"model": model, "description": description or model.__name__}
     if also:
         answer["content"] = {also: {"schema": {"type": "string"}}}
-    return {"responses": {status: answer, **{one: {} for one in fails}}}
+    repeated = {200: {**answer, "description": again}} if again else {}
+    return {"responses": {status: answer, **repeated, **{one: {} for one in fails}}}
 
 
 def takes(model: type[BaseModel], *, required: bool = False) -> Json:

@@ -240,6 +240,8 @@ async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) ->
         ("limit=1&limit=2", "/query/limit", None),
         ("cursor=nonsense", "/query/cursor", None),
         ("created_after=yesterday", "/query/created_after", None),
+        ("created_after=0", "/query/created_after", None),
+        ("created_before=2026-01-31", "/query/created_before", None),
         ("sort=size", "/query/sort", None),
     ],
 )
