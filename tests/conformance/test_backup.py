@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from contract.lifecycle import JobState
-from service.program import main
 from service.backup import CannotBackUp, back_up
+from service.program import main
 from service.settings import ServiceSettings
 from service.store import migrate
 from service.store.database import Database
