@@ -12,7 +12,8 @@ from bench.whole import submit, system, until_state
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     count = 30 if quick else 300
-    with system(folder / "drain", slots=2) as client:
+    with system(folder / "drain", slots=2) as whole:
+        client = whole.client
         until_state(client, submit(client, max_steps=1))
         started = time.perf_counter()
         for _ in range(count):

@@ -15,7 +15,8 @@ from bench.whole import submit, system, until_state
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     count = 10 if quick else 60
-    with system(folder / "latency") as client:
+    with system(folder / "latency") as whole:
+        client = whole.client
         for _ in range(3):
             until_state(client, submit(client, max_steps=1, logging_steps=1))
         samples = sorted(_sample(client) for _ in range(count))

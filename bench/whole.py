@@ -1,4 +1,4 @@
-"""The whole of Footplate for a measurement: Redis, service, one node."""
+"""The whole of Footplate for a measurement: Redis, service, nodes."""
 
 from __future__ import annotations
 
@@ -6,41 +6,59 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from bench.post import Environment, serve
-from tests.support.processes import Processes
+from tests.support.processes import Process, Processes
 from tests.support.redis_server import RedisServer
 
 JSON = dict[str, Any]
 
 
+@dataclass
+class Whole:
+    client: httpx2.Client
+    processes: Processes
+    environment: Environment
+    nodes: dict[str, Process] = field(default_factory=dict)
+
+    def start_node(self, name: str) -> None:
+        """And waits until it takes work."""
+        home = Path(str(self.environment["FOOTPLATE_HOME"])) / name
+        env = {**self.environment, "FOOTPLATE_NODE_HOME": home, "FOOTPLATE_NODE_NAME": name}
+        node = self.nodes[name] = self.processes.start("-m", "worker", env=env)
+
+        def is_up() -> bool:
+            return any(n["name"] == name and n["state"] == "up" for n in self.client.get("/nodes").json()["data"])
+
+        node.until(is_up, within=90, what=name)
+
+
 @contextmanager
-def system(folder: Path, *, slots: int = 1) -> Iterator[httpx2.Client]:
-    """A client of a service that has a node which takes work."""
+def system(folder: Path, *, slots: int = 1, nodes: int = 1, **settings: str | float) -> Iterator[Whole]:
+    """A service whose nodes take work."""
     folder.mkdir(parents=True, exist_ok=True)
     processes, redis = Processes(folder), RedisServer().start()
     try:
-        env: Environment = {"FOOTPLATE_REDIS": redis.url, "FOOTPLATE_HOME": folder}
+        env: Environment = {"FOOTPLATE_REDIS": redis.url, "FOOTPLATE_HOME": folder, **settings}
         _, port = serve(processes, folder, f"sqlite:///{folder / 'bench.db'}", role="all", **env)
-        node = processes.start(
-            "-m", "worker", env={**env, "FOOTPLATE_NODE_HOME": folder / "node", "FOOTPLATE_SLOTS": slots}
-        )
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            node.until(
-                lambda: any(n["state"] == "up" for n in client.get("/nodes").json()["data"]), within=90, what="the node"
-            )
-            yield client
+            whole = Whole(client, processes, {**env, "FOOTPLATE_SLOTS": slots})
+            for number in range(1, nodes + 1):
+                whole.start_node(f"node-{number}")
+            yield whole
     finally:
         processes.stop_all()
         redis.close()
 
 
-def submit(client: httpx2.Client, **training: Any) -> str:
-    answer = client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression", "training": training})
+def submit(client: httpx2.Client, spec: JSON | None = None, **training: Any) -> str:
+    whole = {"model": "toy/mlp", "data": "toy/regression", "training": training, **(spec or {})}
+    answer = client.post("/jobs", json=whole)
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 

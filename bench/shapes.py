@@ -1,0 +1,91 @@
+"""How soon jobs of each shape train: one process, code of the user's own, two processes, two nodes; and after a loss.
+
+From POST to the first optimizer step done, turn by turn beside a plain job, on one machine: two nodes share its cores.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+import zipfile
+from datetime import datetime
+from pathlib import Path
+
+from bench import report
+from bench.whole import JSON, Whole, submit, system, until_state
+from tests.support.processes import until
+
+PLAIN = "one process"
+LEASE_SECONDS, BEAT_SECONDS = 10.0, 1.0
+CODE = "from worker.components import toy\n\n\ndef net():\n    return toy.mlp()\n"
+
+
+def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
+    turns, losses = (3, 1) if quick else (15, 3)
+    lease = {"FOOTPLATE_LEASE_SECONDS": LEASE_SECONDS, "FOOTPLATE_BEAT_SECONDS": BEAT_SECONDS}
+    with system(folder / "shapes", slots=2, nodes=2, FOOTPLATE_CODE="on", **lease) as whole:
+        shapes = {
+            PLAIN: {},
+            "code in a bundle": {"model": "own_net:net", "code": {"bundle": _bundle(whole)}},
+            "two processes": {"resources": {"processes_per_node": 2}},
+            "two nodes": {"resources": {"nodes": 2}},
+        }
+        for spec in shapes.values():
+            _first_step(whole, spec)
+        shown: dict[str, list[float]] = {name: [] for name in shapes}
+        for _ in range(turns):
+            for name, spec in shapes.items():
+                shown[name].append(_first_step(whole, spec))
+        lost = [_after_a_loss(whole) for _ in range(losses)]
+    rows = [report.Row("warm POST → first step, one process", shown[PLAIN], "ms", "≤ 150")]
+    for name in [each for each in shapes if each != PLAIN]:
+        rows.append(report.Row(f"warm POST → first step, {name}", shown[name], "ms"))
+        ratios = [one / plain for one, plain in zip(shown[name], shown[PLAIN], strict=True)]
+        rows.append(report.Row(f"the same, to one process: {name}", ratios, "×"))
+    what = f"a node killed → its job trains on another, beyond the lease of {LEASE_SECONDS:g} s"
+    return [*rows, report.Row(what, lost, "s")]
+
+
+def _bundle(whole: Whole) -> str:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("own_net.py", CODE)
+    answer = whole.client.post("/bundles", content=packed.getvalue(), headers={"Content-Type": "application/zip"})
+    return str(answer.raise_for_status().json()["sha256"])
+
+
+def _first_step(whole: Whole, spec: JSON) -> float:
+    """In milliseconds. The worker's own clock says when the step was done: it is this machine's."""
+    posted = time.time()
+    job = submit(whole.client, spec, max_steps=1, logging_steps=1)
+    until_state(whole.client, job)
+    return 1000 * (_at(whole, job, attempt=1) - posted)
+
+
+def _after_a_loss(whole: Whole) -> float:
+    """In seconds, from the kill to the first step of the next attempt, but for the lease that silence is given."""
+    slow: JSON = {"data": {"use": "toy/regression", "args": {"n": 4096, "seconds_per_item": 0.002}}}
+    job = submit(whole.client, slow, max_steps=400, logging_steps=1, save_steps=20, per_device_train_batch_size=8)
+    until(lambda: whole.client.get(f"/jobs/{job}/checkpoints").json()["data"], within=60, what="it has a checkpoint")
+    killed = whole.client.get(f"/jobs/{job}").json()["nodes"][0]
+    whole.nodes[killed].kill()
+    at = time.time()
+    until(lambda: _logged(whole, job, attempt=2), within=120, what="it trains again", every=0.2)
+    seconds = _at(whole, job, attempt=2) - at - LEASE_SECONDS
+    whole.client.post(f"/jobs/{job}/cancel").raise_for_status()
+    whole.start_node(killed)
+    return seconds
+
+
+def _logged(whole: Whole, job: str, *, attempt: int) -> list[JSON]:
+    events = whole.client.get(f"/jobs/{job}/events?kinds=log&limit=1000").json()["data"]
+    return [each for each in events if each["attempt"] == attempt]
+
+
+def _at(whole: Whole, job: str, *, attempt: int) -> float:
+    return min(datetime.fromisoformat(each["at"]).timestamp() for each in _logged(whole, job, attempt=attempt))
+
+
+if __name__ == "__main__":
+    report.main(run, quick="--quick" in sys.argv)
