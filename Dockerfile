@@ -13,14 +13,14 @@ ENV VIRTUAL_ENV=/opt/footplate
 
 # What we depend on changes seldom and is a layer of its own; our own code comes last.
 FROM build AS build-service
-RUN uv pip install --quiet --compile-bytecode -c constraints.txt -r pyproject.toml --extra service --extra otel
+RUN uv pip install --quiet --compile-bytecode -c constraints.txt -r pyproject.toml --extra service --extra otel --extra s3
 COPY . .
 RUN uv pip install --quiet --compile-bytecode --no-deps .
 
 FROM build AS build-worker
 ARG PIP_FIND_LINKS=
 RUN uv pip install --quiet --compile-bytecode ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} \
-        -c constraints.txt -r pyproject.toml --extra worker --extra nvidia --extra otel
+        -c constraints.txt -r pyproject.toml --extra worker --extra nvidia --extra otel --extra s3
 COPY . .
 RUN uv pip install --quiet --compile-bytecode --no-deps .
 

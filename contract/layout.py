@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
 from contract.ids import CheckpointId, JobId
@@ -22,6 +23,17 @@ def attempt_folder(job: JobId, attempt: int) -> PurePosixPath:
 
 def checkpoint_folder(job: JobId, attempt: int, step: int) -> PurePosixPath:
     return attempt_folder(job, attempt) / f"checkpoint-{step}"
+
+
+BEST_BEFORE = "best-before"
+"""In an attempt's folder: the best checkpoint that another job had where this one goes on."""
+_CHECKPOINT = re.compile(rf"jobs/job_[0-9a-f]{{32}}/attempts/\d+/(?:{BEST_BEFORE}/)?checkpoint-\d+$")
+
+
+def checkpoint_in(path: str) -> str | None:
+    """What a path says of the store that was written down on another node, whose root is another one."""
+    found = _CHECKPOINT.search(path)
+    return found[0] if found else None
 
 
 def pinned_folder(job: JobId, checkpoint: CheckpointId, step: int) -> PurePosixPath:

@@ -36,7 +36,7 @@ def back_up(settings: ServiceSettings, folder: Path) -> None:
         raise CannotBackUp(f"{folder} exists", hint="name a folder that does not: each backup gets its own")
     if folder.absolute().is_relative_to(settings.artifacts_path):
         raise CannotBackUp(f"{folder} lies in the artifact store", hint="name one beside it, on the same file system")
-    if not settings.artifacts_path.is_dir():
+    if isinstance(settings.store, Path) and not settings.store.is_dir():
         raise CannotBackUp(
             f"the artifact store {settings.artifacts_path} is not there",
             hint="FOOTPLATE_HOME or FOOTPLATE_ARTIFACTS must name the one that the service uses",
@@ -45,7 +45,8 @@ def back_up(settings: ServiceSettings, folder: Path) -> None:
     scratch.mkdir(parents=True)
     try:
         _copy_database(settings.database_url, scratch)
-        _copy_tree(settings.artifacts_path, scratch / "artifacts")
+        if isinstance(settings.store, Path):
+            _copy_tree(settings.store, scratch / "artifacts")
         scratch.rename(folder)
     except OSError as error:
         raise CannotBackUp(
@@ -54,7 +55,10 @@ def back_up(settings: ServiceSettings, folder: Path) -> None:
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    log.info("%s has the database and the artifacts", folder)
+    if isinstance(settings.store, Path):
+        log.info("%s has the database and the artifacts", folder)
+    else:
+        log.info("%s has the database. The artifacts stay where they are: copy %s now", folder, settings.store)
 
 
 def _copy_database(url: str, folder: Path) -> None:

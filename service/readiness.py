@@ -16,7 +16,9 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from contract.ids import uuid7
+from contract.remote import RemoteStore, StoreAway
 from service.deps import Services
+from service.opening import Store
 from service.pipe import Numbers
 from service.store import nodes, schema
 from service.store.rows import NodeRow
@@ -55,7 +57,7 @@ async def degraded(services: Services, known: Sequence[NodeRow]) -> Degraded:
     found |= _of_nodes(known, now_ms())
     if services.untraced:
         found["tracing"] = services.untraced
-    return found | await asyncio.to_thread(_of_files, services.settings.artifacts_path)
+    return found | await asyncio.to_thread(_of_store, services.settings.store)
 
 
 def _no_control(*, redis_is_there: bool) -> str:
@@ -92,6 +94,16 @@ def _of_nodes(known: Sequence[NodeRow], now: int) -> Degraded:
 
 def _reasons(nodes: Iterable[NodeRow]) -> str:
     return ", ".join(f"{node.name}: {node.why_not}" for node in nodes if not node.takes_work)
+
+
+def _of_store(store: Store) -> Degraded:
+    if not isinstance(store, RemoteStore):
+        return _of_files(store)
+    try:
+        store.write(b"", f"readyz/{os.uname().nodename}")
+    except StoreAway as error:
+        return {"artifacts": f"the artifact store cannot be written here: {error}"}
+    return {}
 
 
 def _of_files(artifacts: Path) -> Degraded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -9,7 +10,9 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 
 from contract.environment import EnvAllowed
+from contract.remote import SCHEME, RemoteStore, Root
 from contract.settings import RedisUrl, Settings
+from service.opening import Store
 from service.webhooks.targets import Allowed
 
 
@@ -25,8 +28,9 @@ class ServiceSettings(Settings):
     """SQLAlchemy URL. Empty: SQLite in the home folder. PostgreSQL: postgresql+psycopg://user:password@host/name."""
     redis: RedisUrl = "redis://127.0.0.1:6379/0"
     """redis://, rediss:// or unix:// URL."""
-    artifacts: Path | None = None
-    """Root of the artifact store. Empty: `artifacts` in the home folder."""
+    artifacts: Root = ""
+    """Root of the artifact store: a folder that nodes see as well, or s3://bucket/prefix. Empty: `artifacts` in the
+    home folder."""
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     """0 takes any free port."""
@@ -82,7 +86,20 @@ class ServiceSettings(Settings):
 
     @property
     def artifacts_path(self) -> Path:
-        return (self.artifacts or self.home / "artifacts").absolute()
+        """The folder that the artifacts lie in; where they lie in a bucket, one for what is on its way there."""
+        at = (
+            self.home / "artifacts"
+            if isinstance(self.store, RemoteStore)
+            else self.artifacts or self.home / "artifacts"
+        )
+        return Path(at).absolute()
+
+    @cached_property
+    def store(self) -> Store:
+        """Where the artifacts lie."""
+        if self.artifacts.startswith(SCHEME):
+            return RemoteStore(self.artifacts)
+        return Path(self.artifacts or self.home / "artifacts").absolute()
 
     @property
     def is_loopback(self) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -27,6 +26,7 @@ from contract.errors import Unavailable
 from contract.ids import CheckpointId, JobId, uuid7
 from contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
 from contract.moments import Moment, reached
+from contract.remote import RemoteStore
 from service.counts import Counts, Depths
 from service.events.entries import Read, apart, as_gap, read_entries
 from service.events.ingest import Ingested, ingest
@@ -39,6 +39,7 @@ from service.jobs.placing import place_waiting
 from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late
 from service.jobs.remove import Remover
 from service.jobs.rescue import Timers, rescue, stop_left
+from service.opening import Store
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, jobs, queue
 from service.store.database import Database, Write
@@ -352,7 +353,10 @@ class Turns:
 
     async def _ingest(self, read: Read, now: int) -> Ingested:
         backoff = self._settings.retry_backoff_seconds
-        return await self._write(lambda conn: ingest(conn, read, now, retry_backoff_seconds=backoff))
+        frees = isinstance(self._settings.store, RemoteStore)
+        return await self._write(
+            lambda conn: ingest(conn, read, now, retry_backoff_seconds=backoff, service_frees=frees)
+        )
 
     async def _acknowledge(self, entry_ids: Sequence[bytes], every_done: Sequence[Ingested]) -> None:
         async with self._redis.pipeline(transaction=False) as pipeline:
@@ -430,7 +434,7 @@ class Turns:
         """What jobs need not keep goes: first the folder, then its row says so. Who dies in between does it again."""
         going = await self._db.read(checkpoints.deleting)
         if going:
-            root, clock = self._settings.artifacts_path, time.monotonic()
+            root, clock = self._settings.store, time.monotonic()
             removed = await asyncio.to_thread(self._remover.remove, root, going, clock)
             reached(Moment.AFTER_CHECKPOINTS_REMOVED)
             if removed:
@@ -438,7 +442,7 @@ class Turns:
         self.counts.checkpoints_stuck = self._remover.stuck if going else 0
 
     async def prune(self) -> None:
-        artifacts = self._settings.artifacts_path
+        artifacts = self._settings.store
         now = now_ms()
         await asyncio.to_thread(_write_probe, artifacts)
         await self._write(lambda conn: prune(conn, now))
@@ -470,8 +474,12 @@ def _entries(answered: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
     return list(answered[0][1])
 
 
-def _write_probe(artifacts: Path) -> None:
+def _write_probe(artifacts: Store) -> None:
     """What a node must be able to read, to know that it sees the same files."""
+    if isinstance(artifacts, RemoteStore):
+        if not artifacts.has(layout.PROBE):
+            artifacts.write(f"footplate {uuid7()}\n".encode(), layout.PROBE)
+        return
     artifacts.mkdir(parents=True, exist_ok=True)
     probe = artifacts / layout.PROBE
     if not probe.exists():

@@ -15,6 +15,7 @@ import pytest
 from tests.support import browser, postgres
 from tests.support.processes import Processes, nothing_is_left_behind
 from tests.support.redis_server import RedisServer
+from tests.support.s3_server import S3Server, s3_server
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 HAS_GPU = Path("/dev/nvidiactl").exists()
@@ -26,6 +27,13 @@ def redis() -> Iterator[RedisServer]:
     server = RedisServer().start()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """The session's bucket, which this process may use as well. A test that sends it away has it come back."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as server, server.known():
+        yield server
 
 
 @pytest.fixture(scope="session")

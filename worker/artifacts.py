@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from contract import layout
 from contract.errors import CheckpointCorrupt
-from contract.ids import JobId
+from contract.ids import JobId, NodeId
+from contract.remote import RemoteStore, StoreAway
 
 
 def store_trouble(root: Path) -> str | None:
@@ -25,6 +27,35 @@ def store_trouble(root: Path) -> str | None:
     if not os.access(root, os.W_OK | os.X_OK):
         return f"it may not write to the artifact store {root}: mount it writable, or mend its rights"
     return None
+
+
+class StoreWatch:
+    """The same of a bucket, which may take long to answer: looked at by a thread, so that no beat waits for it."""
+
+    EVERY_SECONDS = 5.0
+
+    def __init__(self, store: RemoteStore, node: NodeId) -> None:
+        self._store, self._mark = store, f"nodes/{node}"
+        self._has_written = False
+        self.trouble: str | None = "it has not heard from its artifact store yet"
+
+    def begin(self) -> None:
+        threading.Thread(target=self._run, name="store-watch", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self.trouble = self._look()
+            threading.Event().wait(self.EVERY_SECONDS)
+
+    def _look(self) -> str | None:
+        try:
+            if (why := self._store.trouble()) is None and not self._has_written:
+                self._store.write(b"", self._mark)
+        except StoreAway as error:
+            why = f"it may not write to the artifact store: {error}"
+        # Whether it may is asked again after each trouble, and not with every look: a write costs more than a look.
+        self._has_written = why is None
+        return why
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +80,12 @@ class AttemptFiles:
         with suppress(ValueError):
             return str(path.relative_to(self.root))
         return str(path)
+
+    def here(self, path: str) -> str:
+        """Where a checkpoint lies on this node, by the path that another one knew it by."""
+        place = layout.checkpoint_in(path)
+        is_moved = place is not None and not Path(path).is_dir() and (self.root / place).is_dir()
+        return str(self.root / str(place)) if is_moved else path
 
     def existing(self, path: str) -> Path:
         """A checkpoint that the service offered, perhaps of an earlier attempt. Nothing outside the store is one."""

@@ -12,12 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from contract.layout import BEST_BEFORE
 from worker.artifacts import AttemptFiles
 from worker.emit import Emit
 from worker.trainer.callbacks import TrainerCallback
 from worker.trainer.state import TrainerControl, TrainerState
-
-FOLDER = "best-before"
 
 
 class KeepBest(TrainerCallback):
@@ -33,7 +32,7 @@ class KeepBest(TrainerCallback):
         state.best_model_checkpoint = self._emit.peers.first(lambda: self._kept(Path(best)))
 
     def _kept(self, best: Path) -> str | None:
-        place = self._files.folder / FOLDER / best.name
+        place = self._files.folder / BEST_BEFORE / best.name
         try:
             shutil.copytree(best, place, copy_function=_linked)
         except (OSError, shutil.Error) as error:

@@ -34,13 +34,15 @@ class Seen:
     stop: Stop | None
     is_draining: bool
     """This very node goes away."""
+    is_left_behind: bool
+    """What training leaves could not be handed in: it finished for nothing."""
     oom_kills: int
     """By this machine's kernel, meanwhile."""
 
 
 def how_it_ended(seen: Seen) -> DoneData:
     told, stop, failed = seen.training.told, seen.stop, seen.training.failed
-    if told is not None and told.ending is Ending.FINISHED and failed is None:
+    if told is not None and told.ending is Ending.FINISHED and failed is None and not seen.is_left_behind:
         return told
     if seen.verdict is not None:
         return _failed(seen.verdict)

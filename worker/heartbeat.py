@@ -27,7 +27,7 @@ from contract import keys
 from contract.components import SECRETS, Catalogue, Described
 from contract.messages import Gpu, NodeBeat, NodeReply, RunningAttempt
 from contract.repeated import Repeated
-from worker.artifacts import store_trouble
+from worker.artifacts import StoreWatch, store_trouble
 from worker.control import Sender
 from worker.journal import SUFFIX, UNREADABLE, Header, Journal, header_of, is_owned
 from worker.node import Node
@@ -62,11 +62,15 @@ class Heartbeat(threading.Thread):
         self._resender = Resender(node.places.journals)
         self._refused: str | None = None
         self._not_ready: str | None = None
+        self._store = StoreWatch(settings.bucket, node.id) if settings.bucket else None
+        self._said_of_store: str | None = None
         self._swept_at = 0.0
         self._said = Repeated(log, "the node")
 
     def run(self) -> None:
         client = connect(self._settings.redis)
+        if self._store is not None:
+            self._store.begin()
         turn = self._send_leftovers
         while True:
             try:
@@ -129,13 +133,25 @@ class Heartbeat(threading.Thread):
             if popped is not None:
                 self._hear(popped[1])
             # A supervisor that was killed leaves its journal: the sooner that is found, the sooner its job goes on.
-            if self._resender.turn(client) or self._node.places.why_not_ready() != self._not_ready:
+            if self._resender.turn(client) or self._has_news():
                 self.say_now()
+
+    def _has_news(self) -> bool:
+        """Whether this node takes work may have changed."""
+        is_store_same = self._store is None or self._store.trouble == self._said_of_store
+        return not is_store_same or self._node.places.why_not_ready() != self._not_ready
+
+    def _store_trouble(self) -> str | None:
+        if self._store is None:
+            return store_trouble(self._settings.artifacts_path)
+        self._said_of_store = self._store.trouble
+        return self._said_of_store
 
     def _sweep(self) -> None:
         if time.monotonic() - self._swept_at > SWEEP_SECONDS:
             self._swept_at = time.monotonic()
             sweep(self._node.id)
+            sweep(self._node.id, self._node.places.work)
 
     def _hear(self, raw: bytes | str) -> None:
         try:
@@ -159,7 +175,7 @@ class Heartbeat(threading.Thread):
         self._number += 1
         settings, node = self._settings, self._node
         self._catalogue = catalogue = self._catalogue or _catalogue(node)
-        self._not_ready, store = node.places.why_not_ready(), store_trouble(settings.artifacts_path)
+        self._not_ready, store = node.places.why_not_ready(), self._store_trouble()
         is_known = catalogue is None or self._known_catalogue == catalogue["hash"]
         return NodeBeat(
             node=node.id,

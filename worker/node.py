@@ -40,6 +40,11 @@ class Places:
         return self.root / "run"
 
     @property
+    def work(self) -> Path:
+        """Where attempts work while the artifact store is a bucket: a folder each."""
+        return self.root / "work"
+
+    @property
     def catalogue(self) -> Path:
         """What this node's components take; made soon after the start."""
         return self.run / "catalogue.json"

@@ -123,6 +123,7 @@ def train(order: Order, emit: Emit) -> DoneData:
     trainer.checkpoint_stamp = order.stamp
     trainer.on_save_failed = emit.save_failed
     trainer.relied_on = emit.relied_on
+    trainer.where_is = order.files.here
     emit.peers = trainer.strategy.peers
     emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
     if not order.gpus and order.rank == 0 and (args.bf16 or args.fp16):

@@ -1,4 +1,5 @@
-"""What an attempt's processes put into the temporary folder: one folder each, held by its supervisor's lock.
+"""What an attempt's processes put into the temporary folder: one folder each, held by its supervisor's lock. And the
+folder that an attempt works in where the artifact store is a bucket, below the node's own.
 
 A killed process tidies nothing up. So the folder of training goes with its supervisor; and where that was killed too,
 the node, which finds the folder locked by nobody, removes it.
@@ -24,8 +25,11 @@ YOUNG_SECONDS = 5.0
 
 
 @contextmanager
-def scratch(node: NodeId) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix=_prefix(node), dir=_root(), ignore_cleanup_errors=True) as folder:
+def scratch(node: NodeId, below: Path | None = None) -> Iterator[str]:
+    """Below the temporary folder, or another one."""
+    root = below or _root()
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=_prefix(node), dir=root, ignore_cleanup_errors=True) as folder:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -34,9 +38,9 @@ def scratch(node: NodeId) -> Iterator[str]:
             os.close(fd)
 
 
-def sweep(node: NodeId) -> None:
+def sweep(node: NodeId, below: Path | None = None) -> None:
     """Removes what this node's killed supervisors have left."""
-    for folder in _root().glob(f"{_prefix(node)}*"):
+    for folder in (below or _root()).glob(f"{_prefix(node)}*"):
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > YOUNG_SECONDS and not _is_held(folder):
                 remove(folder)

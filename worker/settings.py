@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import Field, PositiveFloat
 
 from contract.environment import EnvAllowed
+from contract.remote import SCHEME, RemoteStore, Root
 from contract.settings import RedisUrl, Settings
 
 
@@ -22,8 +24,9 @@ class WorkerSettings(Settings):
     """This machine's address where other nodes reach it, for jobs on several nodes. Empty: the one towards Redis."""
     pool: str = "default"
     redis: RedisUrl = "redis://127.0.0.1:6379/0"
-    artifacts: Path | None = None
-    """Root of the artifact store; the same files as the service's."""
+    artifacts: Root = ""
+    """Root of the artifact store: the service's, the same files or the same bucket. Empty: `artifacts` in the home
+    folder."""
     data: Path | None = None
     """What data:// means. Empty: `data` in the home folder."""
     models: Path | None = None
@@ -46,7 +49,13 @@ class WorkerSettings(Settings):
 
     @property
     def artifacts_path(self) -> Path:
-        return (self.artifacts or self.home / "artifacts").absolute()
+        """The folder that the service and all nodes see, or would."""
+        return Path(self.artifacts or self.home / "artifacts").absolute()
+
+    @cached_property
+    def bucket(self) -> RemoteStore | None:
+        """Where the artifacts lie, if it is no folder: an attempt then works in one of this node's own."""
+        return RemoteStore(self.artifacts) if self.artifacts.startswith(SCHEME) else None
 
     @property
     def data_path(self) -> Path:

@@ -1,8 +1,10 @@
 """Owns one attempt, from its grant until SQL has its last event. Imports no torch; waits for nobody but in `select`.
 
     meet        of a job on several nodes: waits until each of them has claimed its part
+    fetch       where the artifact store is a bucket: what training needs of it (shipping.py)
     launch      the warm parent forks training
     watch       what it says goes into the journal; what ends it: control, a drain, its limits
+    hand in     and what it leaves, to that bucket
     conclude    why it ended becomes `done`
     hand over   the link sends what is left, until it is acknowledged
 
@@ -17,7 +19,8 @@ import selectors
 import signal
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,7 @@ from worker.outcome import Verdict
 from worker.ranks import LAST_WORDS_SECONDS, Events
 from worker.scratch import scratch
 from worker.settings import WorkerSettings
+from worker.shipping import Shipping
 from worker.tracing import Untraced
 from worker.training import Training
 from worker.usage import Usage
@@ -84,6 +88,11 @@ class Supervisor:
         self._stop_at = 0.0
         self._escalations: list[tuple[float, signal.Signals]] = []
         self._scratch = ""
+        self._root = settings.artifacts_path
+        """What training takes for the artifact store."""
+        self._shipping: Shipping | None = None
+        self._is_left_behind = False
+        """Training finished, and what it leaves could not be handed in."""
         self._is_superseded = self._is_closed = self._is_delivered = False
         self._had_checkpoint = False
         self._runs_since: float | None = None
@@ -111,10 +120,11 @@ class Supervisor:
         self._link.start()
         try:
             # Killed processes tidy nothing up: what training, and its data workers, leave lying about goes with this.
-            with scratch(self._node.id) as self._scratch:
-                if self._meet() and self._launch():
+            with scratch(self._node.id) as self._scratch, self._workplace():
+                if self._meet() and self._fetch() and self._launch():
                     reached(Moment.AFTER_LAUNCH)
                     self._watch()
+                    self._hand_in()
                 if not self._is_superseded:
                     reached(Moment.AFTER_TRAINING)
                     self._conclude()
@@ -134,6 +144,35 @@ class Supervisor:
             self._hear(TICK_SECONDS)
             self._look_for_stops(time.monotonic())
         self._verdict = self._verdict or self._meeting.trouble(self._settings.node_name)
+        self._started = time.monotonic()
+        return not self._is_called_off
+
+    # Fetch
+
+    @contextmanager
+    def _workplace(self) -> Iterator[None]:
+        """Where artifacts lie for this attempt: in the store itself, or beside a bucket, where all of it goes."""
+        if (bucket := self._settings.bucket) is None:
+            yield
+            return
+        with scratch(self._node.id, self._places.work) as folder:
+            self._root = Path(folder)
+            self._shipping = Shipping(bucket, self._grant, self._root, self._wake)
+            try:
+                yield
+            finally:
+                self._shipping.close()
+
+    def _fetch(self) -> bool:
+        """Whether there is something to launch. A store that is away is waited for, as long as nobody stops it."""
+        if self._shipping is None or self._is_called_off:
+            return not self._is_called_off
+        self._shipping.fetch()
+        while not self._shipping.is_idle and not self._is_called_off:
+            self._hear(TICK_SECONDS)
+            self._look_for_stops(time.monotonic())
+        if self._shipping.failure is not None:
+            self._end_with(outcome.of_exception(self._shipping.failure))
         self._started = time.monotonic()
         return not self._is_called_off
 
@@ -198,7 +237,7 @@ class Supervisor:
             gpus=grant.gpus,
             checkpoints=grant.checkpoints,
             deeds=grant.deeds,
-            artifacts=settings.artifacts_path,
+            artifacts=self._root,
             data=settings.data_path,
             models=settings.models_path,
             threads=int(os.environ.get("OMP_NUM_THREADS") or self._node.threads),
@@ -308,6 +347,10 @@ class Supervisor:
     # What comes
 
     def _write(self, events: Events) -> None:
+        """What training says."""
+        self._keep(events if self._shipping is None else self._shipping.hold(events))
+
+    def _keep(self, events: Events) -> None:
         if not events or self._is_superseded or self._journal.is_done:
             # `done` is the last: what is said after it, by a child that ran away, would wait for ever.
             return
@@ -342,6 +385,8 @@ class Supervisor:
     def _hear_control(self) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
+        while self._shipping is not None and not self._shipping.told.empty():
+            self._keep([self._shipping.told.get()])
         while not self._link.replies.empty():
             self._take_reply(self._link.replies.get())
         while not self._link.outages.empty():
@@ -368,6 +413,27 @@ class Supervisor:
             self._training.tell_deed(deed)
             self._link.deeds = deed.no
 
+    # Hand in
+
+    def _hand_in(self) -> None:
+        """Before anybody hears how it ended, the store has what it leaves; unless there is no more time for that."""
+        shipping = self._shipping
+        if shipping is None or self._is_superseded:
+            return
+        shipping.finish()
+        while not shipping.is_idle and not self._is_superseded:
+            self._hear(TICK_SECONDS)
+            if self._places.is_draining():
+                self._obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=self._settings.drain_seconds))
+            if self._stop is not None and (self._stop.mode is StopMode.KILL or time.monotonic() > self._stop_at):
+                shipping.give_up()
+                self._is_left_behind = True
+                return
+        self._hear_control()
+        if shipping.failure is not None:
+            self._is_left_behind = True
+            self._verdict = self._verdict or outcome.of_exception(shipping.failure)
+
     # Conclude
 
     def _conclude(self) -> None:
@@ -387,6 +453,7 @@ class Supervisor:
                 verdict=self._verdict,
                 stop=self._stop,
                 is_draining=self._places.is_draining(),
+                is_left_behind=self._is_left_behind,
                 oom_kills=outcome.oom_kill_count() - self._oom_kills,
             )
         )

@@ -150,7 +150,7 @@ async def _one(services: Services, given: Bulk, job: str) -> dict[str, Any]:
         return {"job": job, "state": more.get("state"), "error": told}
     reached(Moment.AFTER_VERB_COMMITS)
     if folders:
-        await asyncio.to_thread(remove_folders, services.settings.artifacts_path, folders)
+        await asyncio.to_thread(remove_folders, services.settings.store, folders)
     return {"job": job, "state": state, "error": None}
 
 

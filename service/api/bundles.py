@@ -20,7 +20,7 @@ from contract.spec import JobSpec
 from service.api import shapes
 from service.api.downloads import download
 from service.api.pages import after, following
-from service.api.uploads import body_of, uploaded
+from service.api.uploads import body_of, keep, remover, uploaded
 from service.api.views import moment
 from service.callers import Needed, Scope, needs
 from service.deps import Services, StrictRoute, json_response, services_of
@@ -87,10 +87,12 @@ async def create_bundle(request: Request) -> Response:
         files = json.dumps([[one.path, one.bytes] for one in entries])
         unpacked = sum(one.bytes for one in entries)
         row = BundleRow(services.project, upload.sha256, upload.bytes, unpacked, files, now_ms())
-        put = partial(upload.put, artifacts / layout.bundle_file(upload.sha256))
-        kept, is_new = await services.db.write(partial(SHELF.keep, row=row, put=put))
-        # Another project may have let go of the last one between the two.
-        await asyncio.to_thread(put)
+        kept, is_new = await keep(
+            services.settings.store,
+            str(layout.bundle_file(upload.sha256)),
+            upload,
+            lambda put: services.db.write(partial(SHELF.keep, row=row, put=put)),
+        )
     if is_new:
         audit.info("bundle %s of project %s kept for %s", kept.sha256, services.project, services.caller.by)
     return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/bundles/{kept.sha256}"})
@@ -139,7 +141,7 @@ async def download_bundle(request: Request, sha256: Sha256) -> Response:
     services = services_of(request)
     row = await _row(services, sha256)
     place = str(layout.bundle_file(row.sha256))
-    file = await asyncio.to_thread(open_below, services.settings.artifacts_path, place)
+    file = await asyncio.to_thread(open_below, services.settings.store, place)
     if file is None:
         raise NotFound(f"the file of bundle {sha256} is gone from the artifact store", hint="POST the same zip again")
     return download(request, file, f"{row.sha256[:12]}.zip", sha256=row.sha256, media_type=ZIP)
@@ -152,8 +154,7 @@ async def delete_bundle(request: Request, sha256: Sha256) -> Response:
     services = services_of(request)
     require_code(services)
     row = await _row(services, sha256)
-    path = services.settings.artifacts_path / layout.bundle_file(row.sha256)
-    remove = partial(path.unlink, missing_ok=True)
+    remove = await remover(services.settings.store, str(layout.bundle_file(row.sha256)))
     await services.db.write(partial(drop, project=services.project, sha256=row.sha256, remove=remove))
     audit.info("bundle %s of project %s deleted by %s", row.sha256, services.project, services.caller.by)
     return Response(status_code=204)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Request
@@ -23,6 +22,7 @@ from service.deps import JobPath, Services, StrictRoute, job_id, json_response, 
 from service.jobs import pins
 from service.jobs.checkpoints import drop, look, pin, require_committed, unpin
 from service.jobs.sealed import SealedFile, opened, sealed
+from service.opening import Store
 from service.store import checkpoints, jobs
 from service.store.rows import CheckpointRow
 from service.store.times import now_ms
@@ -120,7 +120,7 @@ async def download_checkpoint(request: Request, job: JobPath, checkpoint: Named)
     return StreamingResponse(in_threads(pieces), 200, headers, MEDIA_TYPE)
 
 
-def _look_at_all(artifacts: Path, row: CheckpointRow, files: list[SealedFile]) -> None:
+def _look_at_all(artifacts: Store, row: CheckpointRow, files: list[SealedFile]) -> None:
     """While there is still an answer to say it in."""
     for one in files:
         opened(artifacts, row, one).close()
@@ -167,14 +167,14 @@ async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> R
 
 async def _pin(services: Services, row: CheckpointRow) -> CheckpointRow:
     """First its files, then its row. Who dies in between leaves names of files that prune finds."""
-    aside = await asyncio.to_thread(pins.put_aside, services.settings.artifacts_path, require_committed(row))
+    aside = await asyncio.to_thread(pins.put_aside, services.settings.store, require_committed(row))
     write = partial(pin, project=services.project, job_id=row.job_id, name=row.id, aside=aside, now=now_ms())
     return await services.db.write(partial(write, by=services.caller.by))
 
 
 async def _unpin(services: Services, row: CheckpointRow) -> CheckpointRow:
     """First its row, then what only pinned ones have."""
-    artifacts = services.settings.artifacts_path
+    artifacts = services.settings.store
     back = await asyncio.to_thread(pins.lies_where_it_was, artifacts, row)
     write = partial(unpin, project=services.project, job_id=row.job_id, name=row.id, back=back, now=now_ms())
     found = await services.db.write(partial(write, by=services.caller.by))
@@ -192,5 +192,5 @@ async def _row(services: Services, job: JobId, checkpoint: str) -> CheckpointRow
     return await services.db.read(partial(look, project=services.project, job_id=job, name=checkpoint))
 
 
-def _artifacts(request: Request) -> Path:
-    return services_of(request).settings.artifacts_path
+def _artifacts(request: Request) -> Store:
+    return services_of(request).settings.store

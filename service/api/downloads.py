@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from email.utils import formatdate
-from hashlib import md5
 from typing import IO, Any
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from service.opening import exactly
+from service.opening import about, exactly
 from service.problems import RangeNotSatisfiable
 
 BINARY = "application/octet-stream"
@@ -37,9 +35,9 @@ def download(
 
     Known by its sha256, or by its size and time. One range is served; who asks for several gets the whole file.
     """
-    about = os.fstat(file.fileno())
-    etag = f'"{sha256 or md5(f"{about.st_mtime_ns}-{about.st_size}".encode(), usedforsecurity=False).hexdigest()}"'
-    changed = formatdate(about.st_mtime, usegmt=True)
+    found = about(file)
+    etag = f'"{sha256 or found.tag}"'
+    changed = formatdate(found.modified, usegmt=True)
     headers = {
         "Accept-Ranges": "bytes", "Content-Disposition": attachment(name), "ETag": etag, "Last-Modified": changed,
     }  # fmt: skip
@@ -51,14 +49,14 @@ def download(
     part = None
     if request.method == "GET" and request.headers.get("if-range", etag) in (etag, changed):
         try:
-            part = wanted(request.headers.get("range"), about.st_size)
+            part = wanted(request.headers.get("range"), found.bytes)
         except RangeNotSatisfiable:
             file.close()
             raise
-    first, behind = part or (0, about.st_size)
+    first, behind = part or (0, found.bytes)
     headers["Content-Length"] = str(behind - first)
     if part is not None:
-        headers["Content-Range"] = f"bytes {first}-{behind - 1}/{about.st_size}"
+        headers["Content-Range"] = f"bytes {first}-{behind - 1}/{found.bytes}"
     if request.method == "HEAD":
         file.close()
         return Response(None, 200, headers, media_type)

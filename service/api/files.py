@@ -22,7 +22,7 @@ from service.api import shapes
 from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
-from service.api.uploads import body_of, uploaded
+from service.api.uploads import body_of, keep, remover, uploaded
 from service.api.views import moment
 from service.deps import Services, StrictRoute, json_response, services_of
 from service.jobs.files import NAMES_ONE, check, drop
@@ -73,10 +73,12 @@ async def create_file(request: Request, name: Name = None) -> Response:
         row = FileRow(
             services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by
         )  # fmt: skip
-        put = partial(upload.put, folder / file)
-        kept, is_new = await services.db.write(partial(SHELF.keep, row=row, put=put))
-        # Another project may have let go of the last one between the two.
-        await asyncio.to_thread(put)
+        kept, is_new = await keep(
+            services.settings.store,
+            str(layout.UPLOADS / file),
+            upload,
+            lambda put: services.db.write(partial(SHELF.keep, row=row, put=put)),
+        )
     if is_new:
         audit.info("file %s (%s) of project %s kept for %s", file, name, services.project, services.caller.by)
     return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/files/{file}"})
@@ -124,7 +126,7 @@ async def get_file(request: Request, file: FilePath) -> Response:
 async def download_file(request: Request, file: FilePath) -> Response:
     services = services_of(request)
     row = await _row(services, file)
-    found = await asyncio.to_thread(open_below, services.settings.artifacts_path, str(layout.UPLOADS / row.id))
+    found = await asyncio.to_thread(open_below, services.settings.store, str(layout.UPLOADS / row.id))
     if found is None:
         raise NotFound(f"{file} is gone from the artifact store", hint="POST the same file again")
     return download(request, found, row.name, sha256=row.sha256)
@@ -135,8 +137,7 @@ async def delete_file(request: Request, file: FilePath) -> Response:
     """409 while a job that is not over names it."""
     services = services_of(request)
     row = await _row(services, file)
-    path = services.settings.artifacts_path / layout.UPLOADS / row.id
-    remove = partial(path.unlink, missing_ok=True)
+    remove = await remover(services.settings.store, str(layout.UPLOADS / row.id))
     await services.db.write(partial(drop, project=services.project, file=row.id, remove=remove))
     audit.info("file %s (%s) of project %s deleted by %s", row.id, row.name, services.project, services.caller.by)
     return Response(status_code=204)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -33,7 +31,9 @@ from service.deps import JobPath, Services, StrictRoute, job_id, read_body, read
 from service.jobs.amend import Amendments, amend
 from service.jobs.delete import delete
 from service.jobs.files import NAMES_ONE
+from service.jobs.remove import why_it_stays_there
 from service.jobs.submit import IdempotencyUse, Submitted, submit
+from service.opening import Store
 from service.store import attempts, jobs
 from service.store.rows import JobRow
 from service.store.times import now_ms
@@ -241,11 +241,12 @@ async def delete_job(request: Request, job: JobPath) -> Response:
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(job_id(job))
     audit.info("job %s of project %s deleted by %s", job, services.project, services.caller.by)
-    await asyncio.to_thread(remove_folders, services.settings.artifacts_path, folders)
+    await asyncio.to_thread(remove_folders, services.settings.store, folders)
     return Response(status_code=204)
 
 
-def remove_folders(root: Path, folders: list[str]) -> None:
-    """Files after rows: a crash between leaves files that nobody names, never rows without files."""
+def remove_folders(store: Store, folders: list[str]) -> None:
+    """Files after rows: a crash between leaves files that nobody names, never rows without files. What stays now is
+    looked for again by prune."""
     for folder in folders:
-        shutil.rmtree(root / folder, ignore_errors=True)
+        why_it_stays_there(store, folder)

@@ -12,11 +12,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from contract.errors import NotFound
+from contract.remote import RemoteStore, StoreAway
 from service.api import shapes
 from service.api.downloads import ANSWERS, download
 from service.api.views import moment
 from service.deps import JobPath, StrictRoute, job_id, json_response, services_of
-from service.opening import open_below
+from service.opening import CannotRead, Store, open_below
 from service.store import jobs
 
 router = APIRouter(route_class=StrictRoute, tags=["files"])
@@ -27,8 +28,8 @@ router = APIRouter(route_class=StrictRoute, tags=["files"])
 )
 async def list_outputs(request: Request, job: JobPath) -> Response:
     folder = await _folder(request, job)
-    root = services_of(request).settings.artifacts_path.resolve()
-    found = await asyncio.to_thread(lambda: list(_files(root / folder))) if folder else []
+    store = services_of(request).settings.store
+    found = await asyncio.to_thread(_listed, store, folder) if folder else []
     return json_response({"data": found, "next_cursor": None})
 
 
@@ -41,7 +42,7 @@ async def download_output(request: Request, job: JobPath, path: str) -> Response
     folder = await _folder(request, job)
     found = None
     if folder is not None:
-        found = await asyncio.to_thread(open_below, services.settings.artifacts_path, f"{folder}/{path}")
+        found = await asyncio.to_thread(open_below, services.settings.store, f"{folder}/{path}")
     if found is None:
         raise NotFound(f"the job has no output {path!r}", hint=f"GET /jobs/{job}/outputs lists them")
     return download(request, found, path.rpartition("/")[2])
@@ -51,6 +52,18 @@ async def _folder(request: Request, job: str) -> str | None:
     """Relative to the store."""
     services = services_of(request)
     return (await services.db.read(lambda conn: jobs.get(conn, services.project, job_id(job)))).outputs
+
+
+def _listed(store: Store, folder: str) -> list[dict[str, Any]]:
+    if not isinstance(store, RemoteStore):
+        return list(_files(store.resolve() / folder))
+    try:
+        there = store.files(folder)
+    except StoreAway as error:
+        raise CannotRead(str(error)) from error
+    return [
+        {"path": one.path, "bytes": one.bytes, "modified_at": moment(int(one.modified * 1000))} for one in there
+    ]  # fmt: skip
 
 
 def _files(folder: Path) -> Iterator[dict[str, Any]]:

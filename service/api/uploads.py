@@ -7,18 +7,21 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from starlette.requests import Request
 
 from contract.errors import Unavailable
-from service.opening import sync_folder
+from contract.remote import RemoteStore, StoreAway
+from service.opening import Store, sync_folder
 from service.problems import UnsupportedMediaType
 
+T = TypeVar("T")
 PIECE = 1024 * 1024
 LEFT_SECONDS = 86_400
 """An upload that is as old was left behind by a process that died."""
@@ -38,8 +41,23 @@ class Upload:
     sha256: str
     bytes: int
 
-    def put(self, place: Path) -> None:
+    def put(self, store: Store, path: str) -> None:
         """Another name for the same file; where one of that name is, it has the same bytes."""
+        if not isinstance(store, RemoteStore):
+            self._link(store / path)
+            return
+        try:
+            if not store.has(path):
+                store.put(Path(self.file.name), path)
+        except StoreAway as error:
+            raise _cannot(error) from error
+
+    def put_in_a_moment(self, store: Store, path: str) -> None:
+        """While a transaction waits. To a bucket it was sent before."""
+        if not isinstance(store, RemoteStore):
+            self._link(store / path)
+
+    def _link(self, place: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.link(self.file.name, place)
@@ -70,6 +88,32 @@ async def uploaded(
         await _kept(write, bytes(waiting))
         await _kept(_sync, file)
         yield Upload(file, digest.hexdigest(), size)
+
+
+async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
+    """The file stands before its row does, and after it: another project may have let go of the last one between the
+    two. `write` keeps the row, with what makes sure of the file."""
+    if isinstance(store, RemoteStore):
+        await asyncio.to_thread(upload.put, store, path)
+    kept = await write(partial(upload.put_in_a_moment, store, path))
+    await asyncio.to_thread(upload.put, store, path)
+    return kept
+
+
+async def remover(store: Store, path: str) -> Callable[[], None]:
+    """What takes a file away, while a transaction waits. Raises CannotKeep where it would wait in vain."""
+    if not isinstance(store, RemoteStore):
+        return partial((store / path).unlink, missing_ok=True)
+    if (why := await asyncio.to_thread(store.trouble)) is not None:
+        raise CannotKeep(f"nothing can be taken from the artifact store: {why}")
+    return partial(_removed, store, path)
+
+
+def _removed(store: RemoteStore, path: str) -> None:
+    try:
+        store.remove_file(path)
+    except StoreAway as error:
+        raise _cannot(error) from error
 
 
 def body_of(request: Request, limit: int, too_large: Callable[[], Exception]) -> AsyncIterator[bytes]:

@@ -77,13 +77,19 @@ class Ingested:
     replies: dict[ClaimId, AttemptReply] = field(default_factory=dict)
 
 
-def ingest(conn: Connection, read: Read, now: int, *, retry_backoff_seconds: float) -> Ingested:
-    """One transaction's worth. The jobs' locks are held from here to the commit, so `no` is in commit order."""
+def ingest(
+    conn: Connection, read: Read, now: int, *, retry_backoff_seconds: float, service_frees: bool = False
+) -> Ingested:
+    """One transaction's worth. The jobs' locks are held from here to the commit, so `no` is in commit order.
+
+    With `service_frees`, what training let go of still lies in the store, and control takes it from there.
+    """
     done = Ingested()
     wanted = {batch.job for batch in read.batches}
     held = jobs.lock_many(conn, wanted)
     parts = attempts.sources_of_many(conn, held)
-    ledgers = {job_id: _Ledger(job, now, _now_of(job, parts.values())) for job_id, job in held.items()}
+    let_go = checkpoints.DELETING if service_frees else checkpoints.DELETED
+    ledgers = {job_id: _Ledger(job, now, _now_of(job, parts.values()), let_go) for job_id, job in held.items()}
     for batch in read.batches:
         key = (batch.job, batch.attempt, batch.source)
         part = parts.get(key)
@@ -126,9 +132,9 @@ class _Page:
 class _Ledger:
     """What a transaction adds to one job."""
 
-    def __init__(self, job: JobRow, now: int, parts: Sequence[SourceRow]) -> None:
-        """`parts` are those of its current attempt."""
-        self.job, self.now, self.parts = job, now, parts
+    def __init__(self, job: JobRow, now: int, parts: Sequence[SourceRow], let_go: str) -> None:
+        """`parts` are those of its current attempt; `let_go` is what a checkpoint is that training keeps no more."""
+        self.job, self.now, self.parts, self.let_go = job, now, parts, let_go
         self.no = job.last_no
         self.rows: list[EventRow] = []
         self.points = curves.Gathered()
@@ -262,7 +268,7 @@ class _Ledger:
             self.marks.append(([data.path], checkpoints.CORRUPT))
         elif data.status == "healed":
             self.healed.append(data.path)
-        self.marks.append((data.deleted, checkpoints.DELETED))
+        self.marks.append((data.deleted, self.let_go))
 
     def flush(self, conn: Connection, done: Ingested, retry_backoff_seconds: float) -> None:
         self._record(conn, done)

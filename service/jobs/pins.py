@@ -3,6 +3,9 @@
 Training rotates by itself, and may be at it in the very moment in which somebody pins. The files get a second name
 each (hard links: no byte is copied), in a folder of the service's own; what training does to the first one is all the
 same from then on, and nobody has to be told in time.
+
+In a bucket nobody but the service lets go of anything, and it looks at the row first: there a pinned one stays where
+it is.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from pathlib import Path
 from contract.errors import FootplateError
 from contract.ids import CheckpointId, uuid7
 from contract.layout import MANIFEST, pinned_folder
+from contract.remote import RemoteStore
 from service.jobs.sealed import CheckpointDamaged, SealedFile, opened, sealed
-from service.opening import sync_folder
+from service.opening import Store, sync_folder
 from service.store.checkpoints import DELETED
 from service.store.rows import CheckpointRow
 
@@ -31,9 +35,11 @@ class CannotPin(FootplateError):
     title = "The artifact store cannot keep it"
 
 
-def put_aside(artifacts: Path, row: CheckpointRow) -> str:
+def put_aside(artifacts: Store, row: CheckpointRow) -> str:
     """Its path there, relative to the store. Raises NotFound, CheckpointDamaged, CannotPin."""
     files = sealed(artifacts, row)
+    if isinstance(artifacts, RemoteStore):
+        return row.path
     place = pinned_folder(row.job_id, row.id, row.step)
     folder = artifacts / place
     if row.path == str(place) or folder.exists():
@@ -67,9 +73,9 @@ def _link(artifacts: Path, row: CheckpointRow, sealed_file: SealedFile, target: 
             raise CheckpointDamaged(f"checkpoint {row.id}: {sealed_file.path} was changed in this moment")
 
 
-def lies_where_it_was(artifacts: Path, row: CheckpointRow) -> str | None:
+def lies_where_it_was(artifacts: Store, row: CheckpointRow) -> str | None:
     """Where a pinned one came from, if it is still there."""
-    if row.pinned_from is None or row.pinned_from == row.path:
+    if row.pinned_from is None or row.pinned_from == row.path or isinstance(artifacts, RemoteStore):
         return None
     there, here = (artifacts / path / MANIFEST for path in (row.pinned_from, row.path))
     try:
@@ -78,17 +84,21 @@ def lies_where_it_was(artifacts: Path, row: CheckpointRow) -> str | None:
         return None
 
 
-def remove(artifacts: Path, row: CheckpointRow) -> None:
+def remove(artifacts: Store, row: CheckpointRow) -> None:
     """The second name of one that is not pinned any more."""
+    if isinstance(artifacts, RemoteStore):
+        return
     shutil.rmtree((artifacts / pinned_folder(row.job_id, row.id, row.step)).parent, ignore_errors=True)
 
 
-def prune_pins(artifacts: Path, read: Callable[[CheckpointId], CheckpointRow | None]) -> list[Path]:
+def prune_pins(artifacts: Store, read: Callable[[CheckpointId], CheckpointRow | None]) -> list[Path]:
     """Removes second names that nobody uses: whoever made or gave up one has died before all was written down.
 
     Never the last name of something that may be wanted: after a database was restored from a backup, a folder that no
     row knows is all that there is.
     """
+    if isinstance(artifacts, RemoteStore):
+        return []
     horizon = time.time() - LEFT_SECONDS
     gone = []
     for folder in artifacts.glob("jobs/*/pinned/*"):

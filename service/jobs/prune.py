@@ -13,7 +13,9 @@ from sqlalchemy import Connection
 
 from contract.ids import CheckpointId, JobId
 from contract.layout import attempt_folder, job_folder
-from service.jobs.remove import why_it_stays
+from contract.remote import RemoteStore
+from service.jobs.remove import why_it_stays_there
+from service.opening import Store
 from service.store import attempts, checkpoints, deliveries, events, idempotency, jobs, nodes
 from service.store.rows import CheckpointRow, JobRow
 
@@ -41,12 +43,12 @@ def prune(conn: Connection, now: int) -> int:
     )
 
 
-def prune_deleted(artifacts: Path, deleted: Iterable[JobId]) -> dict[JobId, str]:
+def prune_deleted(artifacts: Store, deleted: Iterable[JobId]) -> dict[JobId, str]:
     """Removes what a delete that was cut off, or a disk that was away, has left, and says why what stays does.
 
     A folder without rows is no proof: after a database was restored from a backup, it is all that there is of a job.
     """
-    tried = {job: why_it_stays(artifacts / job_folder(job)) for job in deleted}
+    tried = {job: why_it_stays_there(artifacts, str(job_folder(job))) for job in deleted}
     return {job: why for job, why in tried.items() if why is not None}
 
 
@@ -111,12 +113,14 @@ def late_window(now: int) -> tuple[int, int]:
     return now - (LATE_DAYS + LATE_FOR_DAYS) * DAY_MS, now - LATE_DAYS * DAY_MS
 
 
-def prune_late(artifacts: Path, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[Path]:
+def prune_late(artifacts: Store, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[Path]:
     """Removes checkpoints that nobody can continue from: their attempt was given up before anyone had heard of them.
 
     By the attempt's end in SQL, and not by the folder's age: after a database was restored from a backup it has no row
     of what had been saved since, and those attempts are given up only then.
     """
+    if isinstance(artifacts, RemoteStore):
+        return _prune_late_there(artifacts, lost)
     root, gone = artifacts.resolve(), []
     for (job, attempt), known in lost.items():
         folder = root / attempt_folder(job, attempt)
@@ -127,8 +131,24 @@ def prune_late(artifacts: Path, lost: Mapping[tuple[JobId, int], Collection[str]
     return gone
 
 
-def prune_folders(artifacts: Path, older_than_seconds: float = TEMPORARY_SECONDS) -> list[Path]:
+def _prune_late_there(store: RemoteStore, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[Path]:
+    """And what was half uploaded: the node that was at it died."""
+    gone = []
+    for (job, attempt), known in lost.items():
+        folder = str(attempt_folder(job, attempt))
+        names = {found.path.partition("/")[0] for found in store.files(folder)}
+        for late in sorted(f"{folder}/{name}" for name in names if name.startswith("checkpoint-")):
+            if late not in known:
+                store.remove(late)
+                gone.append(Path(late))
+    return gone
+
+
+def prune_folders(artifacts: Store, older_than_seconds: float = TEMPORARY_SECONDS) -> list[Path]:
     """Removes what saves that died have left in attempts' folders: its names begin with a dot or end in .tmp."""
+    if isinstance(artifacts, RemoteStore):
+        # Saves are written on nodes, and come here when they stand.
+        return []
     horizon = time.time() - older_than_seconds
     gone = []
     for attempt in artifacts.glob("jobs/*/attempts/*"):

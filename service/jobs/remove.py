@@ -10,6 +10,8 @@ from pathlib import Path
 
 from contract.ids import JobId
 from contract.layout import PROBE
+from contract.remote import RemoteStore, StoreAway
+from service.opening import Store
 
 log = logging.getLogger("footplate.control")
 
@@ -31,6 +33,17 @@ def why_it_stays(folder: Path) -> str | None:
     return None
 
 
+def why_it_stays_there(store: Store, folder: str) -> str | None:
+    """The same, of the store."""
+    if not isinstance(store, RemoteStore):
+        return why_it_stays(store / folder)
+    try:
+        store.remove(folder)
+    except StoreAway as error:
+        return str(error)
+    return None
+
+
 @dataclass(slots=True)
 class _Stay:
     again_at: float
@@ -47,21 +60,22 @@ class Remover:
     def stuck(self) -> int:
         return len(self._stays)
 
-    def remove(self, artifacts: Path, going: Collection[Going], clock: float) -> list[Going]:
+    def remove(self, artifacts: Store, going: Collection[Going], clock: float) -> list[Going]:
         """Those whose folders are not there any more. Where the store itself is not, that says nothing."""
         self._stays = {one: stay for one, stay in self._stays.items() if one in going}
-        if not (artifacts / PROBE).exists():
+        if not _is_there(artifacts):
             return []
-        root = artifacts.resolve()
-        return [one for one in going if self._is_due(one, clock) and self._is_removed(one, root / one[1], clock)]
+        root = artifacts if isinstance(artifacts, RemoteStore) else artifacts.resolve()
+        return [one for one in going if self._is_due(one, clock) and self._is_removed(one, root, clock)]
 
     def _is_due(self, one: Going, clock: float) -> bool:
         stay = self._stays.get(one)
         return stay is None or clock >= stay.again_at
 
-    def _is_removed(self, one: Going, folder: Path, clock: float) -> bool:
+    def _is_removed(self, one: Going, root: Store, clock: float) -> bool:
         # A link on the way there: training may have put it, and what it leads to is not ours.
-        why = why_it_stays(folder) if folder.resolve() == folder else None
+        is_link = isinstance(root, Path) and (root / one[1]).resolve() != root / one[1]
+        why = None if is_link else why_it_stays_there(root, one[1])
         if why is None:
             self._stays.pop(one, None)
             return True
@@ -71,3 +85,7 @@ class Remover:
             log.warning("%s is not kept any more and cannot be removed: %s; it is tried again", one[1], why)
         stay.again_at, stay.wait = clock + stay.wait, min(stay.wait * 2, LONGEST_SECONDS)
         return False
+
+
+def _is_there(store: Store) -> bool:
+    return store.trouble() is None if isinstance(store, RemoteStore) else (store / PROBE).exists()

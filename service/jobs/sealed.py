@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from contract.errors import FootplateError, NotFound
 from contract.layout import MANIFEST
-from service.opening import open_below
+from contract.remote import stays_inside
+from service.opening import Store, about, exactly, open_below
 from service.store import checkpoints
 from service.store.rows import CheckpointRow
 
@@ -33,7 +32,7 @@ class SealedFile:
     sha256: str
 
 
-def sealed(artifacts: Path, row: CheckpointRow) -> list[SealedFile]:
+def sealed(artifacts: Store, row: CheckpointRow) -> list[SealedFile]:
     """Its files, the manifest last. Raises NotFound where they are gone, CheckpointDamaged where nobody can say what
     they should be."""
     if row.status in (checkpoints.DELETING, checkpoints.DELETED):
@@ -42,21 +41,21 @@ def sealed(artifacts: Path, row: CheckpointRow) -> list[SealedFile]:
     if file is None:
         raise _damaged(row, f"{MANIFEST} is not there any more")
     with file:
-        if os.fstat(file.fileno()).st_size > MAX_MANIFEST_BYTES:
+        if about(file).bytes > MAX_MANIFEST_BYTES:
             raise _damaged(row, f"{MANIFEST} is larger than any")
-        text = file.read()
+        text = b"".join(exactly(file, about(file).bytes))
     digest = hashlib.sha256(text).hexdigest()
     if row.manifest_sha256 not in ("", digest):
         raise _damaged(row, f"{MANIFEST} is not the one that was committed (its sha256 differs)")
     return [*_files(text, row), SealedFile(MANIFEST, len(text), digest)]
 
 
-def opened(artifacts: Path, row: CheckpointRow, sealed_file: SealedFile) -> IO[bytes]:
+def opened(artifacts: Store, row: CheckpointRow, sealed_file: SealedFile) -> IO[bytes]:
     """Its content is not compared here, which would be to read it twice: whoever downloads it knows its sha256."""
     file = open_below(artifacts, f"{row.path}/{sealed_file.path}")
     if file is None:
         raise _damaged(row, f"{sealed_file.path} is missing")
-    size = os.fstat(file.fileno()).st_size
+    size = about(file).bytes
     if size != sealed_file.bytes:
         file.close()
         raise _damaged(row, f"{sealed_file.path} has {size} bytes, and was written with {sealed_file.bytes}")
@@ -72,13 +71,9 @@ def _files(text: bytes, row: CheckpointRow) -> list[SealedFile]:
         raise _damaged(row, f"{MANIFEST} cannot be read") from error
     for one in found:
         is_good = isinstance(one.bytes, int) and one.bytes >= 0 and isinstance(one.sha256, str)
-        if not (is_good and _SHA256.fullmatch(one.sha256) and _stays_inside(one.path)):
+        if not (is_good and _SHA256.fullmatch(one.sha256) and stays_inside(one.path)):
             raise _damaged(row, f"{MANIFEST} does not say what {one.path[:100]!r} should be")
     return found
-
-
-def _stays_inside(path: str) -> bool:
-    return path.isprintable() and {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
 def _damaged(row: CheckpointRow, what: str) -> CheckpointDamaged:

@@ -95,4 +95,4 @@ def test_what_the_images_copy_is_there_and_let_through() -> None:
 def test_the_service_image_asks_for_no_torch() -> None:
     layer = DOCKERFILE.partition("AS build-service")[2].partition("FROM build AS build-worker")[0]
 
-    assert re.findall(r"--extra (\w+)", layer) == ["service", "otel"]
+    assert re.findall(r"--extra (\w+)", layer) == ["service", "otel", "s3"]

@@ -79,6 +79,8 @@ class Parts:
     """What to write into every checkpoint's manifest."""
     on_save_failed: Callable[[SaveFailed], None]
     """Told when a disk is full."""
+    where_is: Callable[[str], str]
+    """A checkpoint that was written down by its path, on a machine that may have had another one for it."""
     relied_on: Callable[[], set[Path]]
     """Which checkpoints somebody outside may come back to, so that rotation leaves them."""
 

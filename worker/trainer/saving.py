@@ -327,7 +327,7 @@ def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
 
 def load_state(trainer: Saving, folder: Path) -> TrainerState:
     """Progress from the checkpoint; every interval and limit from the arguments."""
-    state, arguments = trainer.strategy.peers.first(lambda: _read_state(folder))
+    state, arguments = trainer.strategy.peers.first(lambda: _read_state(folder, trainer.where_is))
     if arguments is not None:
         _compare_arguments(trainer, folder, arguments)
     if not trainer.args.restore_callback_states_from_checkpoint:
@@ -341,7 +341,7 @@ def load_state(trainer: Saving, folder: Path) -> TrainerState:
     return state
 
 
-def _read_state(folder: Path) -> tuple[TrainerState, dict[str, Any] | None]:
+def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerState, dict[str, Any] | None]:
     """And with which arguments it was made."""
     if not files.holds_optimizer(folder) and files.holds_model(folder):
         raise ValueError(
@@ -352,6 +352,8 @@ def _read_state(folder: Path) -> tuple[TrainerState, dict[str, Any] | None]:
     if not path.is_file():
         raise CheckpointCorrupt(f"{folder.name}: {files.STATE} is missing")
     state = TrainerState.load_from_json(path)
+    if state.best_model_checkpoint:
+        state.best_model_checkpoint = where_is(state.best_model_checkpoint)
     if state.best_model_checkpoint and not Path(state.best_model_checkpoint).is_dir():
         log.warning("the best checkpoint %s is gone, and forgotten", state.best_model_checkpoint)
         state.best_model_checkpoint = None

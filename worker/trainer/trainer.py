@@ -112,6 +112,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         self.checkpoint_stamp = {}
         self.on_save_failed = saving.warn_that_saving_failed
         self.relied_on = set
+        self.where_is = str
         self._failed_saves = 0
         self._background = Background()
         self._train_batch_size = self.args.train_batch_size

@@ -1,0 +1,134 @@
+"""Artifacts in a bucket, which moto's S3 serves: service and nodes share no folder, and everything else is as ever."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import tarfile
+from functools import partial
+
+import pytest
+
+from contract.remote import RemoteStore
+from tests.support.gates import Gate
+from tests.support.processes import Processes
+from tests.support.redis_server import RedisServer
+from tests.support.s3_server import S3Server
+from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, assert_whole
+
+KEEPS_TWO: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "save_total_limit": 2}}
+
+
+@pytest.fixture
+def system(processes: Processes, redis: RedisServer, sqlite_url: str, s3: S3Server) -> System:
+    return System(processes, redis, sqlite_url, **s3.environment("journey"))
+
+
+def test_a_job_goes_on_where_its_checkpoints_were_never_written(system: System, s3: S3Server) -> None:
+    system.start_service()
+    for number in (1, 2):
+        system.start_node(number, wait=False)
+    for number in (1, 2):
+        is_up = partial(system.node_is_up, number)
+        system.processes.until(is_up, within=60, what=f"node {number} takes work")
+    early, late = system.gate(), system.gate()
+    quiet = system.submit(KEEPS_TWO, callbacks=[late.at(45)])
+    job = system.submit(KEEPS_TWO, callbacks=[early.at(35)])
+    system.until_reached(job, early, 35)
+    system.until_checkpoint(job, 30, within=60)
+    [ran] = system.get(f"/jobs/{job}/attempts")["data"][0]["nodes"]
+    system.nodes[int(ran["name"].removeprefix("node-"))].signal(signal.SIGKILL)
+    shutil.rmtree(system.folder / ran["name"], ignore_errors=True)
+    it_trains_on_while_the_store_is_away(system, s3, quiet, late)
+
+    done, expected = (system.until_settled(each, within=90) for each in (job, quiet))
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    assert (expected["state"], expected["attempt"]) == ("succeeded", 1), expected["error"]
+    assert system.losses(job) == system.losses(quiet)
+    assert system.final_weights(job) == system.final_weights(quiet)
+    events = system.events(job)
+    assert_whole(events)
+    first = next(one["step"] for one in events if one["kind"] == "log" and one["attempt"] == 2)
+    assert first == 31, "it went on from a checkpoint that the other node had made"
+    what_it_left_is_read_kept_and_freed(system, job)
+    a_fork_starts_there(system, quiet)
+    nothing_waits_for_a_store_when_nobody_wants_it(system, s3)
+    node = next(number for number in (1, 2) if f"node-{number}" != ran["name"])
+    assert system.nodes[node].terminate(30) == 0
+    assert os.listdir(system.folder / f"node-{node}" / "work") == []
+
+
+def it_trains_on_while_the_store_is_away(system: System, s3: S3Server, quiet: str, gate: Gate) -> None:
+    system.until_reached(quiet, gate, 45)
+    system.until_checkpoint(quiet, 40, within=60)
+    with s3.away():
+        gate.open(45)
+        system.until(
+            lambda: says(system, quiet, "store_away"), within=40, what="it says that the store is away",
+            job=quiet,
+        )  # fmt: skip
+        system.until_step(quiet, 75, within=60)
+        assert newest(system, quiet) == 40
+        assert "artifacts" in system.get("/readyz")["degraded"]
+        system.processes.until(
+            lambda: any("cannot read the artifact store" in (node["message"] or "") for node in nodes(system)),
+            within=30, what="the node takes no more work, and says why",
+        )  # fmt: skip
+    system.until(lambda: says(system, quiet, "store_back"), within=40, what="it is back", job=quiet)
+
+
+def says(system: System, job: str, code: str) -> bool:
+    return any(event["data"].get("code") == code for event in system.events(job))
+
+
+def newest(system: System, job: str) -> int:
+    return max(row["step"] for row in system.get(f"/jobs/{job}/checkpoints")["data"])
+
+
+def nodes(system: System) -> list[JSON]:
+    return list(system.get("/nodes")["data"])
+
+
+def what_it_left_is_read_kept_and_freed(system: System, job: str) -> None:
+    store = RemoteStore(system.environment["FOOTPLATE_ARTIFACTS"])
+    rows = system.get(f"/jobs/{job}/checkpoints")["data"]
+    latest = rows[0]
+    files = system.get(f"/jobs/{job}/checkpoints/latest/files")["data"]
+    for one in files:
+        got = system.client.get(f"/jobs/{job}/checkpoints/latest/files/{one['path']}", headers={"Range": "bytes=0-9"})
+        assert (got.status_code, len(got.content)) == (206, min(10, one["bytes"]))
+    with tarfile.open(fileobj=io.BytesIO(system.client.get(f"/jobs/{job}/checkpoints/latest/archive").content)) as tar:
+        assert {one.name for one in tar} == {f"checkpoint-{latest['step']}/{one['path']}" for one in files}
+    system.processes.until(
+        lambda: checkpoints_in(store, job) == {row["path"] for row in rows if row["status"] == "committed"},
+        within=30, what="what the job need not keep is gone from the bucket",
+    )  # fmt: skip
+    assert system.client.delete(f"/jobs/{job}").status_code == 204
+    assert store.files(f"jobs/{job}") == []
+
+
+def checkpoints_in(store: RemoteStore, job: str) -> set[str]:
+    found = (one.path.split("/") for one in store.files(f"jobs/{job}"))
+    return {f"jobs/{job}/attempts/{parts[1]}/{parts[2]}" for parts in found if parts[2].startswith("checkpoint-")}
+
+
+def a_fork_starts_there(system: System, job: str) -> None:
+    asked = {"checkpoint": "latest", "mode": "weights", "patch": {"training": {"max_steps": 3}}}
+    forked = system.client.post(f"/jobs/{job}/fork", json=asked).json()["id"]
+    assert system.until_settled(forked, within=60)["state"] == "succeeded"
+
+
+def nothing_waits_for_a_store_when_nobody_wants_it(system: System, s3: S3Server) -> None:
+    """Training is done, and its outputs wait: the job is not, and can be cancelled."""
+    gate = system.gate()
+    job = system.submit(SHORT_TOY, callbacks=[gate.at(5)])
+    system.until_reached(job, gate, 5)
+    with s3.away():
+        gate.open(5)
+        system.until(lambda: says(system, job, "store_away"), within=60, what="its outputs wait", job=job)
+        assert system.state(job) == "running"
+        assert system.do(job, "cancel", {"mode": "kill"}).status_code == 202
+        system.until_state(job, "cancelled", within=30)

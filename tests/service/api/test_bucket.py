@@ -1,0 +1,225 @@
+"""The file routes over artifacts in a bucket: as over a folder, and told what is wrong where the bucket is away."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sqlite3
+import tarfile
+import zipfile
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import layout
+from contract.ids import JobId, new_checkpoint_id
+from contract.lifecycle import JobState
+from contract.remote import RemoteStore
+from service.backup import back_up
+from service.jobs.prune import prune_deleted, prune_late
+from service.jobs.remove import Remover
+from service.store import checkpoints
+from service.store.rows import CheckpointRow
+from service.store.times import now_ms
+from service.turns import _write_probe
+from tests.service.api.conftest import Api, Serve
+from tests.service.api.test_border import is_problem
+from tests.support.s3_server import S3Server
+
+FILES = {"model.safetensors": bytes(range(256)) * 1000, "deep/empty": b"", "trainer_state.json": b"{}"}
+
+
+@pytest.fixture
+async def api(serve: Serve, sqlite_url: str, s3: S3Server, request: pytest.FixtureRequest) -> Api:
+    found = await serve(sqlite_url, artifacts=f"s3://shelf/{request.node.name}", code="on")
+    await asyncio.to_thread(_write_probe, found.services.settings.store)
+    return found
+
+
+@pytest.fixture
+def store(api: Api) -> RemoteStore:
+    found = api.services.settings.store
+    assert isinstance(found, RemoteStore)
+    return found
+
+
+async def save(api: Api, store: RemoteStore, job: JobId, step: int, **changes: Any) -> CheckpointRow:
+    """As a node commits one, and ingest hears of it."""
+    path = str(layout.checkpoint_folder(job, 1, step))
+    told = {name: {"bytes": len(content), "sha256": sha256(content).hexdigest()} for name, content in FILES.items()}
+    manifest = json.dumps({"format": 1, "step": step, "files": told}).encode()
+    for name, content in {**FILES, layout.MANIFEST: manifest}.items():
+        await asyncio.to_thread(store.write, content, f"{path}/{name}")
+    row = CheckpointRow(
+        id=new_checkpoint_id(), job_id=job, attempt=1, step=step, no=step, path=path, status="committed", bytes=1000,
+        files=4, manifest_sha256=sha256(manifest).hexdigest(), metrics="{}", is_best=False, score=None,
+        created_at=now_ms(),
+    )  # fmt: skip
+    row = replace(row, **changes)
+    await api.db.write(lambda conn: checkpoints.insert_checkpoint(conn, row))
+    return row
+
+
+async def names(store: RemoteStore, folder: str) -> list[str]:
+    return [one.path for one in await asyncio.to_thread(store.files, folder)]
+
+
+async def test_a_checkpoint_is_listed_and_downloaded_by_ranges_and_as_one_tar(api: Api, store: RemoteStore) -> None:
+    job = await api.submit()
+    row = await save(api, store, job, 5)
+    address = f"/jobs/{job}/checkpoints/{row.id}"
+
+    listed = (await api.client.get(f"{address}/files")).json()["data"]
+    whole = await api.client.get(f"{address}/files/model.safetensors")
+    part = await api.client.get(f"{address}/files/model.safetensors", headers={"Range": "bytes=100-199"})
+    known = await api.client.get(f"{address}/files/model.safetensors", headers={"If-None-Match": whole.headers["etag"]})
+    tar = await api.client.get(f"{address}/archive")
+
+    assert {one["path"] for one in listed} == {*FILES, layout.MANIFEST}
+    assert whole.content == FILES["model.safetensors"]
+    assert (part.status_code, part.content) == (206, FILES["model.safetensors"][100:200])
+    assert part.headers["content-range"] == "bytes 100-199/256000"
+    assert known.status_code == 304
+    assert (await api.client.head(f"{address}/files/deep/empty")).headers["content-length"] == "0"
+    with tarfile.open(fileobj=io.BytesIO(tar.content)) as unpacked:
+        held = {one.name: unpacked.extractfile(one).read() for one in unpacked if one.isfile()}  # type: ignore[union-attr]
+    assert {f"checkpoint-5/{name}": content for name, content in FILES.items()}.items() <= held.items()
+    assert (await api.client.get(f"{address}/files/model.bin")).status_code == 404
+
+
+async def test_one_that_is_torn_is_said_to_be(api: Api, store: RemoteStore) -> None:
+    job = await api.submit()
+    row = await save(api, store, job, 5)
+    await asyncio.to_thread(store.write, b"half", f"{row.path}/model.safetensors")
+
+    for what in ("files/model.safetensors", "archive"):
+        refused = await api.client.get(f"/jobs/{job}/checkpoints/{row.id}/{what}")
+        assert is_problem(refused, 409, "checkpoint_damaged")
+
+
+async def test_a_pinned_one_stays_and_another_one_is_freed(api: Api, store: RemoteStore) -> None:
+    job = await api.submit(training={"save_total_limit": 1})
+    rows = {step: await save(api, store, job, step) for step in (5, 10, 15)}
+    pinned = await api.client.patch(f"/jobs/{job}/checkpoints/{rows[5].id}", json={"pinned": True})
+    paths = [rows[5].path, rows[10].path]
+    await api.db.write(lambda conn: checkpoints.mark(conn, job, paths, checkpoints.DELETING))
+
+    going = await api.db.read(checkpoints.deleting)
+    removed = await asyncio.to_thread(Remover().remove, store, going, 0.0)
+
+    assert (pinned.json()["pinned"], pinned.json()["path"]) == (True, rows[5].path)
+    assert removed == [(job, rows[10].path)]
+    assert await names(store, rows[10].path) == []
+    assert len(await names(store, rows[5].path)) == 4
+    free = await api.client.patch(f"/jobs/{job}/checkpoints/{rows[5].id}", json={"pinned": False})
+    assert (free.json()["pinned"], free.json()["path"], free.json()["status"]) == (False, rows[5].path, "committed")
+    dropped = await api.client.delete(f"/jobs/{job}/checkpoints/{rows[5].id}")
+    assert (dropped.status_code, dropped.json()["status"]) == (202, "deleting")
+
+
+async def test_outputs_are_listed_and_downloaded(api: Api, store: RemoteStore) -> None:
+    job = await api.submit()
+    folder = str(layout.outputs_folder(job, 1))
+    for name, content in FILES.items():
+        await asyncio.to_thread(store.write, content, f"{folder}/{name}")
+    await api.end(job)
+    await api.db.write(lambda conn: _set_outputs(conn, job, folder))
+
+    listed = (await api.client.get(f"/jobs/{job}/outputs")).json()["data"]
+    part = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": "bytes=-3"})
+
+    assert {one["path"]: one["bytes"] for one in listed} == {name: len(content) for name, content in FILES.items()}
+    assert (part.status_code, part.content) == (206, FILES["model.safetensors"][-3:])
+    assert (await api.client.get(f"/jobs/{job}/outputs/../data.json")).status_code == 404
+    assert (await api.client.delete(f"/jobs/{job}")).status_code == 204
+    assert await names(store, f"jobs/{job}") == []
+
+
+def _set_outputs(conn: Any, job: JobId, folder: str) -> None:
+    from service.store import jobs
+
+    jobs.record(conn, job, outputs=folder)
+
+
+async def test_files_and_bundles_are_kept_read_and_let_go(api: Api, store: RemoteStore) -> None:
+    rows, packed = b'{"a": 1}\n{"a": 2}\n', io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as made:
+        made.writestr("mine.py", "x = 1")
+    zipped, code = {"Content-Type": "application/zip"}, packed.getvalue()
+    file, again = [await api.client.post("/files?name=rows.jsonl", content=rows) for _ in range(2)]
+    bundle = await api.client.post("/bundles", content=code, headers=zipped)
+
+    assert (file.status_code, again.status_code, bundle.status_code) == (201, 200, 201)
+    content = f"/files/{file.json()['id']}/content"
+    assert (await api.client.get(content, headers={"Range": "bytes=0-7"})).content == rows[:8]
+    assert (await api.client.get(f"/bundles/{bundle.json()['sha256']}/archive")).content == code
+    assert await names(store, "files") == [file.json()["id"]]
+    assert (await api.client.delete(f"/files/{file.json()['id']}")).status_code == 204
+    assert (await api.client.delete(f"/bundles/{bundle.json()['sha256']}")).status_code == 204
+    assert await names(store, "files") == await names(store, "bundles") == []
+
+
+async def test_while_the_bucket_is_away_it_is_said_and_jobs_are_taken(
+    api: Api, store: RemoteStore, s3: S3Server
+) -> None:
+    job = await api.submit()
+    row = await save(api, store, job, 5)
+    file = (await api.client.post("/files?name=rows.jsonl", content=b'{"a": 3}\n')).json()["id"]
+    ready = (await api.client.get("/readyz")).json()
+    with s3.away():
+        for address in (f"/jobs/{job}/checkpoints/{row.id}/files", f"/files/{file}/content"):
+            assert is_problem(await api.client.get(address), 503, "store_unreadable")
+        for refused in (
+            await api.client.post("/files?name=rows.jsonl", content=b'{"a": 4}\n'),
+            await api.client.delete(f"/files/{file}"),
+        ):
+            assert is_problem(refused, 503, "store_unwritable")
+        away = (await api.client.get("/readyz")).json()
+        removed = await asyncio.to_thread(Remover().remove, store, [(job, row.path)], 0.0)
+        await api.submit()
+
+    assert "artifacts" not in ready["degraded"]
+    assert "artifacts" in away["degraded"]
+    assert "s3://shelf/" in away["details"]["artifacts"]
+    assert removed == [], "what cannot be looked at was not removed"
+    assert (await api.client.get(f"/files/{file}/content")).content == b'{"a": 3}\n'
+
+
+async def test_what_a_dead_node_half_sent_and_what_a_deleted_job_left_goes(api: Api, store: RemoteStore) -> None:
+    job = await api.submit()
+    known = await save(api, store, job, 5)
+    half = str(layout.checkpoint_folder(job, 1, 10))
+    await asyncio.to_thread(store.write, b"...", f"{half}/model.safetensors")
+
+    gone = await asyncio.to_thread(prune_late, store, {(job, 1): {known.path}})
+
+    assert [str(one) for one in gone] == [half]
+    assert await names(store, half) == []
+    assert len(await names(store, known.path)) == 4
+    await api.end(job, JobState.FAILED)
+    assert await asyncio.to_thread(prune_deleted, store, [job]) == {}
+    assert await names(store, f"jobs/{job}") == []
+
+
+async def test_a_backup_has_the_database_and_leaves_the_bucket_where_it_is(api: Api, tmp_path: Path) -> None:
+    job = await api.submit()
+    await asyncio.to_thread(back_up, api.services.settings, tmp_path / "backup")
+
+    assert [one.name for one in (tmp_path / "backup").iterdir()] == ["footplate.db"]
+    with sqlite3.connect(tmp_path / "backup" / "footplate.db") as copy:
+        assert copy.execute("SELECT id FROM jobs").fetchall() == [(job,)]
+
+
+async def test_a_job_whose_nodes_write_one_checkpoint_is_told_what_it_needs(api: Api) -> None:
+    shape = {"nodes": 2, "strategy": "fsdp"}
+
+    refused = await api.client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression", "resources": shape})
+
+    assert refused.status_code == 422
+    [problem] = refused.json()["errors"]
+    assert (problem["pointer"], problem["code"]) == ("/resources/nodes", "store_is_a_bucket")
+    await api.submit(resources={"nodes": 2})

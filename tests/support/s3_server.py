@@ -1,0 +1,122 @@
+"""moto's S3 as a real process. Killed it forgets all, as S3 never does; so it may also go away, and come back.
+
+with s3_server(folder) as s3:
+    s3.environment(…)     what service and nodes are given
+    s3.go_away()          nobody listens; what it holds stays
+    s3.come_back()
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.processes import Processes, free_port
+
+BUCKET = "shelf"
+AWAY, BACK = signal.SIGUSR1, signal.SIGUSR2
+
+
+class S3Server:
+    def __init__(self, processes: Processes) -> None:
+        self._processes, self.port = processes, free_port()
+        self._said = processes.folder / "s3.said"
+        self.start()
+
+    def start(self) -> None:
+        self._said.unlink(missing_ok=True)
+        self._process = self._processes.start(
+            "-m", "tests.support.s3_server", str(self.port), str(self._said), name="s3"
+        )
+        self._until("here")
+
+    def environment(self, prefix: str) -> dict[str, str]:
+        """What service and nodes are given, for artifacts below this prefix."""
+        return {
+            "FOOTPLATE_ARTIFACTS": f"s3://{BUCKET}/{prefix}",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": "nobody",
+            "AWS_SECRET_ACCESS_KEY": "nothing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    @contextmanager
+    def known(self) -> Iterator[None]:
+        """To this process, too."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment("").items():
+                if name.startswith("AWS_"):
+                    patch.setenv(name, value)
+            yield
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.go_away()
+        try:
+            yield
+        finally:
+            self.come_back()
+
+    def go_away(self) -> None:
+        self._process.signal(AWAY)
+        self._until("away")
+
+    def come_back(self) -> None:
+        self._process.signal(BACK)
+        self._until("here")
+
+    def kill(self) -> None:
+        self._process.signal(signal.SIGKILL)
+        self._process.wait(10)
+
+    def _until(self, what: str) -> None:
+        self._process.until(lambda: self._said.read_text() == what, within=60, what=f"S3 is {what}")
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    processes = Processes(folder)
+    try:
+        yield S3Server(processes)
+    finally:
+        processes.stop_all()
+
+
+def main(port: int, said: Path) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {AWAY, BACK})
+    server = _listening(port)
+    httpx2.put(f"http://127.0.0.1:{port}/{BUCKET}").raise_for_status()
+    _say(said, "here")
+    while True:
+        if signal.sigwait({AWAY, BACK}) == AWAY:
+            server.stop()
+            _say(said, "away")
+        else:
+            server = _listening(port)
+            _say(said, "here")
+
+
+def _listening(port: int) -> Any:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    server.start()
+    return server
+
+
+def _say(said: Path, what: str) -> None:
+    aside = said.with_suffix(".new")
+    aside.write_text(what)
+    os.replace(aside, said)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

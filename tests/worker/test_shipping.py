@@ -1,0 +1,308 @@
+"""An attempt whose artifacts lie in a bucket: what it sends there, when that is told, what another node gets of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from contract import layout
+from contract.errors import NoValidCheckpoint
+from contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id, new_job_id
+from contract.messages import CheckpointOffer, Grant
+from contract.remote import RemoteStore
+from contract.testing import make_spec
+from tests.support.processes import until
+from tests.support.s3_server import S3Server
+from worker import shipping
+from worker.artifacts import AttemptFiles
+from worker.roots import Roots
+from worker.same_data import RECORD
+from worker.shipping import Shipping
+from worker.starting import Beginning, beginning
+from worker.trainer import checkpoint as files
+
+JSON = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def store(s3: S3Server) -> RemoteStore:
+    made = RemoteStore("s3://shelf/shipping")
+    made.write(b"ours", layout.PROBE)
+    return made
+
+
+class Attempt:
+    """On a node of its own: each has a folder that no other sees."""
+
+    def __init__(self, store: RemoteStore, folder: Path, job: JobId, number: int, *saved: CheckpointOffer, **spec: Any):
+        self.job, self.number, self.offers = job, number, list(saved)
+        self.root = folder / f"node-{number}"
+        self.files = AttemptFiles(self.root, job, number)
+        self.files.folder.mkdir(parents=True)
+        grant = Grant(
+            job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), spec=make_spec(**spec).as_json(),
+            checkpoints=self.offers, lease_seconds=30, beat_seconds=2,
+        )  # fmt: skip
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self.shipping = Shipping(store, grant, self.root, self.wake)
+        self.told: list[JSON] = []
+
+    def save(self, step: int, content: str = "weights", best: JSON | None = None) -> JSON:
+        """As training does, and says."""
+        known = str(self.root / best["data"]["path"]) if best else None
+        made = files.commit(self.files.folder, step, lambda at: _write(at, step, content, known), {})
+        path = self.files.relative(made.path)
+        data = {"status": "committed", "path": path, "manifest_sha256": made.manifest_sha256, "deleted": []}
+        return {"kind": "checkpoint", "at": "now", "step": step, "data": data}
+
+    def send(self, *events: JSON) -> list[JSON]:
+        """What was told once all of it was sent."""
+        assert self.shipping.hold(list(events)) == [event for event in events if event["kind"] != "checkpoint"]
+        return self.settled()
+
+    def settled(self) -> list[JSON]:
+        until(lambda: self.shipping.is_idle, within=30, what="all of it was sent, or given up")
+        assert self.shipping.failure is None
+        return self.heard()
+
+    def heard(self) -> list[JSON]:
+        while not self.shipping.told.empty():
+            self.told.append(self.shipping.told.get())
+        return self.told
+
+    def hears(self, code: str) -> bool:
+        return any(one["data"].get("code") == code for one in self.heard())
+
+    def begins(self) -> Beginning | None:
+        """As training does, from what was fetched."""
+        self.shipping.fetch()
+        self.settled()
+        self.found: list[str] = []
+        emit: Any = SimpleNamespace(
+            note=lambda text, **more: None, found=lambda status, offer, text: self.found.append(text)
+        )
+        order: Any = SimpleNamespace(
+            checkpoints=self.offers, attempt=self.number, files=self.files, roots=Roots(self.root, self.root)
+        )
+        return beginning(make_spec(), order, emit)
+
+    def close(self) -> None:
+        self.shipping.close()
+        os.close(self.wake)
+
+
+Make = Callable[..., Attempt]
+
+
+@pytest.fixture
+def attempt(store: RemoteStore, tmp_path: Path) -> Iterator[Make]:
+    """`attempt(2, *offers)`, of one job."""
+    job, made = new_job_id(), list[Attempt]()
+
+    def make(number: int, *saved: CheckpointOffer, **spec: Any) -> Attempt:
+        made.append(Attempt(store, tmp_path, job, number, *saved, **spec))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def _write(folder: Path, step: int, content: str, best: str | None) -> None:
+    (folder / "deep").mkdir()
+    (folder / "deep" / "model.safetensors").write_text(content)
+    (folder / "trainer_state.json").write_text(json.dumps({"step": step, "best_model_checkpoint": best}))
+
+
+def _offer(event: JSON) -> CheckpointOffer:
+    data = event["data"]
+    return CheckpointOffer(
+        id=new_checkpoint_id(), step=event["step"], path=data["path"], manifest_sha256=data["manifest_sha256"]
+    )
+
+
+def _names(store: RemoteStore, event: JSON) -> list[str]:
+    return [one.path for one in store.files(event["data"]["path"])]
+
+
+def test_what_one_node_saved_begins_an_attempt_on_another(attempt: Make, store: RemoteStore) -> None:
+    first = attempt(1)
+    (first.files.folder / RECORD).write_text("{}")
+    events = [first.save(10), first.save(20)]
+
+    assert first.send({"kind": "log", "data": {}}, *events) == events
+    second = attempt(2, *map(_offer, reversed(events)))
+    began = second.begins()
+
+    assert began == Beginning(str(second.root / events[1]["data"]["path"]), is_own=True)
+    assert (Path(began.folder) / "deep" / "model.safetensors").read_text() == "weights"
+    assert (Path(began.folder).parent / RECORD).exists(), "what its data looked like comes with it"
+    assert not (second.root / events[0]["data"]["path"]).exists(), "one is enough"
+
+
+def test_nobody_hears_of_a_checkpoint_before_the_store_has_it(attempt: Make, store: RemoteStore, s3: S3Server) -> None:
+    """And training, which rotates meanwhile, loses none that it tells of later."""
+    first = attempt(1)
+    events = [first.save(10), first.save(20), first.save(30)]
+    with s3.away():
+        assert first.shipping.hold(events) == []
+        until(lambda: first.hears("store_away"), within=20, what="it is said that the store is away")
+        assert [one["kind"] for one in first.told] == ["note"]
+        files.rotate(first.files.folder, 1, set())
+        events[2]["data"]["deleted"] = [events[0]["data"]["path"]]
+
+    told = [one for one in first.settled() if one["kind"] == "checkpoint"]
+
+    assert [one["step"] for one in told] == [10, 30], "what was let go of while it waited is passed over"
+    assert first.hears("store_back")
+    assert [_names(store, one) for one in events] == [
+        sorted(["manifest.json", *NAMES]),
+        [],
+        sorted(["manifest.json", *NAMES]),
+    ]
+
+
+NAMES = ["deep/model.safetensors", "trainer_state.json"]
+
+
+def test_what_is_given_up_half_way_is_not_there(
+    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = attempt(1)
+    event = first.save(10)
+
+    def put(file: Path, path: str) -> None:
+        RemoteStore.put(store, file, path)
+        first.shipping.give_up()
+
+    monkeypatch.setattr(store, "put", put)
+
+    assert first.send(event) == []
+    assert _names(store, event) == []
+
+
+@pytest.mark.parametrize("verifies", [True, False], ids=["protected", "control"])
+@pytest.mark.parametrize("harm", ["flipped", "torn", "missing", "never finished", "another one"])
+def test_a_broken_one_is_named_and_the_one_before_it_is_taken(
+    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch, harm: str, verifies: bool
+) -> None:
+    first = attempt(1)
+    older, newer = first.save(10), first.save(20)
+    first.send(older, newer)
+    place = newer["data"]["path"]
+    if harm in ("flipped", "torn"):
+        store.write(b"weighty" if harm == "flipped" else b"wei", f"{place}/{NAMES[0]}")
+    elif harm == "another one":
+        store.write(store.read(f"{place}/manifest.json") + b" ", f"{place}/manifest.json")
+    else:
+        store.remove_file(f"{place}/{NAMES[0] if harm == 'missing' else 'manifest.json'}")
+    second = attempt(2, _offer(newer), _offer(older))
+    if not verifies:
+        monkeypatch.setattr(Shipping, "_is_got", lambda self, offer: True if _got_anyhow(self, offer) else None)
+        with pytest.raises(NoValidCheckpoint):
+            second.begins()
+        return
+
+    began = second.begins()
+
+    assert began == Beginning(str(second.root / older["data"]["path"]), is_own=True)
+    [said] = second.found
+    assert "checkpoint-20" in said
+    if harm in ("flipped", "torn", "missing"):
+        assert NAMES[0] in said
+
+
+def _got_anyhow(self: Shipping, offer: CheckpointOffer) -> bool:
+    """Whatever is found of the newest is taken for it."""
+    for one in self._store.files(offer.path):
+        self._get(f"{offer.path}/{one.path}")
+    return True
+
+
+def test_an_emptied_store_is_waited_for_and_not_believed(
+    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = attempt(1)
+    event = first.save(10)
+    first.send(event)
+    monkeypatch.setattr(shipping, "LONGEST_SECONDS", 0.2)
+    elsewhere = RemoteStore("s3://shelf/emptied")
+    second = attempt(2, _offer(event))
+    second.shipping._store = elsewhere
+    second.shipping.fetch()
+
+    until(lambda: second.hears("store_away"), within=20, what="it is said that this is not the store")
+    second.shipping._store = store
+    second.settled()
+
+    assert second.begins() is not None
+    assert second.found == []
+
+
+def test_what_is_no_checkpoint_of_the_attempt_is_not_sent(attempt: Make, store: RemoteStore, tmp_path: Path) -> None:
+    """User code shares the socket that tells of them, and its folder."""
+    first = attempt(1)
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "manifest.json").write_text('{"files": {}}')
+    linked, event = first.files.folder / "checkpoint-7", first.save(10)
+    linked.symlink_to(secret)
+    place = first.files.relative(first.files.folder)
+
+    for path in ("../../secret", f"{place}/../../../../../secret", f"{place}/checkpoint-7", f"{place}/outputs"):
+        first.send({**event, "data": {**event["data"], "path": path}})
+
+    assert [one["kind"] for one in first.told] == ["note"] * 4
+    assert store.files(place) == []
+
+
+def test_outputs_and_what_trackers_told_outlive_the_node(attempt: Make, store: RemoteStore) -> None:
+    first = attempt(1, report_to=["tensorboard"])
+    first.send(event := first.save(10))
+    outputs = first.files.outputs
+    (outputs / "tensorboard").mkdir(parents=True)
+    (outputs / "model.safetensors").write_text("done")
+    (outputs / "tensorboard" / "events.1").write_text("curve")
+    (outputs / "link").symlink_to("/etc/passwd")
+    (first.files.folder / ".tmp-checkpoint-20").mkdir()
+    (first.files.folder / ".tmp-checkpoint-20" / "half").write_text("…")
+
+    first.shipping.finish()
+    first.settled()
+
+    sent = {one.path for one in store.files(first.files.relative(first.files.folder))}
+    assert sent == {
+        "outputs/model.safetensors", "outputs/tensorboard/events.1",
+        *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"]),
+    }  # fmt: skip
+    second = attempt(2, _offer(event), report_to=["tensorboard"])
+    second.begins()
+    curve = second.root / layout.outputs_folder(first.job, 1) / "tensorboard" / "events.1"
+    assert curve.read_text() == "curve"
+
+
+def test_the_best_one_comes_along_where_it_is_to_be_loaded(attempt: Make, store: RemoteStore) -> None:
+    first = attempt(1)
+    best = first.save(10, "better")
+    newest = first.save(20, best=best)
+    first.send(best, newest)
+    each = {"eval_strategy": "steps", "eval_steps": 10, "save_strategy": "steps", "save_steps": 10}
+    wanted = {"data": {"train": "toy/regression", "eval": "toy/regression"}, "training": each}
+    wanted["training"]["load_best_model_at_end"] = True
+
+    second, third = attempt(2, _offer(newest), _offer(best), **wanted), attempt(3, _offer(newest), _offer(best))
+    second.begins()
+    third.begins()
+
+    known = str(first.root / best["data"]["path"])
+    shutil.rmtree(first.root)
+    assert second.files.here(known) == str(second.root / best["data"]["path"])
+    assert (Path(second.files.here(known)) / NAMES[0]).read_text() == "better"
+    assert third.files.here(known) == known, "nobody asked for it"
