@@ -73,8 +73,13 @@ def problem(pointer: str, kind: str, context: dict[str, Any], given: object, mes
         return Problem(pointer, "too_long", f"must have at most {context['max_length']} {things}")
     if kind == "too_short":
         return Problem(pointer, "too_short", f"must have at least {context['min_length']} entries")
+    if kind == "string_too_short":
+        least = context["min_length"]
+        return Problem(pointer, "too_short", "is empty" if least == 1 else f"must have at least {least} characters")
+    if kind == "int_parsing":
+        return Problem(pointer, "wrong_type", "must be a whole number")
     if kind == "string_pattern_mismatch":
-        return Problem(pointer, "not_well_formed", PATTERNS[context["pattern"]])
+        return Problem(pointer, "not_well_formed", PATTERNS.get(context["pattern"], message))
     if kind in ("literal_error", "enum", "union_tag_invalid"):
         return _no_choice(pointer, str(context.get("expected") or context["expected_tags"]), context, given)
     if kind == "union_tag_not_found":

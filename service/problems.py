@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
+from contract import explain
 from contract.body import pointer_to
 from contract.errors import (
     Conflict,
@@ -144,7 +145,8 @@ def _query_problem(error: Any, known: Sequence[str]) -> Problem:
     if error["type"] == "extra_forbidden":
         hint = did_you_mean(where[-1], known) or f"known: {', '.join(known) or 'none'}"
         return Problem(pointer, "unknown_parameter", f"no query parameter named {where[-1]!r} here", hint)
-    return Problem(pointer, "invalid_parameter", error["msg"])
+    said = explain.problem(pointer, error["type"], error.get("ctx", {}), error["input"], error["msg"])
+    return Problem(pointer, "invalid_parameter", said.detail, said.hint)
 
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:

@@ -65,6 +65,13 @@ def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:
     parser.add_argument("job", metavar="JOB", help=text, **more)
 
 
+def count(text: str) -> int:
+    """For an option that says how many."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of them; 0 is all")
+    return int(text)
+
+
 FILTERS = ("state", "tag", "name", "created_after", "created_before")
 
 

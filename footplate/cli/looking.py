@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from footplate.cli.asked import Given, Verbs, add_filters, add_job, add_verb, client_of, filters_of, find
+from footplate.cli.asked import Given, Verbs, add_filters, add_job, add_verb, client_of, count, filters_of, find
 from footplate.cli.text import age, duration, number, say, say_json, short, steps, table, why
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ DEFAULT_LIMIT = 20
 def add_verbs(verbs: Verbs) -> None:
     ls = add_verb(verbs, "ls", run_ls, "list jobs, newest first")
     add_filters(ls)
-    ls.add_argument("--limit", type=int, default=DEFAULT_LIMIT, help=f"at most so many ({DEFAULT_LIMIT}); 0 is all")
+    ls.add_argument("--limit", type=count, default=DEFAULT_LIMIT, help=f"at most so many ({DEFAULT_LIMIT}); 0 is all")
     ls.add_argument("-q", "--quiet", action="store_true", help="only ids, whole and one a line")
     show = add_verb(verbs, "show", run_show, "show one job")
     add_job(show)

@@ -97,6 +97,8 @@ def read(word: str, changes: list[str]) -> dict[str, Any]:
 
 
 def _parsed(word: str) -> Any:
+    if not word.strip():
+        raise UsageError("no spec is named", hint=f"a file, - for stdin, or JSON itself: {EXAMPLE}")
     if word == "-":
         return read_json(sys.stdin.buffer.read())
     if word.lstrip().startswith("{"):

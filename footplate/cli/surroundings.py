@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from footplate.sdk.models import Component, Node
 
 
+ALL = "footplate components has them all"
+
+
 def add_verbs(verbs: Verbs) -> None:
     nodes = add_verb(verbs, "nodes", run_nodes, "the machines that train, and what they are doing")
     what = nodes.add_mutually_exclusive_group()
@@ -59,7 +62,9 @@ def run_components(given: Given) -> int:
     found = [one for one in known if given.name in (None, one.name, one.group)]
     if known and not found:
         names = {name for one in known for name in (one.name, one.group)}
-        raise NothingThere(f"no component and no group is called {given.name!r}", hint=did_you_mean(given.name, names))
+        raise NothingThere(
+            f"no component and no group is called {given.name!r}", hint=did_you_mean(given.name, names) or ALL
+        )
     if given.json:
         for one in found:
             say_json(one.model_dump(mode="json"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import Given, UsageError, Verbs, add_part, add_verb, client_of
+from footplate.cli.asked import Given, UsageError, Verbs, add_part, add_verb, client_of, count
 from footplate.cli.text import age, say, say_json, short, table, tell
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def add_verbs(verbs: Verbs) -> None:
     test = add_part(parts, "test", run_test, "send one a ping")
     deliveries = add_part(parts, "deliveries", run_deliveries, "what one was told, and what came of it, newest first")
     deliveries.add_argument(
-        "--limit", type=int, default=DEFAULT_LIMIT, help=f"at most so many ({DEFAULT_LIMIT}); 0 is all"
+        "--limit", type=count, default=DEFAULT_LIMIT, help=f"at most so many ({DEFAULT_LIMIT}); 0 is all"
     )
     delete = add_part(parts, "delete", run_delete, "forget one, and what it was told")
     for parser in (update, rotate, test, deliveries, delete):

@@ -83,6 +83,9 @@ def packed(path: Path) -> bytes:
     """A bundle's bytes. The same files are the same bytes, whenever and wherever they were written: a bundle is known
     by its sha256, and would be another one each time."""
     if path.is_file() and path.suffix != ".py":
+        if not zipfile.is_zipfile(path):
+            detail, hint = f"{str(path)!r} is no folder, no .py and no zip", "name the folder of your modules"
+            raise InvalidRequest(422, {"code": "not_a_zip", "detail": detail, "hint": hint})
         return path.read_bytes()
     files = [path] if path.is_file() else sorted(_files(path))
     root = path.parent if path.is_file() else path

@@ -110,6 +110,14 @@ def test_a_failed_job_ends_a_watch_with_one_and_shows_why(command: Command) -> N
         (["submit", SHORT, "--set", "training.learning_rat=1"], "did you mean 'learning_rate'?"),
         (["validate", '{"model": "toy/mlq", "data": "toy/regression"}'], "did you mean 'toy/mlp'?"),
         (["ls", "--state", "runing"], "did you mean 'running'?"),
+        (["ls", "--tag", ""], "/query/tag: is empty"),
+        (["submit", ""], "no spec is named"),
+        (
+            ["submit", '{"model": "toy/mlp", "data": "toy/regression", "tags": 5}', "--tag", "x"],
+            "the spec's tags are 5",
+        ),
+        (["validate", SHORT, "--code", __file__.replace(".py", ".toml")], "No such file"),
+        (["validate", SHORT, "--code", "/etc/hostname"], "is no folder, no .py and no zip"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
@@ -127,6 +135,33 @@ def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
     assert said in err
     assert err.startswith("footplate: ")
     assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["components", "toy/mlq"], "did you mean 'toy/mlp'?"),
+        (["components", "zzz"], "footplate components has them all"),
+        (["nodes", "--drain", "nobody"], "no node is called 'nobody'; known: node-1"),
+        (["show", "nothing"], "no job is meant by 'nothing'"),
+    ],
+)
+def test_what_is_not_there_ends_with_three(
+    words: list[str], said: str, standing: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FOOTPLATE_URL", standing.url)
+
+    assert main(words) == 3
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["ls", "--limit", "-1"], ["webhooks", "deliveries", "hook", "--limit", "x"]])
+def test_how_many_is_never_less_than_none(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+
+    assert ended.value.code == 2
+    assert "is no number of them; 0 is all" in capsys.readouterr().err
 
 
 def test_nobody_there_ends_with_four_at_once(command: Command) -> None:

@@ -255,6 +255,16 @@ async def test_a_query_that_cannot_be_answered_says_why(api: Api, query: str, po
         assert error["hint"] == hint
 
 
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [("tag=", "is empty"), ("limit=0", "must be at least 1"), ("limit=x", "must be a whole number")],
+)
+async def test_a_query_is_refused_in_our_words(api: Api, query: str, detail: str) -> None:
+    refused = await api.client.get(f"/jobs?{query}")
+
+    assert refused.json()["errors"][0]["detail"] == detail
+
+
 async def test_an_empty_state_is_answered_with_the_states_that_there_are(api: Api) -> None:
     refused = await api.client.get("/jobs?state=")
 
