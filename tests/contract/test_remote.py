@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from contract import layout
-from contract.remote import RemoteStore
+from contract.errors import SettingsError
+from contract.remote import RemoteStore, StoreAway
+from contract.settings import Settings
+from service.settings import ServiceSettings
 from tests.support.s3_server import S3Server
+from worker.settings import WorkerSettings
 
 
 @pytest.fixture
@@ -18,14 +22,6 @@ def store(s3: S3Server, request: pytest.FixtureRequest) -> RemoteStore:
     made = RemoteStore(f"s3://shelf/{request.node.name.replace('[', '-').replace(']', '')}")
     made.write(b"ours", layout.PROBE)
     return made
-
-
-def _folder(at: Path, **files: str) -> Path:
-    at.mkdir(parents=True)
-    for name, content in files.items():
-        (at / name.replace("__", ".")).write_text(content)
-    (at / layout.MANIFEST).write_text(json.dumps({"files": sorted(files)}))
-    return at
 
 
 def test_what_is_put_comes_back_whole_and_in_ranges(store: RemoteStore, tmp_path: Path) -> None:
@@ -43,3 +39,53 @@ def test_what_is_put_comes_back_whole_and_in_ranges(store: RemoteStore, tmp_path
     store.remove("jobs")
     assert store.files("jobs") == []
     assert store.open("jobs/a b/weights [1].pt") is None
+
+
+def test_a_bucket_that_is_not_there_or_not_ours_says_nothing_of_what_lies_in_it(store: RemoteStore) -> None:
+    for other in (RemoteStore("s3://nobody/here"), RemoteStore("s3://shelf/not-ours")):
+        assert "is not the service's artifact store" in (other.trouble() or "")
+        with pytest.raises(StoreAway):
+            other.read("jobs/a")
+        with pytest.raises(StoreAway):
+            other.open("jobs/a")
+    with pytest.raises(StoreAway, match="nobody"):
+        RemoteStore("s3://nobody/here").write(b"", "jobs/a")
+    assert store.trouble() is None
+    with pytest.raises(FileNotFoundError):
+        store.read("jobs/a")
+
+
+def test_a_manifest_that_is_there_does_not_vouch_for_what_replaces_its_files(
+    store: RemoteStore, tmp_path: Path
+) -> None:
+    """Where somebody dies in between, nobody takes the mixture for the one or the other."""
+    (tmp_path / "weights").write_text("new")
+    (tmp_path / layout.MANIFEST).write_text("{}")
+    store.write(b"old", "checkpoint-1/weights")
+    store.write(b"[]", f"checkpoint-1/{layout.MANIFEST}")
+    left = iter([True, False])
+
+    assert store.commit(tmp_path, ["weights"], "checkpoint-1", lambda: next(left)) is False
+
+    assert [one.path for one in store.files("checkpoint-1")] == ["weights"]
+    assert store.commit(tmp_path, ["weights"], "checkpoint-1", lambda: True) is True
+    assert store.read("checkpoint-1/weights") == b"new"
+
+
+@pytest.mark.parametrize("settings", [ServiceSettings, WorkerSettings])
+def test_a_root_is_a_folder_or_a_bucket_and_anything_else_a_sentence(settings: type[Settings]) -> None:
+    def given(root: str) -> Any:
+        return settings.from_environment({"FOOTPLATE_ARTIFACTS": root})
+
+    assert given("/a/b").artifacts_path == given("file:///a/b").artifacts_path == Path("/a/b")
+    assert given("s3://shelf/runs/").artifacts == "s3://shelf/runs"
+    for root in (
+        "s3://",
+        "s3://key:secret@shelf/a",
+        "s3://shelf/../a",
+        "s3://shelf/a?b=c",
+        "gs://shelf",
+        "file://else/a",
+    ):
+        with pytest.raises(SettingsError, match="cannot be used"):
+            given(root)

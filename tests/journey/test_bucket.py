@@ -19,6 +19,17 @@ from tests.support.s3_server import S3Server
 from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, assert_whole
 
 KEEPS_TWO: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "save_total_limit": 2}}
+ALONE: JSON = {
+    "model": "toy/mlp",
+    "data": {"use": "toy/regression", "args": {"n": 256}},
+    "training": {
+        "max_steps": 60, "per_device_train_batch_size": 16, "logging_steps": 1, "save_strategy": "steps",
+        "save_steps": 10, "seed": 7,
+    },
+}  # fmt: skip
+TOGETHER: JSON = {
+    **ALONE, "training": {**ALONE["training"], "per_device_train_batch_size": 8}, "resources": {"nodes": 2},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -132,3 +143,24 @@ def nothing_waits_for_a_store_when_nobody_wants_it(system: System, s3: S3Server)
         assert system.state(job) == "running"
         assert system.do(job, "cancel", {"mode": "kill"}).status_code == 202
         system.until_state(job, "cancelled", within=30)
+
+
+@pytest.mark.soak
+def test_two_nodes_that_share_no_folder_train_one_job_and_one_of_them_is_lost(system: System) -> None:
+    system.start_service()
+    for number in (1, 2, 3):
+        system.start_node(number, wait=False)
+    for number in (1, 2, 3):
+        system.processes.until(partial(system.node_is_up, number), within=60, what=f"node {number} takes work")
+    gate = system.gate()
+    job, one = system.submit(TOGETHER, callbacks=[gate.at(35)]), system.submit(ALONE)
+    system.until_reached(job, gate, 35)
+    system.until_checkpoint(job, 30, within=60)
+    system.nodes[int(system.job(job)["nodes"][1].removeprefix("node-"))].signal(signal.SIGKILL)
+
+    done, expected = (system.until_settled(each, within=90) for each in (job, one))
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    assert expected["state"] == "succeeded", expected["error"]
+    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    assert_whole(system.events(job))

@@ -226,18 +226,24 @@ def _got_anyhow(self: Shipping, offer: CheckpointOffer) -> bool:
     return True
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["protected", "control"])
 def test_an_emptied_store_is_waited_for_and_not_believed(
-    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
+    """One that nobody asks whether it is ours has nothing of what was committed, and the job would be over."""
     first = attempt(1)
     event = first.save(10)
     first.send(event)
     monkeypatch.setattr(shipping, "LONGEST_SECONDS", 0.2)
-    elsewhere = RemoteStore("s3://shelf/emptied")
+    emptied = RemoteStore("s3://shelf/emptied")
     second = attempt(2, _offer(event))
-    second.shipping._store = elsewhere
+    second.shipping._store = emptied
+    if not asks:
+        monkeypatch.setattr(emptied, "trouble", lambda: None)
+        with pytest.raises(NoValidCheckpoint):
+            second.begins()
+        return
     second.shipping.fetch()
-
     until(lambda: second.hears("store_away"), within=20, what="it is said that this is not the store")
     second.shipping._store = store
     second.settled()
