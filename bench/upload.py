@@ -1,0 +1,79 @@
+"""Does a training notice that its checkpoints go to a bucket? Its steps, in windows side by side of one run.
+
+It saves again and again, in the background as ever. In one window all of it is sent, in the next the bucket is away and
+nothing is. moto's S3 is Python and shares two cores with training here: what it takes of them is in the wall time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from bench import clock, report
+from bench.away import Pair, Training, Window
+from bench.whole import JSON, Whole, submit, system
+from tests.support.processes import REPOSITORY, until
+from tests.support.s3_server import S3Server, s3_server
+
+SPEC: JSON = {
+    "model": {"use": "toy/mlp", "args": {"hidden": 512, "depth": 3}},
+    "data": {"use": "toy/regression", "args": {"n": 4096}},
+    "callbacks": ["bench/clock"],
+}
+
+
+def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
+    pairs, seconds = (2, 4.0) if quick else (6, 8.0)
+    clock.install(folder / "plugins")
+    with s3_server(folder) as s3:
+        more = {**s3.environment("bench"), "PYTHONPATH": f"{folder / 'plugins'}:{REPOSITORY}"}
+        with system(folder / "home", FOOTPLATE_LEASE_SECONDS=600, **more) as whole:
+            job = submit(
+                whole.client, SPEC, max_steps=10_000_000, per_device_train_batch_size=64, logging_steps=1000,
+                save_strategy="steps", save_steps=500, save_total_limit=2, save_in_background=True,
+            )  # fmt: skip
+            found = _measured(whole, s3, job, pairs, seconds)
+            sent = [row for row in _checkpoints(whole, job) if row["status"] == "committed"]
+    return [
+        report.Row("sent meanwhile: a step's CPU time, to not sent", [b.cpu / a.cpu for a, b in found], "×", "≤ 1.02"),
+        report.Row("sent meanwhile: a step's wall time, to not sent", [b.wall / a.wall for a, b in found], "×"),
+        report.Row("a step's wall time, not sent", [a.wall for a, _ in found], "µs"),
+        report.Row("a checkpoint", [row["bytes"] / 1e6 for row in sent], "MB"),
+    ]
+
+
+def _measured(whole: Whole, s3: S3Server, job: str, pairs: int, seconds: float) -> list[Pair]:
+    until(lambda: _checkpoints(whole, job), within=120, what="its first checkpoint is sent")
+    found = []
+    for _ in range(pairs):
+        _until_sent(whole, job)
+        sent = _window(whole, job, seconds)
+        with s3.away():
+            found.append((_window(whole, job, seconds), sent))
+    return found
+
+
+def _until_sent(whole: Whole, job: str) -> None:
+    """What waited while the bucket was away, and one more."""
+    newest = _checkpoints(whole, job)[0]["step"]
+    until(lambda: _checkpoints(whole, job)[0]["step"] > newest, within=120, what="checkpoints are sent")
+
+
+def _window(whole: Whole, job: str, seconds: float) -> Window:
+    home = Path(str(whole.environment["FOOTPLATE_HOME"]))
+    [rows] = home.glob(f"node-1/work/*/jobs/{job}/attempts/1/{clock.FILE}")
+    start = time.time_ns()
+    time.sleep(seconds)
+    end = time.time_ns()
+    # Its rows are written some hundreds at a time.
+    until(lambda: clock.read(rows)[-1][0] > end, within=30, what="the clock's rows are written")
+    return Window.of(Training(job, rows).between(start, end))
+
+
+def _checkpoints(whole: Whole, job: str) -> list[JSON]:
+    return list(whole.client.get(f"/jobs/{job}/checkpoints").json()["data"])
+
+
+if __name__ == "__main__":
+    report.main(run, quick="--quick" in sys.argv)
