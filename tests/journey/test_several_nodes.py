@@ -112,11 +112,12 @@ def test_an_own_loop_on_two_nodes_is_one_job_that_is_killed_paused_and_ends_as_i
     system: System,
 ) -> None:
     examples = Examples(system)
-    slow = {"use": "my_code:main", "args": {"epochs": 12, "pause": 0.03}}
-    spec = examples.with_code("own-loop/job.json", loop=slow, resources={"nodes": 2})
-    quiet = system.submit(spec)
+    spec = examples.with_code("own-loop/job.json", resources={"nodes": 2})
+    own = {"use": "my_code:main", "args": {"epochs": 12}}
+    quiet = system.submit({**spec, "loop": own})
     assert examples.ended(quiet)["state"] == "succeeded"
-    job = system.submit(spec)
+    # A second for each epoch, most of it asleep.
+    job = system.submit({**spec, "loop": {**own, "args": {"epochs": 12, "pause": 0.25}}})
     system.until_checkpoint(job, 2, within=at_ease(60))
     os.kill(system.training_pids(job)[1], signal.SIGKILL)
     system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(60), what="it is tried again", job=job)

@@ -1,0 +1,140 @@
+"""Three nodes that are network namespaces: addresses of their own, a switch between them, and cables that are pulled.
+
+They share the artifact store and nothing else: no loopback, and of control they know what Redis tells them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from tests.journey.test_several_nodes import ALONE, TOGETHER
+from tests.support.processes import Processes, at_ease
+from tests.support.redis_server import RedisServer
+from tests.support.system import System, assert_whole
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+HERE = "10.213.78.254"
+"""Of the switch: where Redis is reached."""
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+class Switch:
+    """What connects them, and this machine with them."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._name = f"fps{os.getpid() % 100_000}"
+        stack.callback(self._remove, "link", "del", self._name)
+        ip("link", "add", self._name, "type", "bridge")
+        ip("addr", "add", f"{HERE}/24", "dev", self._name)
+        ip("link", "set", self._name, "up")
+        for number in (1, 2, 3):
+            stack.callback(self._remove, "netns", "del", self.node(number))
+            ip("netns", "add", self.node(number))
+            ip("link", "add", self._port(number), "type", "veth", "peer", "name", "eth0", "netns", self.node(number))
+            ip("link", "set", self._port(number), "master", self._name, "up")
+            ip("-n", self.node(number), "addr", "add", f"10.213.78.{number}/24", "dev", "eth0")
+            ip("-n", self.node(number), "link", "set", "eth0", "up")
+            ip("-n", self.node(number), "link", "set", "lo", "up")
+
+    def node(self, number: int) -> str:
+        return f"{self._name}n{number}"
+
+    def pull(self, number: int) -> None:
+        """Nobody hears a word of it, and it hears nobody: no connection is told that it is over."""
+        ip("link", "set", self._port(number), "down")
+
+    def plug_in(self, number: int) -> None:
+        ip("link", "set", self._port(number), "up")
+
+    def _port(self, number: int) -> str:
+        return f"{self._name}p{number}"
+
+    @staticmethod
+    def _remove(*words: str) -> None:
+        with suppress(subprocess.CalledProcessError):
+            ip(*words)
+
+
+@pytest.fixture
+def switch() -> Iterator[Switch]:
+    if shutil.which("ip") is None:
+        pytest.skip("nodes are network namespaces, and there is no program `ip` here")
+    with ExitStack() as stack:
+        try:
+            made = Switch(stack)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"nodes are network namespaces, which cannot be made here: {error.stderr.strip()}")
+        yield made
+
+
+@pytest.fixture
+def system(switch: Switch, processes: Processes, sqlite_url: str) -> Iterator[System]:
+    server = RedisServer().start("--bind", "127.0.0.1", HERE, "--protected-mode", "no")
+    try:
+        system = System(processes, server, sqlite_url)
+        system.start_service()
+        for number in (1, 2, 3):
+            system.nodes[number] = processes.start(
+                "ip", "netns", "exec", switch.node(number), sys.executable, "-m", "worker",
+                name=f"node-{number}",
+                env={
+                    **system.environment,
+                    "FOOTPLATE_REDIS": f"redis://{HERE}:{server.port}/0",
+                    "FOOTPLATE_NODE_HOME": str(system.folder / f"node-{number}"),
+                    "FOOTPLATE_NODE_NAME": f"node-{number}",
+                    "FOOTPLATE_SLOTS": "1",
+                },
+            )  # fmt: skip
+        for number in (1, 2, 3):
+            system.until_node_is_up(number)
+        yield system
+        processes.stop_all()
+    finally:
+        server.close()
+
+
+def test_nodes_that_share_no_loopback_train_as_one_and_a_pulled_cable_is_a_lost_node(
+    system: System, switch: Switch
+) -> None:
+    job = system.submit(TOGETHER)
+    one = system.submit(ALONE)
+    system.until_checkpoint(job, 10, within=at_ease(90))
+    first = system.job(job)["nodes"]
+    cut = int(first[1].removeprefix("node-"))
+    zombie = system.training_pids(job)
+
+    switch.pull(cut)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(90), what="it is tried again", job=job)
+    system.until_step(job, 40, within=at_ease(120))
+    switch.plug_in(cut)
+    done, expected = (system.until_settled(each, within=at_ease(200)) for each in (job, one))
+
+    assert (done["state"], done["attempt"], expected["state"]) == ("succeeded", 2, "succeeded"), done["error"]
+    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    lost, again = system.get(f"/jobs/{job}/attempts")["data"]
+    assert (lost["reason"], lost["error"]["code"]) == ("node_lost", "node_lost")
+    assert f"no word from node-{cut}" in lost["error"]["message"]
+    assert first[1] not in [node["name"] for node in again["nodes"]]
+    gone = "what ran on the node whose cable was pulled has ended"
+    system.until(lambda: not set(zombie) & set(system.training_pids(job)), within=at_ease(60), what=gone, job=job)
+    assert_whole(system.events(job))
+
+    system.until(lambda: system.node_is_up(cut), within=at_ease(60), what="it takes work again", job=job)
+    three = {**TOGETHER, "resources": {"nodes": 3}, "training": {**TOGETHER["training"], "max_steps": 20}}
+    wide = system.submit(three)
+    done = system.until_settled(wide, within=at_ease(200))
+    assert (done["state"], done["attempt"]) == ("succeeded", 1), done["error"]
+    events = system.events(wide)
+    assert_whole(events)
+    assert {event["source"] for event in events if event["kind"] == "done"} == {0, 1, 2}
