@@ -21,7 +21,8 @@ from worker.trainer.callbacks import CallbackHandler
 from worker.trainer.samplers import Share
 from worker.trainer.strategies.agreeing import Agreeing
 from worker.trainer.strategies.gather import everyones, refuse_objects
-from worker.trainer.strategies.peers import Peers, as_told, lockstep
+from worker.trainer.strategies.lockstep import lockstep
+from worker.trainer.strategies.peers import Peers, as_told
 from worker.trainer.strategies.place import Place
 from worker.trainer.strategies.single import Single
 from worker.trainer.stream import ShareOfStream

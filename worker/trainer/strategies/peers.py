@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -166,29 +166,6 @@ def as_told(error: BaseException) -> BaseException:
     except Exception:
         told = RuntimeError(f"{type(error).__name__}: {error}")
     return told
-
-
-def lockstep(batches: Iterator[Any], peers: Alone) -> Iterator[Any]:
-    """As many batches as the process with most of them has; one that has run out goes through the motions."""
-    last: Any = None
-    while True:
-        batch = next(batches, _NONE)
-        have = peers.everyone(batch is not _NONE)
-        if not any(have):
-            return
-        if batch is _NONE:
-            if last is None:
-                raise ValueError(
-                    f"the data is too small for {peers.world} processes: one of them has no batch at all. Use fewer, "
-                    "or a smaller batch size"
-                )
-            batch = Hollow(last)
-        else:
-            last = batch
-        yield batch
-
-
-_NONE = object()
 
 
 class Hollow(dict[str, Any]):

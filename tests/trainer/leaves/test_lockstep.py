@@ -1,0 +1,58 @@
+"""Rounds in which some processes have no batch: threads stand for them here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from worker.trainer.strategies.lockstep import lockstep
+from worker.trainer.strategies.peers import Alone, Hollow
+
+
+class Together(Alone):
+    """One of several that wait for each other."""
+
+    def __init__(self, rank: int, told: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.world, self._told, self._barrier = rank, len(told), told, barrier
+
+    def everyone(self, value: Any) -> list[Any]:
+        self._told[self.rank] = value
+        self._barrier.wait(20)
+        found = list(self._told)
+        self._barrier.wait(20)
+        return found
+
+
+def rounds(*counts: int, batch: Callable[[int], Any] = lambda rank: {"x": torch.full((2,), rank)}) -> list[list[Any]]:
+    """What each process gets that has so many batches."""
+    told: list[Any] = [None] * len(counts)
+    barrier = threading.Barrier(len(counts))
+
+    def of(rank: int) -> list[Any]:
+        batches: Iterator[Any] = iter([batch(rank)] * counts[rank])
+        return list(lockstep(batches, Together(rank, told, barrier)))
+
+    with ThreadPoolExecutor(len(counts)) as threads:
+        return list(threads.map(of, range(len(counts))))
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (3, 2), (1, 0), (0, 2, 0)])
+def test_each_comes_along_as_often_as_the_one_with_most_and_counts_its_own(counts: tuple[int, ...]) -> None:
+    for found, own in zip(rounds(*counts), counts, strict=True):
+        assert len(found) == max(counts)
+        assert [isinstance(each, Hollow) for each in found] == [at >= own for at in range(max(counts))]
+
+
+def test_who_has_none_at_all_goes_through_the_motions_with_another_s() -> None:
+    empty, full = rounds(0, 1)
+
+    assert torch.equal(empty[0]["x"], full[0]["x"])
+
+
+def test_where_nobody_has_any_there_is_no_round() -> None:
+    assert rounds(0, 0) == [[], []]
