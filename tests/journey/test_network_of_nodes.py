@@ -1,6 +1,6 @@
 """Three nodes that are network namespaces: addresses of their own, a switch between them, and cables that are pulled.
 
-They share the artifact store and nothing else: no loopback, and of control they know what Redis tells them.
+They share no loopback and no folder: artifacts lie in a bucket, and of control they know what Redis tells them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import pytest
 from tests.journey.test_several_nodes import ALONE, TOGETHER
 from tests.support.processes import Processes, at_ease
 from tests.support.redis_server import RedisServer
+from tests.support.s3_server import S3Server
 from tests.support.system import System, assert_whole
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 HERE = "10.213.78.254"
-"""Of the switch: where Redis is reached."""
+"""Of the switch: where Redis and the bucket are reached."""
 
 
 def ip(*words: str) -> None:
@@ -82,7 +83,8 @@ def switch() -> Iterator[Switch]:
 def system(switch: Switch, processes: Processes, sqlite_url: str) -> Iterator[System]:
     server = RedisServer().start("--bind", "127.0.0.1", HERE, "--protected-mode", "no")
     try:
-        system = System(processes, server, sqlite_url)
+        store = S3Server(processes, HERE).environment("network")
+        system = System(processes, server, sqlite_url, **store)
         system.start_service()
         for number in (1, 2, 3):
             system.nodes[number] = processes.start(
@@ -91,7 +93,8 @@ def system(switch: Switch, processes: Processes, sqlite_url: str) -> Iterator[Sy
                 env={
                     **system.environment,
                     "FOOTPLATE_REDIS": f"redis://{HERE}:{server.port}/0",
-                    "FOOTPLATE_NODE_HOME": str(system.folder / f"node-{number}"),
+                    "FOOTPLATE_HOME": str(processes.folder / f"home-{number}"),
+                    "FOOTPLATE_NODE_HOME": str(processes.folder / f"home-{number}" / "node"),
                     "FOOTPLATE_NODE_NAME": f"node-{number}",
                     "FOOTPLATE_SLOTS": "1",
                 },

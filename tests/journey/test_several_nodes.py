@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
+import zipfile
 from collections.abc import Iterator
 
 import pytest
 
-from tests.examples.conftest import Examples
+from tests.examples.conftest import EXAMPLES, Examples, zipped
 from tests.support.postgres import PostgresServer
 from tests.support.processes import at_ease
 from tests.support.system import JSON, System, assert_whole, standing_system
@@ -113,15 +115,16 @@ def test_an_own_loop_on_two_nodes_is_one_job_that_is_killed_paused_and_ends_as_i
 ) -> None:
     examples = Examples(system)
     spec = examples.with_code("own-loop/job.json", resources={"nodes": 2})
-    own = {"use": "my_code:main", "args": {"epochs": 12}}
-    quiet = system.submit({**spec, "loop": own})
+    quiet = system.submit({**spec, "loop": {"use": "my_code:main", "args": {"epochs": 12}}})
     assert examples.ended(quiet)["state"] == "succeeded"
-    # A second for each epoch, most of it asleep.
-    job = system.submit({**spec, "loop": {**own, "args": {"epochs": 12, "pause": 0.25}}})
+    gates = system.processes.folder / "gates"
+    gates.mkdir()
+    held = {"use": "held:main", "args": {"epochs": 12, "gates": str(gates), "steps": [4, 6]}}
+    job = system.submit({**spec, "loop": held, "code": {"bundle": examples.upload(with_gates())}})
+    system.until((gates / "4.1").exists, within=at_ease(60), what="it is held at its fourth step", job=job)
     system.until_checkpoint(job, 2, within=at_ease(60))
     os.kill(system.training_pids(job)[1], signal.SIGKILL)
-    system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(60), what="it is tried again", job=job)
-    system.until_step(job, 5, within=at_ease(60))
+    system.until((gates / "6.1").exists, within=at_ease(60), what="the next attempt is held, too", job=job)
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded", within=at_ease(60))
     system.do(job, "resume")
@@ -136,6 +139,35 @@ def test_an_own_loop_on_two_nodes_is_one_job_that_is_killed_paused_and_ends_as_i
     assert_whole(events)
     assert {event["rank"] for event in events if event["kind"] not in ("line", "system")} == {0}
     assert {"model.pt", "spec.json", "metrics.json"} <= examples.outputs(job).keys()
+
+
+HELD = """
+import time
+from pathlib import Path
+
+import my_code
+
+
+def main(job, gates, steps, **args):
+    def held(values, *, step, epoch):
+        log(values, step=step, epoch=epoch)
+        gate = Path(gates, f"{step}.{job.accelerator.process_index}")
+        if step in steps and not gate.exists():
+            gate.touch()
+            while not job.should_stop:
+                time.sleep(0.05)
+
+    log, job.log = job.log, held
+    return my_code.main(job, **args)
+"""
+"""It stays at each of these steps once, until it is killed or asked to stop: nothing here is a matter of time."""
+
+
+def with_gates() -> bytes:
+    packed = io.BytesIO(zipped(EXAMPLES / "own-loop"))
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.writestr("held.py", HELD)
+    return packed.getvalue()
 
 
 def test_a_script_on_two_nodes_runs_as_it_is_and_the_one_that_dies_is_the_reason(system: System) -> None:

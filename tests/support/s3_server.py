@@ -26,15 +26,15 @@ AWAY, BACK = signal.SIGUSR1, signal.SIGUSR2
 
 
 class S3Server:
-    def __init__(self, processes: Processes) -> None:
-        self._processes, self.port = processes, free_port()
+    def __init__(self, processes: Processes, host: str = "127.0.0.1") -> None:
+        self._processes, self.host, self.port = processes, host, free_port()
         self._said = processes.folder / "s3.said"
         self.start()
 
     def start(self) -> None:
         self._said.unlink(missing_ok=True)
         self._process = self._processes.start(
-            "-m", "tests.support.s3_server", str(self.port), str(self._said), name="s3"
+            "-m", "tests.support.s3_server", self.host, str(self.port), str(self._said), name="s3"
         )
         self._until("here")
 
@@ -42,7 +42,7 @@ class S3Server:
         """What service and nodes are given, for artifacts below this prefix."""
         return {
             "FOOTPLATE_ARTIFACTS": f"s3://{BUCKET}/{prefix}",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ENDPOINT_URL": f"http://{self.host}:{self.port}",
             "AWS_ACCESS_KEY_ID": "nobody",
             "AWS_SECRET_ACCESS_KEY": "nothing",
             "AWS_DEFAULT_REGION": "us-east-1",
@@ -90,24 +90,24 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         processes.stop_all()
 
 
-def main(port: int, said: Path) -> None:
+def main(host: str, port: int, said: Path) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {AWAY, BACK})
-    server = _listening(port)
-    httpx2.put(f"http://127.0.0.1:{port}/{BUCKET}").raise_for_status()
+    server = _listening(host, port)
+    httpx2.put(f"http://{host}:{port}/{BUCKET}").raise_for_status()
     _say(said, "here")
     while True:
         if signal.sigwait({AWAY, BACK}) == AWAY:
             server.stop()
             _say(said, "away")
         else:
-            server = _listening(port)
+            server = _listening(host, port)
             _say(said, "here")
 
 
-def _listening(port: int) -> Any:
+def _listening(host: str, port: int) -> Any:
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    server = ThreadedMotoServer(host, port, verbose=False)
     server.start()
     return server
 
@@ -119,4 +119,4 @@ def _say(said: Path, what: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
