@@ -24,7 +24,7 @@ from tests.support.system import JSON, LONG_TOY, System, assert_whole
 SEED = 20240607
 SAVING: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 44, "save_steps": 8}}
 """Eight steps are an epoch; a save of every eighth step comes at its end, and one at a pause in its middle."""
-THRICE: JSON = {**SAVING, "training": {**SAVING["training"], "max_steps": 100}}
+THRICE: JSON = {**SAVING, "training": {**SAVING["training"], "max_steps": 200}}
 """With steps left for three attempts, each of which may get a save further than it was to."""
 
 
@@ -190,9 +190,10 @@ def they_go_on(system: System, jobs: dict[str, str], quiet: str) -> None:
 
 def pausing_with_two_checkpoints(system: System) -> str:
     """One of the end of an epoch, and one of wherever in the next it is."""
-    job = system.submit(SAVING)
+    gate = system.gate()
+    job = system.submit(SAVING, callbacks=[gate.at(11)])
     system.until_checkpoint(job, within=120)
-    system.until_step(job, 10)
+    system.until_reached(job, gate, 11)
     assert system.do(job, "pause").status_code == 202
     return job
 
@@ -276,19 +277,27 @@ OFTEN = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60, "save
 def test_a_disk_that_is_full_while_saving_is_told_and_borne_three_times(system: System, disk: Disk) -> None:
     """The older checkpoint stands; the next one that can be written starts the count anew."""
     system.start()
-    quiet, job = system.submit(OFTEN), system.submit(OFTEN)
+    gate = system.gate()
+    quiet, job = system.submit(OFTEN), system.submit(OFTEN, callbacks=[gate.at(15, 25)])
     system.until_checkpoint(job, within=120)
+    system.until_reached(job, gate, 15)
     disk.fill(job)
+    gate.open(15)
     told = failures(system, job, 1)
+    system.until(lambda: gate.is_reached(25) or system.state(job) == "failed", within=60, what="it goes on", job=job)
     disk.free(job)
+    gate.open(25)
     done = system.until_settled(job)
     assert (done["state"], done["attempt"]) == ("succeeded", 1), f"training goes on, they say: {done}"
     assert all(path.name != f"checkpoint-{told[0]['step']}" for path in checkpoints(system, job))
     assert_bit_equal(system, job, quiet)
 
-    hopeless = system.submit(OFTEN)
+    gate = system.gate()
+    hopeless = system.submit(OFTEN, callbacks=[gate.at(15)])
     system.until_checkpoint(hopeless)
+    system.until_reached(hopeless, gate, 15)
     disk.fill(hopeless)
+    gate.open(15)
     done = system.until_settled(hopeless)
     told = failures(system, hopeless, 1)
     assert len(told) == 4, f"it gives up after {len(told)} failures: {done}"

