@@ -23,8 +23,10 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_been(examples: Examples)
     training = {"save_strategy": "steps", "save_steps": 5, "logging_steps": 1, "gradient_accumulation_steps": 2,
                 "dataloader_num_workers": 1, "num_train_epochs": 6}  # fmt: skip
     spec = examples.with_code("point-clouds/job.json", training=training)
-    quiet, job = standing.submit(spec), standing.submit(spec)
+    gate = standing.gate()
+    quiet, job = standing.submit(spec), standing.submit(spec, callbacks=[*spec.get("callbacks", []), gate.at(12)])
     standing.until_checkpoint(job, 10)
+    standing.until_reached(job, gate, 12)
 
     standing.kill_training(job)
     done = standing.until_settled(job)

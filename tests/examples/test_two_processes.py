@@ -9,7 +9,6 @@ import signal
 import pytest
 
 from tests.examples.conftest import EXAMPLES, Examples
-from tests.support.processes import at_ease
 from tests.support.system import JSON, LONG_TOY, assert_whole
 
 LONG = {
@@ -48,13 +47,16 @@ def test_one_of_two_is_killed_then_both_are_paused_and_it_ends_as_if_nothing_had
     system = examples.system
     quiet = system.submit(LONG)
     assert examples.ended(quiet)["state"] == "succeeded"
-    job = system.submit(LONG)
+    gate = system.gate()
+    job = system.submit(LONG, callbacks=[gate.at(15, 35)])
     system.until_checkpoint(job, 10)
+    system.until_reached(job, gate, 15)
 
     # The eldest two are the ranks, in their order; the others are what loads their data.
     os.kill(system.training_pids(job)[1], signal.SIGKILL)
     system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
     system.until_step(job, 30)
+    system.until_reached(job, gate, 35)
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded")
     system.do(job, "resume")
@@ -86,11 +88,11 @@ def test_zero_2_is_killed_and_continues_and_makes_the_curve_of_a_whole_model(exa
     system, zero = examples.system, spec("zero.json")
     slow = {"use": "toy/classification", "args": {"n": 256, "seconds_per_item": 0.02}}
     whole = system.submit({**zero, "resources": {**zero["resources"], "strategy": "ddp"}})
-    expected = system.until_settled(whole, within=at_ease(200))
+    expected = system.until_settled(whole, within=200)
     job = system.submit({**zero, "data": slow})
     system.until_checkpoint(job, 6, within=2400)
     os.kill(system.training_pids(job)[1], signal.SIGKILL)
-    done = system.until_settled(job, within=at_ease(400))
+    done = system.until_settled(job, within=400)
 
     assert (done["state"], expected["state"], done["attempt"]) == ("succeeded", "succeeded", 2), done["error"]
     assert system.losses(job) == pytest.approx(system.losses(whole), rel=1e-4)
