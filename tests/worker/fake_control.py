@@ -27,7 +27,7 @@ from contract.messages import (
     Stop,
 )
 from contract.testing import make_spec
-from tests.support.processes import at_ease, until
+from tests.support.processes import until
 
 RING_SECONDS = 1.0
 
@@ -38,13 +38,15 @@ class FakeControl(threading.Thread):
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
         self.url = url
-        self.client = redis_py.Redis.from_url(url, socket_timeout=5)
+        self.client = redis_py.Redis.from_url(url, socket_timeout=20)
         self.offers: dict[str, dict[str, Any]] = {}
         self.granted: dict[tuple[str, int], Claim] = {}
         self.denied: list[Claim] = []
         self.grants_sent = 0
         self.beats: dict[str, AttemptBeat] = {}
         self.nodes: dict[str, NodeBeat] = {}
+        self.troubles: set[str] = set()
+        """What a beat has ever complained of."""
         self.events: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
         self.arrived_at: dict[tuple[str, int, int], float] = {}
         self.duplicates = 0
@@ -93,7 +95,7 @@ class FakeControl(threading.Thread):
         with app.connection_for_write() as connection:
             app.send_task(keys.TASK, kwargs=kwargs, queue=queue, connection=connection, ignore_result=True)
 
-    def stop(self, job: str, because: str, mode: str = "checkpoint", within: float = 10.0) -> None:
+    def stop(self, job: str, because: str, mode: str = "checkpoint", within: float = 60.0) -> None:
         """Decided now: pushed at once, repeated with every beat."""
         self.stops[job] = Stop(because=because, mode=mode, within_seconds=within)  # type: ignore[arg-type]
         for (granted, _), claim in list(self.granted.items()):
@@ -115,16 +117,16 @@ class FakeControl(threading.Thread):
 
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         """The data of its `done`, awaited."""
-        found = until(lambda: self.of(job, "done", attempt), within=at_ease(within), what=f"{job} is done")
+        found = until(lambda: self.of(job, "done", attempt), within=within, what=f"{job} is done")
         return dict(found[0]["data"])
 
     def await_kind(self, job: str, kind: str, count: int = 1, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         what = f"{count} {kind} of {job}"
-        return until(lambda: self.of(job, kind, attempt)[count - 1 :], within=at_ease(within), what=what)[0]
+        return until(lambda: self.of(job, kind, attempt)[count - 1 :], within=within, what=what)[0]
 
     def end(self) -> None:
         self._ends.set()
-        self.join(10)
+        self.join(60)
 
     # What a thread does
 
@@ -165,6 +167,8 @@ class FakeControl(threading.Thread):
             self._push(keys.reply(message.claim), reply)
         else:
             self.nodes[message.node] = message
+            if message.trouble:
+                self.troubles.add(message.trouble)
             if message.catalogue is not None and message.catalogue_hash is not None:
                 self.catalogues[message.catalogue_hash] = message.catalogue
             known = message.catalogue_hash if message.catalogue_hash in self.catalogues else None

@@ -15,7 +15,7 @@ from contract import keys
 from contract.components import Catalogue
 from contract.ids import new_job_id
 from contract.messages import Deed
-from tests.support.processes import at_ease, children, is_alive, until
+from tests.support.processes import children, is_alive, until
 from tests.worker.conftest import Lasting, NodeStarter
 from tests.worker.fake_control import FakeControl, offer_of
 from worker.journal_lines import seal
@@ -91,7 +91,12 @@ def test_the_same_message_a_hundred_times_runs_once(lasting: Lasting) -> None:
     job = lasting.submit(times=100, training={"max_steps": 5, "save_strategy": "no"})
 
     lasting.control.done(job)
-    until(lambda: len(lasting.control.denied) == 99, what="every other asker was denied")
+
+    def denied() -> int:
+        """More, where it was rung again because the first claim came late."""
+        return sum(claim.job == job for claim in lasting.control.denied)
+
+    until(lambda: denied() >= 99, what="every other asker was denied")
 
     assert [event["seq"] for event in lasting.control.of(job, "state")] == [1]
     assert lasting.control.grants_sent >= 1
@@ -183,18 +188,19 @@ def test_training_that_ignores_everything_is_killed_within_the_deadline(lasting:
 
 
 def test_a_resumed_attempt_continues_at_its_checkpoint(lasting: Lasting) -> None:
-    job = lasting.submit(data=SLOW, training={**ENDLESS, "max_steps": 40, "save_strategy": "steps", "save_steps": 10})
+    job = lasting.submit(data=SLOW, training={**ENDLESS, "save_strategy": "steps", "save_steps": 10})
     first = lasting.control.await_kind(job, "checkpoint")
     lasting.control.stop(job, "pause")
     lasting.control.done(job)
     saved = lasting.control.of(job, "checkpoint")[-1]
     lasting.control.stops.clear()
 
+    last = saved["step"] + 20
     lasting.submit(
-        job=job, attempt=2, checkpoints=[offer_of(saved), offer_of(first)], training={**ENDLESS, "max_steps": 40}
+        job=job, attempt=2, checkpoints=[offer_of(saved), offer_of(first)], training={**ENDLESS, "max_steps": last}
     )
 
-    assert lasting.control.done(job, attempt=2)["result"]["steps"] == 40
+    assert lasting.control.done(job, attempt=2)["result"]["steps"] == last
     assert lasting.control.of(job, "progress", attempt=2)[0]["step"] == saved["step"] + 1
 
 
@@ -265,7 +271,8 @@ def test_what_cannot_be_built_says_so(lasting: Lasting) -> None:
 
 
 def test_training_that_hangs_is_stalled(lasting: Lasting) -> None:
-    job = lasting.submit(**misbehaving("nothing", seconds=0.05), resources={"stall_limit": "1s"})
+    data = {"use": "test/data", "args": {"seconds": 0.02}}
+    job = lasting.submit(model="test/linear", data=data, training=ENDLESS, resources={"stall_limit": "3s"})
     lasting.control.await_kind(job, "progress")
     os.kill(training_process(lasting, job), signal.SIGSTOP)
 
@@ -280,7 +287,7 @@ def test_a_superseded_attempt_ends_and_says_nothing_more(lasting: Lasting) -> No
 
     lasting.control.superseded.add(job)
 
-    until(lambda: not is_alive(pid), within=at_ease(5), what="training is gone")
+    until(lambda: not is_alive(pid), within=5, what="training is gone")
     until(lambda: not list(lasting.start.journals.glob(f"{job}*")), what="its journal is gone")
     assert lasting.control.of(job, "done") == []
 
@@ -304,7 +311,8 @@ def test_two_hundred_megabytes_on_stdout_hurt_nobody(lasting: Lasting) -> None:
 
     assert lasting.control.done(job, within=60)["ending"] == "finished"
     lines = [line["data"] for line in lasting.control.of(job, "line")]
-    assert len(lines) < 10_000
+    # At 200 a second, for as long as it takes to print them.
+    assert len(lines) < 50_000
     assert sum(line.get("left_out", 0) for line in lines) > 100_000
 
 
@@ -316,7 +324,7 @@ def test_a_grandchild_that_ran_away_is_caught(lasting: Lasting) -> None:
     def sleeping() -> list[int]:
         return [pid for pid in children(lasting.process.pid) if b"sleep" in open(f"/proc/{pid}/cmdline", "rb").read()]
 
-    until(lambda: not sleeping(), within=at_ease(5), what="the grandchild is gone")
+    until(lambda: not sleeping(), within=5, what="the grandchild is gone")
 
 
 def test_an_eval_only_job_is_a_job(lasting: Lasting) -> None:
@@ -329,9 +337,9 @@ def test_an_eval_only_job_is_a_job(lasting: Lasting) -> None:
 
 def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
     beat = until(
-        lambda: (one := lasting.control.nodes[lasting.node.node]).catalogue_hash and one,
+        lambda: (one := lasting.control.nodes[lasting.node.node]).catalogue_hash and one.consuming and one,
         within=30,
-        what="the catalogue is made",
+        what="the catalogue is made, and bells are heard",
     )
     assert (beat.slots, beat.store_ok, beat.consuming, beat.draining) == (2, True, True, False)
     assert {"footplate", "torch", "accelerate", "python"} <= set(beat.versions)

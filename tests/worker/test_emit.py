@@ -27,7 +27,7 @@ from worker.trainer.state import TrainerControl, TrainerState
 @pytest.fixture
 def reader() -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair()
-    ours.settimeout(2)
+    ours.settimeout(60)
     theirs_fd[0] = theirs.detach()
     yield ours
     ours.close()
@@ -53,7 +53,8 @@ def test_what_does_not_fit_is_merged_with_a_mark_and_what_is_kept_is_kept(reader
         wire.send("log", {"loss": 1.0}, step)
         if step % 1000 == 0:
             wire.send("eval", {"eval_loss": 1.0}, step)
-    assert time.monotonic() - started < 10
+    # It would wait for ever: nobody reads.
+    assert time.monotonic() - started < 120
     wire.send("outcome", {})
 
     events = lines(reader, "outcome", wire)

@@ -194,7 +194,7 @@ def test_who_builds_the_same_takes_turns(tmp_path: Path) -> None:
     until(lambda: "FLOCK" in waiting_locks(), within=10, what="the second one waits")
     order.append("first")
     first.release()
-    thread.join(10)
+    thread.join(60)
 
     assert order == ["first", "second"]
 

@@ -61,10 +61,10 @@ def test_a_link_that_hangs_in_a_frozen_redis_leaves_no_descriptor_open(
     os.close(wake)
     assert link.is_alive()
     redis.thaw()
-    link.join(10)
+    link.join(60)
     client.close()
 
-    assert descriptors() == before
+    until(lambda: descriptors() <= before, what="nothing that it opened is open")
 
 
 def stack_of(thread: Any) -> list[str]:
@@ -121,7 +121,7 @@ def test_a_supervisor_that_hangs_is_not_kept_alive_by_its_link(redis: RedisServe
     beats(round(3 * HUNG_SECONDS / 0.1))
     process.signal(signal.SIGSTOP)
     thaw_at = time.monotonic() + 2 * HUNG_SECONDS
-    until(lambda: time.monotonic() > thaw_at, what="it was frozen for longer than a loop may hang")
+    until(lambda: time.monotonic() > thaw_at, within=60, what="it was frozen for longer than a loop may hang")
     process.signal(signal.SIGCONT)
     beats(round(3 * HUNG_SECONDS / 0.1))
 

@@ -27,7 +27,7 @@ class Attempt:
 
     def __init__(self, folder: Path, number: int = 1) -> None:
         self.heard, theirs = socket.socketpair()
-        self.heard.settimeout(5)
+        self.heard.settimeout(60)
         self.stop_fd = os.memfd_create("stop")
         os.ftruncate(self.stop_fd, mmap.PAGESIZE)
         nothing = {"gpus": [], "checkpoints": [], "artifacts": folder, "data": folder, "models": folder, "threads": 1}

@@ -33,7 +33,7 @@ class Line:
 
     def told(self) -> list[dict[str, Any]]:
         self.wire.send("outcome", {})
-        self._ours.settimeout(2)
+        self._ours.settimeout(60)
         data = b""
         while not (data.endswith(b"\n") and json.loads(data.splitlines()[-1])["kind"] == "outcome"):
             data += self._ours.recv(1 << 20)
