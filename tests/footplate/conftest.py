@@ -60,7 +60,7 @@ class Command:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=600,
             check=False,
             cwd=self.folder,
             env=self.env | environment,

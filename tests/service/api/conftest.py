@@ -33,6 +33,8 @@ from service.webhooks.listening import Listening
 
 KEY = "a-key-of-22-characters-or-more"
 SPEC = {"model": "toy/mlp", "data": "toy/regression"}
+PATIENCE = 120.0
+"""Seconds for what comes at once, or never: however long a machine stands still."""
 
 
 class Api:
@@ -87,7 +89,7 @@ async def rest(socket: ClientConnection) -> tuple[list[Any], int, str]:
     found: list[Any] = []
     try:
         while True:
-            found.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+            found.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
     except ConnectionClosed as closed:
         how = closed.rcvd
     assert how, "the connection broke without a close frame"
@@ -123,7 +125,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         await services.webhooks.start()
         server = Server(around(create_app(services)), chosen, listen(chosen), on_stop=tail.close)
         headers = {"Authorization": f"Bearer {settings['api_key']}"} if settings.get("api_key") else {}
-        api = Api(services, server, httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=20))
+        api = Api(services, server, httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=PATIENCE))
         running.append((api, asyncio.create_task(server.serve())))
         return api
 

@@ -21,7 +21,8 @@ from service.problems import TooManyRequests
 from service.redaction import Redacting
 from service.store import keys
 from service.strangers import Strangers, of_one_house
-from tests.service.api.conftest import KEY, SPEC, Api, Serve, rest
+from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve, rest
+from tests.support.processes import until_async
 
 EVERYTHING = ["read", "submit", "code", "admin"]
 
@@ -167,29 +168,28 @@ async def test_a_deleted_key_is_refused_at_once_and_its_streams_end(guarded: Api
         assert (await guarded.client.get("/jobs", headers=bearer(key))).status_code == 401
         _, code, reason = await rest(socket)
     assert (code, reason) == (4401, "this key was deleted, or has expired")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert all([message is not None async for message in messages])
 
 
 async def test_another_process_hears_of_it_within_a_second(serve: Serve, database_url: str) -> None:
     here, there = await serve(database_url, api_key=KEY), await serve(database_url, api_key=KEY)
     key = await a_key(here)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while (await there.client.get("/jobs", headers=bearer(key))).status_code != 200:
             await asyncio.sleep(0.02)
         path = await _a_job_of(there, key)
         async with there.socket(path, additional_headers=bearer(key)) as socket:
             await socket.recv()
             await here.client.delete(f"/keys/{key['id']}")
-            loop = asyncio.get_running_loop()
-            deleted_at = loop.time()
-            assert (await rest(socket))[1] == 4401
-        assert loop.time() - deleted_at < 5
+            ending = asyncio.create_task(rest(socket))
+            await until_async(ending.done, within=5, what="its streams end")
+            assert ending.result()[1] == 4401
         assert (await there.client.get("/jobs", headers=bearer(key))).status_code == 401
 
 
 async def test_an_expired_key_is_refused_and_its_streams_end(guarded: Api) -> None:
-    key = await a_key(guarded, expires_in=1)
+    key = await a_key(guarded, expires_in=3)
     path = await _a_job_of(guarded, key)
 
     async with guarded.socket(path, additional_headers=bearer(key)) as socket:
@@ -279,7 +279,7 @@ async def test_a_key_holds_so_many_streams_open_and_no_more(serve: Serve, sqlite
         with suppress(ConnectionClosed):
             await first.close()
     standing = api.services.gatekeeper.keyring.caller(key["key"].encode()).standing
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while len(standing._open) > 1:
             await asyncio.sleep(0.01)
     async with api.socket(path, additional_headers=bearer(key)) as second:
@@ -290,14 +290,17 @@ async def test_a_key_holds_so_many_streams_open_and_no_more(serve: Serve, sqlite
 # How fast ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_key_that_asks_too_often_waits_and_its_neighbour_does_not(serve: Serve, sqlite_url: str) -> None:
-    api = await serve(sqlite_url, api_key=KEY, rate_per_key=0.4)
+async def test_a_key_that_asks_too_often_waits_and_its_neighbour_does_not(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.callers.BURST_SECONDS", 2000)
+    api = await serve(sqlite_url, api_key=KEY, rate_per_key=0.001)
     eager, calm = await a_key(api), await a_key(api)
 
     answers = [await api.client.get("/jobs", headers=bearer(eager)) for _ in range(4)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
-    assert 1 <= int(answers[-1].headers["retry-after"]) <= 3
+    assert 500 < int(answers[-1].headers["retry-after"]) <= 1000
     assert answers[-1].json()["code"] == "too_many_requests"
     assert (await api.client.get("/jobs", headers=bearer(calm))).status_code == 200
 
@@ -475,7 +478,7 @@ async def _ticket(api: Api, key: dict[str, Any] | str) -> str:
 
 async def _messages(api: Api, path: str, key: dict[str, Any]) -> Any:
     async with (
-        httpx2.AsyncClient(base_url=api.url, timeout=20) as client,
+        httpx2.AsyncClient(base_url=api.url, timeout=PATIENCE) as client,
         client.stream("GET", path, headers=bearer(key)) as answer,
     ):
         assert answer.status_code == 200

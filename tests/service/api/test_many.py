@@ -16,7 +16,7 @@ from contract.lifecycle import JobState, Reason
 from service.api import many
 from service.events import lookout
 from service.store import jobs
-from tests.service.api.conftest import KEY, Api, Serve
+from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.support.processes import until_async
 
 Frames = list[dict[str, Any]]
@@ -35,7 +35,7 @@ def numbers(frames: Frames, job: str) -> list[int]:
 async def until_frame(socket: Any, found: Frames, wanted: Callable[[dict[str, Any]], bool]) -> Frames:
     """Reads until there is such a frame; all that were read."""
     while not any(map(wanted, found)):
-        found.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+        found.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
     return found
 
 

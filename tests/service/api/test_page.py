@@ -10,9 +10,10 @@ from playwright.async_api import Page, async_playwright, expect
 
 from service.store import jobs
 from service.store.times import now_ms
-from tests.service.api.conftest import KEY, Api, Serve
+from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 
 pytestmark = pytest.mark.browser
+expect.set_options(timeout=PATIENCE * 1000)
 
 
 @pytest.fixture
@@ -23,6 +24,7 @@ async def page(chromium_path: str) -> AsyncIterator[Page]:
             args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"],
         )
         opened = await browser.new_page()
+        opened.set_default_timeout(PATIENCE * 1000)
         # What the page logs as an error, a broken content security policy for one, fails the test.
         problems: list[str] = []
         opened.on("pageerror", lambda error: problems.append(str(error)))

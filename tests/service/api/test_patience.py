@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from service import patience
-from tests.service.api.conftest import SPEC, Api
+from tests.service.api.conftest import PATIENCE, SPEC, Api
 
 HEAD = b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 BODY = json.dumps(SPEC).encode()
@@ -34,7 +34,7 @@ async def connected(api: Api) -> AsyncIterator[tuple[asyncio.StreamReader, async
 
 async def answer_to(api: Api, *parts: bytes) -> bytes:
     """All that comes back until the server closes; the parts are sent one by one, and nothing after them."""
-    async with asyncio.timeout(20), connected(api) as (reader, writer):
+    async with asyncio.timeout(PATIENCE), connected(api) as (reader, writer):
         try:
             for part in parts:
                 writer.write(part)
@@ -63,14 +63,14 @@ async def test_half_a_request_does_not_hold_a_connection(api: Api, parts: list[b
     assert found.startswith(answer) or found == b"cut", found
     assert (await api.client.get("/jobs")).json()["data"] == []
     # What is left is the client's own.
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while len(api.server.server_state.connections) > 1:
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("more", [b"GET /jo", b"\r\n"])
 async def test_half_of_a_second_request_does_not_hold_it_either(api: Api, more: bytes) -> None:
-    async with asyncio.timeout(20), connected(api) as (reader, writer):
+    async with asyncio.timeout(PATIENCE), connected(api) as (reader, writer):
         writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         await reader.readuntil(b'{"status":"ok"}')
 
@@ -83,11 +83,11 @@ async def test_who_sends_in_pieces_and_keeps_the_pace_is_served(api: Api, monkey
     looks = []
     look = patience.PatientProtocol._late
     monkeypatch.setattr(patience, "BODY_BYTES", 1)
-    monkeypatch.setattr(patience, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(patience, "BODY_SECONDS", 0.3)
     monkeypatch.setattr(patience.PatientProtocol, "_late", lambda self: (looks.append(1), look(self)))
-    async with asyncio.timeout(20), connected(api) as (reader, writer):
+    async with asyncio.timeout(PATIENCE), connected(api) as (reader, writer):
         writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(BODY), BODY))
-        while len(looks) < 5:
+        while len(looks) < 3:
             writer.write(b"1\r\n \r\n")
             await asyncio.sleep(0.005)
         writer.write(b"0\r\n\r\n")
@@ -102,7 +102,7 @@ async def test_neither_an_idle_connection_nor_an_open_stream_is_cut(api: Api) ->
         await answer_to(api)
 
         await api.append(job, {"loss": 1.0})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while "loss" not in str(await socket.recv()):
                 pass
     assert (await api.client.get("/jobs")).status_code == 200

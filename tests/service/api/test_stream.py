@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket as sockets
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +18,7 @@ from contract.ids import new_job_id
 from contract.lifecycle import JobState
 from service.api import stream
 from service.events import tail
-from tests.service.api.conftest import KEY, Api, Serve, numbers, rest
+from tests.service.api.conftest import KEY, PATIENCE, Api, Serve, numbers, rest
 from tests.support.processes import until_async
 
 
@@ -67,7 +68,7 @@ async def test_events_arrive_although_every_wake_up_is_lost(api: Api, monkeypatc
 
         await api.append(job, {"loss": 1.0}, wake=False)
 
-        frame = json.loads(await asyncio.wait_for(socket.recv(), 10))
+        frame = json.loads(await asyncio.wait_for(socket.recv(), PATIENCE))
     assert numbers([frame]) == [2]
 
 
@@ -86,6 +87,7 @@ async def test_a_reader_may_want_some_kinds_only(api: Api) -> None:
 
 async def test_a_reader_may_want_few_frames_and_still_gets_every_event(api: Api) -> None:
     job = await api.submit()
+    began = time.monotonic()
     reading = asyncio.create_task(api.frames(f"/jobs/{job}/stream?max_hz=5"))
     for n in range(50):
         await api.append(job, {"loss": n})
@@ -95,7 +97,8 @@ async def test_a_reader_may_want_few_frames_and_still_gets_every_event(api: Api)
     frames, _, _ = await reading
 
     assert numbers(frames) == list(range(1, 55))
-    assert sum("events" in frame for frame in frames) < 12
+    # One as it begins and one at the end, whenever that is.
+    assert sum("events" in frame for frame in frames) <= 5 * (time.monotonic() - began) + 3
 
 
 async def test_many_readers_share_one_read_of_sql(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +122,8 @@ async def test_many_readers_share_one_read_of_sql(api: Api, monkeypatch: pytest.
     everything = await asyncio.gather(*readers)
 
     assert all(numbers(frames) == list(range(1, 15)) and code == 1000 for frames, code, _ in everything)
-    assert reads - before <= 3 * 12
+    # By themselves they would be 30 times 12. Some are made whether or not there is anything new.
+    assert reads - before <= 10 * 12
 
 
 @pytest.mark.parametrize(
@@ -189,6 +193,7 @@ async def test_a_reader_that_does_not_read_is_sent_away_with_its_cursor(
     assert code == 4408
     assert got == list(range(1, len(got) + 1))
     assert reason == f"too slow; come back with after={got[-1]}"
+    monkeypatch.undo()
     again, code, _ = await _until_caught_up(api, f"/jobs/{job}/stream?after={got[-1]}")
     assert numbers(again) == list(range(got[-1] + 1, 6002))
 
@@ -345,8 +350,8 @@ async def test_an_open_event_stream_does_not_hold_up_a_stopping_service(api: Api
 
     api.server.stop()
 
-    messages = await asyncio.wait_for(reading, 3)
-    assert [message.get("event") for message in messages] == [None, "caught_up"]
+    await until_async(reading.done, within=3, what="it ends")
+    assert [message.get("event") for message in reading.result()] == [None, "caught_up"]
 
 
 async def test_a_resumed_job_is_followed_again(api: Api) -> None:
@@ -385,7 +390,7 @@ async def _until_caught_up(api: Api, path: str) -> tuple[list[Any], int, str]:
     found: list[Any] = []
     async with api.socket(path) as socket:
         while not found or "caught_up" not in found[-1]:
-            found.append(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+            found.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
     return found, 0, ""
 
 

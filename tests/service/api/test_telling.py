@@ -15,7 +15,7 @@ from service.jobs.placing import place_waiting
 from service.store.times import now_ms
 from tests.conformance.acting import Stage
 from tests.conformance.test_curves import told
-from tests.service.api.conftest import Api
+from tests.service.api.conftest import PATIENCE, Api
 
 
 async def test_curves_of_one_job_and_of_several(api: Api) -> None:
@@ -72,7 +72,7 @@ async def test_lines_that_are_there_and_lines_that_come(api: Api) -> None:
         found = [(await anext(live)).text for _ in range(3)]
         coming = asyncio.ensure_future(anext(live))
         await api.append(job, {"stream": "stderr", "text": "no"}, {"stream": "stdout", "text": "late"}, kind=Kind.LINE)
-        found.append((await asyncio.wait_for(coming, 20)).text)
+        found.append((await asyncio.wait_for(coming, PATIENCE)).text)
         await api.end(job)
         found += [line.text async for line in live]
 

@@ -30,9 +30,9 @@ from service.webhooks import courier as courier_module
 from service.webhooks import sending, targets
 from service.webhooks.courier import AGAIN_SECONDS, Courier
 from service.webhooks.targets import Allowed, Refused
-from tests.service.api.conftest import KEY, SPEC, Api, Serve
+from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
-from tests.support.processes import REPOSITORY, until_async
+from tests.support.processes import REPOSITORY, free_port, until_async
 
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 LOOPBACK = "127.0.0.1/32"
@@ -831,8 +831,7 @@ def test_a_network_that_is_none_ends_the_start(text: str) -> None:
 async def test_the_receiver_of_the_docs_takes_ours_and_no_other(api: Api) -> None:
     page = (REPOSITORY / "docs/webhooks.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    async with receiving() as free:
-        port = free.port
+    port = free_port()
     hook = await a_hook(api, f"http://127.0.0.1:{port}/", states=["queued"])
     shown = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code.replace("8000", str(port)), env={"WEBHOOK_SECRET": hook["secret"]},
@@ -844,7 +843,7 @@ async def test_the_receiver_of_the_docs_takes_ours_and_no_other(api: Api) -> Non
         post = Post(api)
         await post.goes_out()
         assert shown.stdout
-        line = (await asyncio.wait_for(shown.stdout.readline(), 20)).decode()
+        line = (await asyncio.wait_for(shown.stdout.readline(), PATIENCE)).decode()
         assert job in line
         (one,) = await told(api, hook)
         assert line.split()[0] == one["id"]
