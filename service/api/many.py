@@ -104,7 +104,10 @@ class Crowd:
         """Where those ended that may come back: a resumed job goes on behind what was told."""
         self._news: dict[JobId, None] = {}
         """Those to look at, in turn."""
+        self._heard: dict[JobId, None] = {}
+        """Those of which there is news since: they are looked at no more often than this reader wants to be told."""
         self._something = asyncio.Event()
+        self._quiet_until = 0.0
         self._unsaid: list[bytes] = []
         self._look_at = 0.0
         self._since = now_ms() if wanted.since is None else wanted.since
@@ -155,6 +158,7 @@ class Crowd:
     async def frames(self) -> AsyncIterator[bytes]:
         """Everything, until all that were named have ended; with a filter until the service stops."""
         while not self.is_closed:
+            self._take_up()
             if self._unsaid:
                 yield b"".join(self._unsaid)
                 self._unsaid.clear()
@@ -169,15 +173,22 @@ class Crowd:
             else:
                 return
 
+    def _take_up(self) -> None:
+        """By the clock, not when all is read: where something comes with every look there is always more to read."""
+        if self._heard and time.monotonic() >= self._quiet_until:
+            self._news |= self._heard
+            self._heard.clear()
+            self._quiet_until = time.monotonic() + self._wanted.seconds_between
+
     async def _wait(self) -> None:
-        if self._wanted.seconds_between:
-            await asyncio.sleep(self._wanted.seconds_between)
+        if self._heard:
+            await asyncio.sleep(max(0.0, self._quiet_until - time.monotonic()))
+            return
         self._something.clear()
-        if not self._news:
-            until_look = self._look_at - time.monotonic() if self._wanted.filter is not None else None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(until_look):
-                    await self._something.wait()
+        until_look = self._look_at - time.monotonic() if self._wanted.filter is not None else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(until_look):
+                await self._something.wait()
 
     async def _read(self, job: JobId) -> bytes:
         """What there is to say of one job, up to a page."""
@@ -245,7 +256,7 @@ class Crowd:
         self._tail.leave(followed.channel)
 
     def _hear(self, job: JobId) -> None:
-        self._news[job] = None
+        self._heard[job] = None
         self._something.set()
 
 

@@ -14,7 +14,7 @@ from contract.events import Kind
 from contract.ids import Fence, JobId, new_job_id
 from contract.lifecycle import JobState, Reason
 from service.api import many
-from service.events import lookout
+from service.events import lookout, tail
 from service.store import jobs
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.support.processes import until_async
@@ -153,6 +153,29 @@ async def test_some_kinds_at_most_so_often_and_still_every_event(api: Api) -> No
     # One as it begins and one at the end of each, whenever that is.
     looks = 5 * (time.monotonic() - began) + 3
     assert sum("events" in frame for frame in frames) <= 2 * looks
+
+
+async def test_where_something_comes_with_every_look_it_is_still_looked_at_most_so_often(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, looks, read = await api.submit(), 0, tail.Channel.after
+
+    async def and_say_more(channel: tail.Channel, cursor: int, view: tail.View) -> tail.Page:
+        nonlocal looks
+        page = await read(channel, cursor, view)
+        if (looks := looks + 1) < 100:
+            await api.append(job, {"loss": looks})
+        return page
+
+    monkeypatch.setattr(tail.Channel, "after", and_say_more)
+    began = time.monotonic()
+    reading = asyncio.create_task(api.frames(f"/stream?jobs={job}&max_hz=5"))
+    await until_async(lambda: looks > 3, what="it has looked some times")
+
+    assert looks <= 5 * (time.monotonic() - began) + 2
+    looks = 100
+    await api.end(job)
+    assert (await reading)[1] == 1000
 
 
 async def test_one_that_is_deleted_is_told_and_the_others_go_on(api: Api) -> None:
