@@ -75,7 +75,9 @@ def _postgres(url: str, size: int) -> Engine:
         connect_args={
             "connect_timeout": 5,
             "options": f"-c lock_timeout={int(BUSY_SECONDS * 1000)} -c statement_timeout=30000 "
-            "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC",
+            "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC "
+            # Each statement here touches little: starting helpers, or compiling, takes longer than a whole page.
+            "-c max_parallel_workers_per_gather=0 -c jit=off",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
