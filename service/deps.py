@@ -172,6 +172,10 @@ def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
         raise InvalidQuery(problems)
 
 
+NO_NUL = {"pattern": r"^[^\x00]*$"}
+"""For who reads the schema of a query's text that has no pattern of its own."""
+
+
 def refuse_nul(given: Sequence[tuple[str, str]]) -> None:
     """No name has one, and not every database can be asked for it."""
     problems = [

@@ -13,7 +13,7 @@ from contract.errors import Problem
 from contract.ids import JobId
 from service.api import shapes
 from service.api.formats import CSV, VARIES, csv_response, wants
-from service.deps import JobPath, Services, StrictRoute, job_id, json_response, services_of
+from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, json_response, services_of
 from service.events.series import Axis, Seen, Series, Summary, names_of, on_axis, series, summaries
 from service.problems import InvalidQuery
 from service.store import jobs
@@ -25,7 +25,13 @@ MOST_IN_ALL = 100_000
 """Points of all curves of one answer."""
 MOST_JOBS = 100
 Names = Annotated[
-    str | None, Query(min_length=1, max_length=20_000, description="Only these, with commas; else every one.")
+    str | None,
+    Query(
+        min_length=1,
+        max_length=20_000,
+        description="Only these, with commas; else every one.",
+        json_schema_extra=NO_NUL,
+    ),
 ]
 Points = Annotated[int, Query(ge=10, le=MOST_POINTS, description="At most so many for each curve.")]
 Which = Annotated[
@@ -81,7 +87,9 @@ async def get_series(
 )
 async def compare_series(
     request: Request,
-    jobs: Annotated[str, Query(min_length=1, max_length=10_000, description="Ids, with commas.")],
+    jobs: Annotated[
+        str, Query(min_length=1, max_length=10_000, description="Ids, with commas.", json_schema_extra=NO_NUL)
+    ],
     names: Names = None,
     x: Which = "step",
     points: Points = 1000,

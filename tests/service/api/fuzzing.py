@@ -37,10 +37,9 @@ include-operation-id = "{operation}"
 [operations.checks.positive_data_acceptance]
 expected-statuses = {refusals}
 """
-RULES = {"amend_job", "amend_webhook", "bulk_jobs", "create_key", "create_webhook", "rotate_webhook"}
-"""Operations with rules that no schema says, between fields, field and query, about where a name leads, how long "2h"
-is, or what the names of one's own metadata hold: add a
-route's name here if it has."""
+RULES = {"amend_job", "amend_webhook", "bulk_jobs", "create_key", "create_webhook", "resume_job", "rotate_webhook"}
+"""Operations with rules that no schema says: between fields, field and query, about where a name leads, how long "2h"
+is, or what may lie in an object that is somebody's own. Add a route's name here if it has."""
 REFUSALS = ["2xx", "3xx", "401", "403", "404", "409", "412", "416", "429"]
 """How a request that its schema allows may be answered: what it is about may not be there, or not any more."""
 
