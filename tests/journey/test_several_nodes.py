@@ -43,22 +43,26 @@ def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_a_job_on_two_nodes_loses_one_goes_on_with_a_third_and_is_paused_as_one(system: System) -> None:
     more_than_there_are(system)
-    job = system.submit(TOGETHER)
+    gate = system.gate()
+    job = system.submit(TOGETHER, callbacks=[gate.at(15, 45, 120)])
     one = system.submit(ALONE)
-    system.until_checkpoint(job, 10, within=at_ease(60))
+    system.until_checkpoint(job, 10, within=60)
+    system.until_reached(job, gate, 15)
     first = system.job(job)["nodes"]
 
     # The second one: the first keeps the place where they meet, and its death is noticed in another way.
     lost = int(first[1].removeprefix("node-"))
     system.nodes[lost].signal(signal.SIGKILL)
-    system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(60), what="it is tried again", job=job)
-    system.until_step(job, 40, within=at_ease(60))
+    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
+    system.until_reached(job, gate, 45)
     assert system.do(job, "do", {"save": True}).status_code == 202
-    system.until(lambda: the_save(system, job), within=at_ease(30), what="it has saved as it was asked to", job=job)
+    gate.open(45)
+    system.until(lambda: the_save(system, job), within=30, what="it has saved as it was asked to", job=job)
+    system.until_reached(job, gate, 120)
     assert system.do(job, "pause").status_code == 202
-    paused = system.until_state(job, "paused", "succeeded", within=at_ease(60))
+    paused = system.until_state(job, "paused", "succeeded")
     system.do(job, "resume")
-    done, expected = (system.until_settled(each, within=at_ease(90)) for each in (job, one))
+    done, expected = (system.until_settled(each) for each in (job, one))
 
     assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
     assert expected["state"] == "succeeded", expected["error"]
