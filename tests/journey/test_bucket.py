@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from contract.remote import RemoteStore
+from tests.examples.conftest import Examples
 from tests.support.gates import Gate
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer
@@ -34,7 +35,7 @@ TOGETHER: JSON = {
 
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, sqlite_url: str, s3: S3Server) -> System:
-    return System(processes, redis, sqlite_url, **s3.environment("journey"))
+    return System(processes, redis, sqlite_url, FOOTPLATE_CODE="on", **s3.environment("journey"))
 
 
 def test_a_job_goes_on_where_its_checkpoints_were_never_written(system: System, s3: S3Server) -> None:
@@ -164,3 +165,26 @@ def test_two_nodes_that_share_no_folder_train_one_job_and_one_of_them_is_lost(sy
     assert expected["state"] == "succeeded", expected["error"]
     assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
     assert_whole(system.events(job))
+
+
+@pytest.mark.soak
+def test_what_an_attempt_finds_of_the_one_before_it_comes_along(system: System) -> None:
+    """A script's files, and what TensorBoard was told; and the best checkpoint, which is loaded in the end."""
+    system.start()
+    examples = Examples(system)
+    dies_once = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
+    script = system.submit({**examples.with_code("own-loop/script.json", loop=dies_once), "retry": {"on": ["crashed"]}})
+    done = examples.ended(script)
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    assert any("continues at step 20" in str(one["data"]) for one in system.events(script) if one["kind"] == "line")
+
+    gate = system.gate()
+    job = examples.submit("four-metrics/job.json", callbacks=[gate.at(45)])
+    system.until_reached(job, gate, 45)
+    assert system.do(job, "pause").status_code == 202
+    system.until_state(job, "paused", within=60)
+    system.do(job, "resume")
+    done = examples.ended(job)
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    told = [name for name in examples.outputs(job) if name.startswith("events.out.tfevents")]
+    assert len(told) == 4, "two files of each attempt"
