@@ -128,7 +128,8 @@ def test_two_supervisors_killed_with_their_trainings_leave_the_guardian_at_its_w
     warm = running[1].warm
     os.kill(warm, signal.SIGSTOP)
     for pid in (*running[1].supervisors, *(one.head for one in running)):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
     # It hears of all four deaths in one turn of its loop.
     os.kill(warm, signal.SIGCONT)
@@ -211,7 +212,8 @@ def test_a_node_with_a_running_attempt_never_starts_anew(running: Running, contr
     node = control.node()
     for pid in pool(running.worker):
         if pid != running.supervisor:
-            os.kill(pid, signal.SIGSTOP)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
     until(lambda: not control.nodes[node.node].consuming, within=15, what="it says that it does not consume")
     beats = control.nodes[node.node].number
 

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,10 @@ def lasting(make_lasting: Callable[..., Lasting]) -> Lasting:
 def warm_parent(lasting: Lasting) -> int:
     # It calls itself so from its exec on; a training process is its fork and has the same command line.
     for pid in children(lasting.process.pid):
-        if b"worker.warm" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
+        # Another may end by itself while we look.
+        with suppress(OSError):
+            if b"worker.warm" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
     raise AssertionError("there is no warm parent")
 
 
