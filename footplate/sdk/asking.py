@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import count
 from random import random
 from typing import Any
@@ -50,9 +51,9 @@ class Ask:
 
 
 def in_trace(headers: dict[str, str]) -> dict[str, str]:
-    """With the `traceparent` of the span that the program is in. One that uses no OpenTelemetry has not imported it."""
-    if found := sys.modules.get("opentelemetry.propagate"):
-        found.inject(headers)
+    """With the `traceparent` of the span that the program is in. One that has none has not imported what makes them."""
+    if "opentelemetry.trace" in sys.modules:
+        import_module("opentelemetry.propagate").inject(headers)
     return headers
 
 
