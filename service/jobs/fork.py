@@ -77,6 +77,8 @@ class Forked:
     mode: str
     changes: Sequence[Change]
     breaks: Sequence[tuple[str, str]]
+    ends_there: bool
+    """Its `max_steps` are behind the checkpoint already."""
 
     def as_json(self) -> Json:
         return {
@@ -96,6 +98,8 @@ class Forked:
         if self.mode == "full":
             exactly = f"not as that job would have: {_some([pointer for pointer, _ in self.breaks])}"
             told += f"; {exactly if self.breaks else 'exactly as that job would have'}"
+        if self.ends_there:
+            told += f"; no step is left to train, because max_steps ends at {self.checkpoint.step} or before"
         checkpoint = {"id": self.checkpoint.id, "step": self.checkpoint.step}
         return {"message": told, "code": "forked", "job": self.job, "checkpoint": checkpoint, "mode": self.mode}
 
@@ -153,7 +157,8 @@ def forked(start: Start, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -
         elif name not in NEUTRAL_TRAINING:
             why = f"it was set to {json.dumps(value)} while job {start.job.id} ran, and the fork goes by its spec"
             breaks[pointer] = why
-    return Forked(start.job.id, start.checkpoint, mode, changes, list(breaks.items()))
+    ends_there = mode == "full" and 0 < spec.training.max_steps <= start.checkpoint.step
+    return Forked(start.job.id, start.checkpoint, mode, changes, list(breaks.items()), ends_there)
 
 
 def _changes(pointer: str, old: Any, new: Any) -> Iterator[Change]:

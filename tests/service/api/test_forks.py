@@ -173,6 +173,9 @@ async def test_a_fork_without_a_word_goes_on_exactly(api: Api) -> None:
     assert (made["fork"]["changes"], made["fork"]["exact"], made["fork"]["breaks_exactness"]) == ([], True, [])
     again = (await api.client.post(f"/jobs/{job}/fork", json={"mode": "weights"})).json()
     assert [one["pointer"] for one in again["fork"]["breaks_exactness"]] == ["/resume_from/mode"]
+    events = [(await api.client.get(f"/jobs/{one['id']}/events")).json()["data"] for one in (made, again)]
+    ends = ["no step is left to train" in told[1]["data"]["message"] for told in events]
+    assert ends == [True, False], "from its last step; weights alone begin at step 0"
 
 
 async def test_what_was_set_while_the_job_ran_is_not_in_its_spec_and_the_fork_says_so(api: Api) -> None:
