@@ -68,13 +68,13 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 def _moment(value: object) -> object:
     """pydantic takes a number for seconds since 1970, and a date for its midnight; nobody here does."""
-    if isinstance(value, str) and not _MOMENT.match(value):
+    if not isinstance(value, str) or not _MOMENT.match(value):
         raise PydanticCustomError("moment", 'a moment looks like "2026-01-31T12:00:00Z"')
     return value
 
 
-When = Annotated[AwareDatetime, BeforeValidator(_moment)]
-"""RFC 3339, with its offset."""
+When = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_moment)]
+"""RFC 3339, with its offset. (Strict, what a validator hands on would have to be a datetime.)"""
 
 DURATION = BeforeValidator(
     seconds, json_schema_input_type=float | Annotated[str, Field(pattern=_A_DURATION, max_length=32)]

@@ -86,7 +86,7 @@ async def test_a_node_is_drained_by_its_name(api: Api, command: Command) -> None
     assert (await command("nodes", "--undrain", node["id"]))[0] == 0
     assert (await api.client.get("/nodes")).json()["data"][0]["state"] != "draining"
     code, _, err = await command("nodes", "--drain", "node-2")
-    assert (code, "no nodes are called 'node-2'; known: one" in err) == (2, True)
+    assert (code, "no node is called 'node-2'; known: one" in err) == (3, True)
 
 
 @pytest.fixture

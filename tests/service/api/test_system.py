@@ -194,7 +194,7 @@ async def _counted(numbers: dict[str, int]) -> dict[str, int]:
 
 async def test_a_store_that_cannot_be_written_is_said(api: Api, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
-    settings = api.services.settings.model_copy(update={"artifacts": tmp_path / "a-file"})
+    settings = api.services.settings.model_copy(update={"artifacts": str(tmp_path / "a-file")})
 
     found = await readiness.degraded(replace(api.services, settings=settings), [])
 
