@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import gc
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from contract.importing import without_collecting
 
 if TYPE_CHECKING:
     from contract.errors import CheckpointCorrupt as CheckpointCorrupt
@@ -230,19 +230,9 @@ __all__ = sorted(_HOME_OF)
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'footplate' has no attribute {name!r}")
-    value = globals()[name] = getattr(_imported(_HOME_OF[name]), name)
+    with without_collecting():
+        value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
     return value
-
-
-def _imported(module: str) -> ModuleType:
-    """Without looking for rubbish: what an import makes stays, and the search is a seventh of torch's import."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return import_module(module)
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def __dir__() -> list[str]:

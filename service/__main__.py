@@ -1,17 +1,13 @@
-"""`python -m service`: the program, imported without looking for rubbish meanwhile.
-
-What an import makes stays, and the search is an eighth of it.
-"""
+"""`python -m service`: the program, whose modules are an eighth sooner there than by a plain import."""
 
 from __future__ import annotations
 
-import gc
 import sys
 
-gc.disable()
-from service.program import main  # noqa: E402
+from contract.importing import without_collecting
 
-gc.enable()
+with without_collecting():
+    from service.program import main
 
 if __name__ == "__main__":
     sys.exit(main())

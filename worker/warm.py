@@ -26,6 +26,7 @@ from typing import NoReturn
 
 from pydantic import BaseModel, ValidationError
 
+from contract.importing import without_collecting
 from worker.launch import FD_NAMES, TO_WARM, Exited, Start, Started, close_all_but, listen
 from worker.linux import adopt_orphans, die_with_parent, kill_children, kill_group
 from worker.node import MAX_TROUBLE_CHARS, Places
@@ -217,17 +218,16 @@ def _describe(path: Path) -> int:
 
 def preload() -> None:
     """Imports what every training process needs. torch._dynamo alone would cost each of them 1.8 seconds."""
-    gc.disable()  # what an import makes stays, and looking for rubbish among it is a seventh of the time
-    import accelerate  # noqa: F401
-    import torch._dynamo  # noqa: F401
+    with without_collecting():
+        import accelerate  # noqa: F401
+        import torch._dynamo  # noqa: F401
 
-    from worker import build, run  # noqa: F401
+        from worker import build, run  # noqa: F401
 
-    build.preload()
-    gc.collect()
-    # What is here now lives for ever: no child's collector shall touch, and so copy, its pages.
-    gc.freeze()
-    gc.enable()
+        build.preload()
+        gc.collect()
+        # What is here now lives for ever: no child's collector shall touch, and so copy, its pages.
+        gc.freeze()
 
 
 def main() -> None:
