@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,22 @@ def system(processes: Processes, redis: RedisServer, mostly_sqlite_url: str) -> 
     return System(processes, redis, mostly_sqlite_url)
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def standing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Service and one node with two slots, for every test that leaves them standing."""
+@contextlib.contextmanager
+def standing_on(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, **more: Any
+) -> Iterator[System]:
+    """A system on the database that a module's fixture is parametrized with."""
     folder = tmp_path_factory.mktemp(request.param)
     with contextlib.ExitStack() as stack:
         url = None
         if request.param == "postgres":
             server: PostgresServer = request.getfixturevalue("postgres_server")
             url = stack.enter_context(server.database())
-        yield stack.enter_context(standing_system(folder, url))
+        yield stack.enter_context(standing_system(folder, url, **more))
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def standing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Service and one node with two slots, for every test that leaves them standing."""
+    with standing_on(request, tmp_path_factory) as system:
+        yield system

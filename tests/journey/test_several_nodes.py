@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import signal
@@ -12,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.examples.conftest import EXAMPLES, Examples, zipped
-from tests.support.postgres import PostgresServer
+from tests.journey.conftest import standing_on
 from tests.support.processes import at_ease
-from tests.support.system import JSON, System, assert_whole, standing_system
+from tests.support.system import JSON, System, assert_whole
 
 ALONE: JSON = {
     "model": "toy/mlp",
@@ -32,13 +31,8 @@ TOGETHER = {**ALONE, "training": {**ALONE["training"], "per_device_train_batch_s
 )
 def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """Three nodes with a slot each, for stories that leave two of them standing."""
-    folder = tmp_path_factory.mktemp(request.param)
-    with contextlib.ExitStack() as stack:
-        url = None
-        if request.param == "postgres":
-            server: PostgresServer = request.getfixturevalue("postgres_server")
-            url = stack.enter_context(server.database())
-        yield stack.enter_context(standing_system(folder, url, slots=(1, 1, 1), FOOTPLATE_CODE="on"))
+    with standing_on(request, tmp_path_factory, slots=(1, 1, 1), FOOTPLATE_CODE="on") as system:
+        yield system
 
 
 def test_a_job_on_two_nodes_loses_one_goes_on_with_a_third_and_is_paused_as_one(system: System) -> None:
