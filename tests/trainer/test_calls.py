@@ -36,7 +36,7 @@ class Calls(TrainerCallback):
 
 
 def test_a_step_of_a_tiny_model_makes_few_calls(tmp_path: Path) -> None:
-    """Measured: 442, of which torch's own are nearly all and the data's 130; the loop's own are some 30."""
+    """Measured: 420, of which torch's own are nearly all and the data's 110; the loop's own are some 41."""
     calls = Calls()
     args = TrainingArguments(
         str(tmp_path), max_steps=50, per_device_train_batch_size=32, save_strategy="no", disable_tqdm=True
@@ -44,12 +44,12 @@ def test_a_step_of_a_tiny_model_makes_few_calls(tmp_path: Path) -> None:
 
     Trainer(toy.mlp(), args, train_dataset=toy.regression(n=512), callbacks=[calls]).train()
 
-    assert calls.all / 20 < 550
+    assert calls.all / 20 < 460
     assert calls.loop / 20 < 45
 
 
 def test_a_batch_of_an_evaluation_makes_few_calls(tmp_path: Path) -> None:
-    """Measured: 223, of which the evaluation's own are 27, and which were 243 and 35 with every hull."""
+    """Measured: 203, of which ours are 28; they were 243 and 35 with every hull, and torch's around each batch."""
     args = TrainingArguments(str(tmp_path), per_device_eval_batch_size=32, disable_tqdm=True)
     trainer = Trainer(toy.mlp(), args, metrics=["accuracy"])
     sets = [toy.classification(n=32 * batches) for batches in (20, 40)]
@@ -62,7 +62,7 @@ def test_a_batch_of_an_evaluation_makes_few_calls(tmp_path: Path) -> None:
         sys.setprofile(None)
         counted.append(calls)
 
-    assert (counted[1].all - counted[0].all) / 20 < 235
+    assert (counted[1].all - counted[0].all) / 20 < 215
     assert (counted[1].loop - counted[0].loop) / 20 < 31
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.collators import default_data_collator
-from worker.trainer.data import epoch_batches, make_loader
+from worker.trainer.data import PrivateGenerator, epoch_batches, make_loader, opened
 from worker.trainer.samplers import Batches, EpochSampler
 
 
@@ -61,6 +61,36 @@ def test_reading_data_draws_nothing_from_the_generator_that_dropout_uses(workers
     assert len(list(epoch_batches(loader, seed=1, epoch=0))) == 5
 
     assert torch.get_rng_state().equal(before)
+
+
+class Several(list[int]):
+    """A dataset that reads a batch at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [100 + self[index] for index in indices]
+
+
+@pytest.mark.parametrize("data", [list(range(10)), Several(range(10))], ids=["one by one", "several at once"])
+def test_batches_that_are_read_here_are_those_of_torch_s_own_iterator(data: list[int]) -> None:
+    loader: Any = make_loader(data, TrainingArguments("out"), torch.tensor, 4, EpochSampler(data, seed=1))
+
+    assert [each.tolist() for each in opened(loader)] == [each.tolist() for each in iter(loader)]
+
+
+def test_a_loader_with_an_iterator_of_its_own_is_asked_for_it() -> None:
+    class Twice(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            for batch in super().__iter__():
+                yield from (batch, batch)
+
+    batches = Batches(SequentialSampler(range(4)), 2, drop_last=False)
+
+    assert [each.tolist() for each in opened(Twice(range(4), batch_sampler=batches, generator=PrivateGenerator()))] == [
+        [0, 1],
+        [0, 1],
+        [2, 3],
+        [2, 3],
+    ]
 
 
 def test_a_loader_of_the_user_s_own_starts_in_the_middle_too() -> None:

@@ -13,7 +13,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from worker.trainer.data import batch_length, draw_and_discard, is_ours
+from worker.trainer.data import batch_length, draw_and_discard, is_ours, opened
 from worker.trainer.holding import in_place
 from worker.trainer.losses import DICT, IGNORE, shifted
 from worker.trainer.metrics import Metric, Sums, make_metric
@@ -143,7 +143,7 @@ def _opened(trainer: Evaluating, loader: Any) -> Iterator[Any]:
     batches = trainer.strategy.plain_loader(loader)
     if is_ours(batches):
         draw_and_discard()
-    return iter(batches)
+    return opened(batches)
 
 
 def _marked(batches: Iterator[Any], marks: bool) -> Iterator[tuple[Any, bool]]:

@@ -67,7 +67,7 @@ class Stream:
                 f"dataloader_num_workers is {self.processes}: give the old number"
             )
 
-    def open(self) -> Any:
+    def open(self) -> Iterator[Any]:
         """An iterator from the place on. What is swapped in here is back as it was when it returns."""
         if not self.processes:
             if self._states:
