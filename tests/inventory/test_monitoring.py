@@ -1,6 +1,6 @@
 """What ops/ and docs/operations.md ask of Prometheus is what /metrics serves: every name, every label, every value.
 
-No Prometheus and no Grafana are at hand: that they load these files is not tested here.
+A real Prometheus loads it, asks it and fires by it. No Grafana is at hand: that it loads the dashboard is not tested.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -18,7 +20,10 @@ from contract.lifecycle import JobState, Reason
 from service.api import shapes
 from service.counts import Counts
 from service.prometheus import Meters
-from tests.support.processes import REPOSITORY
+from tests.support.processes import REPOSITORY, Processes
+from tests.support.prometheus import Prometheus, promtool
+from tests.support.redis_server import RedisServer
+from tests.support.system import System
 
 OPS = REPOSITORY / "ops"
 PAGE = (REPOSITORY / "docs/operations.md").read_text()
@@ -116,3 +121,120 @@ def test_the_dashboard_asks_whatever_prometheus_its_reader_chooses_and_no_panel_
     assert len(taken) == len(set(taken))
     assert max(x for x, _ in taken) == 23
     assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Series by the minute, as promtool writes them: after so many minutes the first are an alarm, the others none."""
+
+    after: str
+    alarm: dict[str, str]
+    calm: dict[str, str]
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+CONTROL = "footplate_control_"
+CASES = {
+    "FootplateIsDown": Case(
+        "5m",
+        {'up{job="footplate"}': "0x9"},
+        {'up{job="footplate", at="1"}': "0x9", 'up{job="footplate", at="2"}': "1x9"},
+    ),
+    "FootplateCannotServe": Case(
+        "20m",
+        {'footplate_requests_total{status="503"}': "0+10x30", 'footplate_requests_total{status="200"}': "0+90x30"},
+        {'footplate_requests_total{status="503"}': "0+1x30", 'footplate_requests_total{status="404"}': "0+90x30"},
+    ),
+    # One outage that is over is none to be called for.
+    "FootplateDatabaseIsAway": Case(
+        "16m", {f"{CONTROL}database_outages_total": "0+2x30"}, {f"{CONTROL}database_outages_total": "0x10 1x20"}
+    ),
+    "FootplateNobodyIsHeard": Case("20m", {f"{CONTROL}beats_total": "7x30"}, {f"{CONTROL}beats_total": "0+12x30"}),
+    "FootplateNoNodeTakesWork": Case(
+        "15m",
+        {"footplate_slots": "0x30", 'footplate_jobs{state="queued"}': "3x30"},
+        {"footplate_slots": "0x30", 'footplate_jobs{state="queued"}': "0x30", 'footplate_jobs{state="failed"}': "9x30"},
+    ),
+    "FootplateNodeIsLost": Case(
+        "15m", {'footplate_nodes{state="lost"}': "1x30"}, {'footplate_nodes{state="alive"}': "9x30"}
+    ),
+    "FootplateJobsAreLate": Case("5m", {f"{CONTROL}ingest_lag_ms": "11000x9"}, {f"{CONTROL}ingest_lag_ms": "900x9"}),
+    "FootplateJournalsGrow": Case(
+        "25m", {f"{CONTROL}journal_depth": "9000+500x30"}, {f"{CONTROL}journal_depth": "90000-500x30"}
+    ),
+    "FootplateMachineIsDying": Case(
+        "12m", {f"{CONTROL}attempts_lost_total": "0+1x30"}, {f"{CONTROL}attempts_lost_total": "0x5 2x30"}
+    ),
+    "FootplateJobsFailForOneReason": Case(
+        "30m",
+        {f'{CONTROL}jobs_failed_total{{reason="poison"}}': "0+1x60"},
+        {f'{CONTROL}jobs_failed_total{{reason="error"}}': "0+9x60"},
+        {"reason": "poison"},
+    ),
+    "FootplateDiskIsLying": Case(
+        "10m", {f"{CONTROL}checkpoints_refused_total": "0x5 1x9"}, {f"{CONTROL}gaps_declared_total": "4x20"}
+    ),
+    "FootplateCheckpointsAreStuck": Case(
+        "70m", {f"{CONTROL}checkpoints_stuck": "1x90"}, {f"{CONTROL}checkpoints_stuck": "1x50 0x40"}
+    ),
+    "FootplateIsSpokenToByAStranger": Case(
+        "10m", {f"{CONTROL}events_dead_total": "0x5 1x9"}, {f"{CONTROL}events_dead_total": "1x20"}
+    ),
+    "FootplateNothingFits": Case(
+        "70m",
+        {'footplate_jobs_waiting{reason="no_such_shape"}': "1x90"},
+        {'footplate_jobs_waiting{reason="capacity"}': "1x90"},
+    ),
+    "FootplateIsFull": Case(
+        "400m",
+        {'footplate_jobs_waiting{reason="capacity"}': "1x500"},
+        {'footplate_jobs_waiting{reason="capacity"}': "1x350 0x9 1x150"},
+    ),
+}  # fmt: skip
+
+
+def test_every_alert_has_a_case_that_fires_it_and_one_that_does_not() -> None:
+    assert CASES.keys() == {rule["alert"] for rule in RULES}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
+def test_an_alert_fires_when_it_should_and_only_then(rule: dict[str, Any], tmp_path: Path) -> None:
+    case = CASES[rule["alert"]]
+    summary = rule["annotations"]["summary"].replace("{{ $labels.reason }}", case.labels.get("reason", ""))
+    fired = {"exp_labels": {**rule["labels"], **case.labels}, "exp_annotations": {"summary": summary}}
+    told = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "alert_rule_test": [{"eval_time": case.after, "alertname": rule["alert"], "exp_alerts": expected}],
+        }
+        for series, expected in [(case.alarm, [fired]), (case.calm, [])]
+    ]
+    file = tmp_path / "cases.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(OPS / "alerts.yml")], "tests": told}))
+
+    promtool("test", "rules", str(file))
+
+
+def test_a_real_prometheus_takes_the_files_as_they_are() -> None:
+    assert f"{len(RULES)} rules found" in promtool("check", "config", str(OPS / "prometheus.yml"))
+
+
+def test_a_real_prometheus_scrapes_a_real_service_and_answers_all_that_is_asked_of_it(
+    processes: Processes, redis: RedisServer, sqlite_url: str
+) -> None:
+    system = System(processes, redis, sqlite_url)
+    system.start_service()
+    prometheus = Prometheus(processes, OPS / "prometheus.yml", [system.url.removeprefix("http://")])
+
+    def is_scraped() -> bool:
+        return prometheus.value('up{job="footplate"}') == 1 and prometheus.value("max(footplate_slots)") == 0
+
+    prometheus.process.until(is_scraped, within=60, what="the service was scraped")
+    for asked in ASKED.values():
+        prometheus.ask("/query", query=asked.replace("$__rate_interval", "1m"))
+
+    def all_were_evaluated() -> bool:
+        return {rule["health"] for group in prometheus.ask("/rules")["groups"] for rule in group["rules"]} == {"ok"}
+
+    prometheus.process.until(all_were_evaluated, within=60, what="every alert was evaluated")

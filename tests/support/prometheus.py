@@ -1,0 +1,62 @@
+"""A real Prometheus, and promtool, for tests of what ops/ asks of them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+from tests.support.processes import Process, Processes, free_port
+
+INSTALL = "apt-get install prometheus"
+"""The line that makes the skipped tests run."""
+
+
+def program(name: str) -> str:
+    if (found := shutil.which(name)) is None:
+        pytest.skip(f"needs Prometheus: {INSTALL}")
+    return found
+
+
+def promtool(*words: str) -> str:
+    """What it says; it is content."""
+    done = subprocess.run([program("promtool"), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Prometheus:
+    """Started with a configuration of ours, but for the pace and for whom it asks."""
+
+    def __init__(self, processes: Processes, config: Path, targets: Sequence[str]) -> None:
+        told: dict[str, Any] = yaml.safe_load(config.read_text())
+        told["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        told["rule_files"] = [str(config.parent / name) for name in told["rule_files"]]
+        for job in told["scrape_configs"]:
+            job["static_configs"] = [{"targets": list(targets)}]
+        own, port = processes.folder / "prometheus.yml", free_port()
+        own.write_text(yaml.safe_dump(told))
+        self.process: Process = processes.start(
+            program("prometheus"),
+            f"--config.file={own}",
+            f"--storage.tsdb.path={processes.folder / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            name="prometheus",
+        )
+        self._client = httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=20)
+
+    def ask(self, path: str, **params: str) -> Any:
+        answer = self._client.get(path, params=params)
+        assert answer.status_code == 200, f"{params}: {answer.text}"
+        return answer.json()["data"]
+
+    def value(self, query: str) -> float | None:
+        """Of what comes to one number, once there is one."""
+        found = self.ask("/query", query=query)["result"]
+        return float(found[0]["value"][1]) if len(found) == 1 else None
