@@ -106,7 +106,7 @@ def _latency(folder: Path, readers: int, per_second: int, seconds: int) -> list[
 
 
 def _burst(folder: Path, readers: int, events: int) -> list[report.Row]:
-    with_system = _System(folder)
+    with_system = _System(folder, apart=True)
     try:
         group = with_system.read(readers, processes=2)
         for first in range(0, events, 200):
@@ -121,7 +121,7 @@ def _burst(folder: Path, readers: int, events: int) -> list[report.Row]:
     name = f"burst of {events:,} events to {readers:,} readers"
     return [
         report.Row(name, [readers * events / seconds], "events/s", "≥ 150,000"),
-        report.Row(f"{name}: memory of the service", [resident], "MB", "≤ 150"),
+        report.Row(f"{name}: memory of the process that serves them", [resident], "MB", "≤ 150"),
     ]
 
 
@@ -130,11 +130,17 @@ def _is_ready(readers: Process) -> bool:
 
 
 class _System:
-    def __init__(self, folder: Path) -> None:
+    """Service and Redis. `apart` where control is a process of its own, as beyond one machine."""
+
+    def __init__(self, folder: Path, *, apart: bool = False) -> None:
         folder.mkdir(parents=True)
         self.processes, self.redis = Processes(folder), RedisServer().start()
         env = {"FOOTPLATE_REDIS": self.redis.url, "FOOTPLATE_LEASE_SECONDS": "600"}
-        self.service, port = serve(self.processes, folder, f"sqlite:///{folder / 'b.db'}", role="all", **env)
+        database = f"sqlite:///{folder / 'b.db'}"
+        self.service, port = serve(self.processes, folder, database, role="api" if apart else "all", **env)
+        if apart:
+            control = {**env, "FOOTPLATE_HOME": folder, "FOOTPLATE_DATABASE": database}
+            self.processes.start("-m", "service", "control", env=control)
         self.url = f"http://127.0.0.1:{port}"
         self.played = Played(self.url, self.redis.url)
 
