@@ -23,7 +23,7 @@ import footplate
 from contract.arguments import TrainingArguments as Plain
 from tests.trainer import sides
 from worker.components import toy
-from worker.trainer import evaluate
+from worker.trainer import seen
 from worker.trainer.activations import repeated_layers
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.callbacks import TrainerCallback
@@ -298,17 +298,17 @@ def _(folder: Path) -> None:
 @about("eval_accumulation_steps")
 def _(folder: Path) -> None:
     held: list[int] = []
-    real = evaluate.Kept._move
+    real = seen.Kept._move
 
     def note(self: Any) -> None:
         held.append(len(self._on_device))
         real(self)
 
-    evaluate.Kept._move = note  # type: ignore[method-assign]
+    seen.Kept._move = note  # type: ignore[method-assign]
     try:
         a_trainer(folder, eval_accumulation_steps=2, options={"compute_metrics": accuracy}).evaluate()
     finally:
-        evaluate.Kept._move = real  # type: ignore[method-assign]
+        seen.Kept._move = real  # type: ignore[method-assign]
     assert max(held) == 2
 
 
