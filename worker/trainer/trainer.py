@@ -21,7 +21,7 @@ from worker.trainer import losses, saving
 from worker.trainer.anatomy import Anatomy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.background import Background
-from worker.trainer.callbacks import TrainerCallback, default_callbacks
+from worker.trainer.callbacks import CallbackHandler, TrainerCallback, default_callbacks
 from worker.trainer.collators import choose_collator
 from worker.trainer.data import Collator, count_items
 from worker.trainer.declined import refuse_overrides
@@ -100,42 +100,10 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
             make_metric(metric, self.processing_class)
         first = self.anatomy.first_argument
         self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
-        self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, optimizer_cls_and_kwargs
-        named = all_named(optimizers)
-        self.named_optimizers = list(named or ())
-        if named is not None:
-            self.optimizer_cls_and_kwargs = NamedOptimizers.factory(self.named_optimizers, self.args.max_grad_norm), {}
-        else:
-            self.optimizer, self.lr_scheduler = optimizers
-        self.made_schedule = False
+        self._take_optimizers(optimizers, optimizer_cls_and_kwargs)
         self._validate_args()
-        self.checkpoint_stamp = {}
-        self.on_save_failed = saving.warn_that_saving_failed
-        self.relied_on = set
-        self.where_is = str
-        self._failed_saves = 0
-        self._background = Background()
-        self._train_batch_size = self.args.train_batch_size
-        self._ignore_keys_for_eval = None
-        self._eval_loaders = {}
-        self._epoch = None
-        self.is_in_train = False
-        self.state, self.control = self._known_place(TrainerState()), TrainerControl()
-        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self.current_flos = 0.0
-        self.callback_handler = self.strategy.callback_handler(
-            [
-                *default_callbacks(self.args),
-                *([FollowEpochs()] if named is not None else []),
-                *reporters(self),
-                *watchers(self),
-                *(callbacks or ()),
-            ],
-            self.model,
-            self.processing_class,
-            self.optimizer,
-            self.lr_scheduler,
-        )
+        self._open_books()
+        self.callback_handler = self._handler(callbacks or ())
         self.hub_model_id, self._pushes = None, []
         if self.args.push_to_hub:
             self.init_hf_repo()
@@ -163,6 +131,41 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         if getattr(model, "config", None) is not None and hasattr(model.config, "__dict__"):
             model.config.use_cache = self.args.use_cache  # type: ignore[union-attr]
         self.label_names = self.args.label_names or list(self.anatomy.labels) or ["labels"]
+
+    def _take_optimizers(self, optimizers: Any, cls_and_kwargs: Any) -> None:
+        self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, cls_and_kwargs
+        named = all_named(optimizers)
+        self.named_optimizers = list(named or ())
+        if named is not None:
+            self.optimizer_cls_and_kwargs = NamedOptimizers.factory(self.named_optimizers, self.args.max_grad_norm), {}
+        else:
+            self.optimizer, self.lr_scheduler = optimizers
+        self.made_schedule = False
+
+    def _open_books(self) -> None:
+        """What this Trainer keeps of its runs, and what those who watch it put in their place."""
+        self.checkpoint_stamp = {}
+        self.on_save_failed = saving.warn_that_saving_failed
+        self.relied_on = set
+        self.where_is = str
+        self._failed_saves = 0
+        self._background = Background()
+        self._train_batch_size = self.args.train_batch_size
+        self._ignore_keys_for_eval = None
+        self._eval_loaders = {}
+        self._epoch = None
+        self.is_in_train = False
+        self.state, self.control = self._known_place(TrainerState()), TrainerControl()
+        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        self.current_flos = 0.0
+
+    def _handler(self, callbacks: Sequence[Any]) -> CallbackHandler:
+        """Ours first, then theirs: each sees what the ones before it have asked for."""
+        ours = [*default_callbacks(self.args), *([FollowEpochs()] if self.named_optimizers else [])]
+        every = [*ours, *reporters(self), *watchers(self), *callbacks]
+        return self.strategy.callback_handler(
+            every, self.model, self.processing_class, self.optimizer, self.lr_scheduler
+        )
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         if self.model_init is None:
