@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from contract.arguments.groups import Count, Whole
+from contract.arguments.parallelism import sizes
 
 
 def _plain(value: object) -> object:
@@ -18,6 +19,9 @@ def _plain(value: object) -> object:
 
 Settings = Annotated[dict[str, Any] | str | None, BeforeValidator(_plain)]
 """A dict, or the path of a JSON file that holds one."""
+
+
+Parallelism = Annotated[dict[str, int] | None, BeforeValidator(sizes)]
 
 
 @dataclass
@@ -62,6 +66,9 @@ class Sharding:
     fsdp_config: Settings = None
     """How: `version`, `reshard_after_forward`, `transformer_layer_cls_to_wrap`, `min_num_params`, `cpu_offload`,
     `activation_checkpointing`, `state_dict_type` and more. A dict, or the path of a JSON file."""
+    parallelism_config: Parallelism = None
+    """Over how many processes a model is shared, and how: Accelerate's ParallelismConfig, or its sizes by name, as
+    `tp_size` and `dp_shard_size`. With a `tp_size` the model comes cut into parts."""
     deepspeed: Settings = None
     """DeepSpeed's own configuration, a dict or the path of a JSON file; its values that are `auto` follow the other
     arguments."""

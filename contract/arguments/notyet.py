@@ -26,7 +26,6 @@ _OPTIM = "use one of ours, or hand in optimizers= or optimizer_cls_and_kwargs="
 
 NOT_YET: dict[str, NotYet] = {
     "optim_target_modules": NotYet(None, "leave it out: only low-rank optimizers read it, and those are declined"),
-    "parallelism_config": NotYet(None, "leave it out, or shard the model with fsdp or deepspeed"),
 }
 
 _LOW_RANK_NAMES = (
@@ -57,6 +56,11 @@ IN_SCRIPTS_ONLY: dict[str, NotYet] = {
     "sortish_sampler": NotYet(False, 'write "train_sampling_strategy": "group_by_length", which is the same'),
     "generation_config": NotYet(
         None, "leave it out: generation_config.json in the model's folder counts, and generation_max_length above it"
+    ),
+    "parallelism_config": NotYet(
+        None,
+        "leave it out, and shard the model with fsdp or deepspeed: what a spec names is made whole, and tensor "
+        "parallelism needs it cut as it is loaded",
     ),
     "push_to_hub": NotYet(False, _OUTPUTS),
     "hub_token": NotYet(None, f"{_OUTPUTS}. A token in a spec would be stored with the job"),

@@ -225,6 +225,14 @@ def test_what_changed_reads_back_as_the_same_arguments(values: dict[str, object]
     assert again == args
 
 
+def test_a_model_cannot_be_cut_as_it_is_loaded_by_a_spec() -> None:
+    """What a spec names is made whole; a script loads what it likes."""
+    found = problems({"parallelism_config": {"tp_size": 2}})["/training/parallelism_config"]
+
+    assert (found.code, read_arguments({"parallelism_config": None}).parallelism_config) == ("not_available_yet", None)
+    assert "fsdp or deepspeed" in str(found.hint)
+
+
 def test_importing_the_arguments_imports_no_torch() -> None:
     script = "import sys, contract.arguments; assert not {'torch', 'numpy', 'accelerate'} & set(sys.modules)"
 

@@ -739,6 +739,10 @@ ELSEWHERE = {
         "tests/trainer/distributed/test_conformance.py::test_files_have_the_reference_s_names_and_are_whole_at_the_end"
     ),
     "deepspeed": ("tests/trainer/distributed/test_deepspeed_settings.py::test_what_is_auto_follows_the_arguments"),
+    "parallelism_config": (
+        "tests/trainer/distributed/test_tensor_parallel.py::"
+        "test_a_model_that_transformers_loaded_in_parts_trains_as_the_whole_one_and_resumes"
+    ),
     "logging_nan_inf_filter": "tests/trainer/test_losses.py::test_a_loss_that_is_nan_is_never_hidden",
     "project": "tests/trainer/test_trackers.py::test_mlflow_gets_one_run_with_all_that_was_logged",
     **dict.fromkeys(("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), _SPACES),

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from contract import arguments as contract_arguments
 from contract.arguments.groups import CONFIG
+from contract.arguments.parallelism import sizes
 from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.names import Choice, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from worker.trainer.strategies.place import Place
@@ -59,9 +60,18 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         for name, choices in _CHOICES.items():
             setattr(self, name, choices(getattr(self, name)))
         self.accelerator_config = AcceleratorConfig.of(self.accelerator_config)  # type: ignore[assignment]
+        if isinstance(self.parallelism_config, dict):
+            from accelerate import ParallelismConfig
+
+            self.parallelism_config = ParallelismConfig(**self.parallelism_config)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "accelerator_config": AcceleratorConfig.of(self.accelerator_config).to_dict()}
+        accelerator = AcceleratorConfig.of(self.accelerator_config).to_dict()
+        return {
+            **super().to_dict(),
+            "accelerator_config": accelerator,
+            "parallelism_config": sizes(self.parallelism_config),
+        }
 
     def to_sanitized_dict(self) -> dict[str, Any]:
         """For trackers: what is no number, text or truth becomes text."""

@@ -113,12 +113,12 @@ class _Findings:
 
     def _join(self) -> None:
         """With what the other processes have found."""
-        peers = self.trainer.strategy.peers
-        self.losses.join(peers)
-        self.exact.join(peers)
+        readers = self.trainer.strategy.readers
+        self.losses.join(readers)
+        self.exact.join(readers)
         if not self.shares:
             for metric in self.metrics:
-                metric.join(peers.everyone)  # type: ignore[attr-defined]
+                metric.join(readers.everyone)  # type: ignore[attr-defined]
 
     def _computed(self, predictions: Any, label_ids: Any, inputs: Any) -> Mapping[str, Any]:
         """What a `compute_metrics` of the user's own says of all of it."""

@@ -153,5 +153,5 @@ class Evaluating(Parts):
         return better
 
     def _eval_speed(self, prefix: str, started: float, samples: int) -> dict[str, float]:
-        steps = math.ceil(samples / (self.args.eval_batch_size * self.strategy.peers.world))
+        steps = math.ceil(samples / (self.args.eval_batch_size * self.strategy.readers.world))
         return evaluate.speed_metrics(prefix, started, samples=samples, steps=steps)

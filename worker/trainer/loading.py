@@ -65,7 +65,7 @@ class Loading(Parts):
         lengths, step = self._lengths(dataset), self.get_total_train_batch_size(args)
         if args.train_sampling_strategy == "group_by_length":
             return LengthGroupedSampler(step, lengths=lengths)
-        groups = args.gradient_accumulation_steps * self.strategy.peers.world
+        groups = args.gradient_accumulation_steps * self.strategy.readers.world
         return BatchRebalanceSampler(lengths, step, groups, drop_last=args.dataloader_drop_last)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[Any] | None:
@@ -88,7 +88,7 @@ class Loading(Parts):
     def get_total_train_batch_size(self, args: contract_arguments.TrainingArguments) -> int:
         """Samples that one optimizer step sees, over all processes."""
         size = self.strategy.batch_size(self._train_batch_size)
-        return size * args.gradient_accumulation_steps * self.strategy.peers.world
+        return size * args.gradient_accumulation_steps * self.strategy.readers.world
 
     def get_tp_size(self) -> int:
         return self.strategy.tensor_parallel

@@ -58,7 +58,7 @@ class Reporting(Parts):
 
     def store_flos(self) -> None:
         """Into the state, and the count begins again."""
-        self.state.total_flos += self.strategy.peers.total(self.current_flos)
+        self.state.total_flos += self.strategy.readers.total(self.current_flos)
         self.current_flos = 0.0
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:

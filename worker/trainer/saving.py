@@ -62,7 +62,8 @@ class Saving(Parts):
         folder = Path(output_dir or self.args.output_dir or ".")
         save_pretrained: Any = getattr(self.model, "save_pretrained", None)
         if save_pretrained is not None:
-            save_pretrained(folder, state_dict=state_dict)
+            with self.strategy.saves_alone(self.model):
+                save_pretrained(folder, state_dict=state_dict)
             if adapters.are_in(self.model):
                 adapters.save_rest(self.model, folder, state_dict)
         else:

@@ -84,6 +84,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         set_log_level(self.args)
         use_tf32(self.args.tf32)
         self._seed()
+        self._given: nn.Module | None = model
         self.create_accelerator_and_postprocess()
         self.model_init = model_init
         if (model is None) == (model_init is None):
@@ -114,7 +115,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
 
     def create_accelerator_and_postprocess(self) -> None:
         """Chooses where and how this runs; everything that Accelerate does, it does for the strategy."""
-        self.strategy = choose(self.args)
+        self.strategy = choose(self.args, self._given)
         self.accelerator = self.strategy.accelerator
 
     def _seed(self) -> None:

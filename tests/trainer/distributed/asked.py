@@ -64,6 +64,9 @@ ZERO: dict[str, dict[str, Any]] = {
 }
 
 
+PARTS: dict[str, dict[str, Any]] = {"tensor parallel": {"parallelism_config": {"tp_size": 2}}}
+
+
 def conformance(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     asked: dict[str, dict[str, Any]] = {}
     for strategy, values in strategies.items():
@@ -76,12 +79,18 @@ def conformance(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, An
             f"{strategy}: from one": {"run": "trained", "name": "from-one", "text": True, "resume": True, **values},
             f"{strategy}: evaluated": {"run": "evaluated", "name": f"{strategy}-eval", **values},
             f"{strategy}: best": {"run": "best", "name": f"{strategy}-best", "text": True, **values},
-            f"{strategy}: best adapters": {
-                "run": "best", "name": f"{strategy}-best-lora", "text": True, "lora": True, **values},
             f"{strategy}: generated": {"run": "generated", "name": f"{strategy}-says", **values},
             f"{strategy}: written": {"run": "written", "name": f"{strategy}-files", **values},
         }  # fmt: skip
     return asked
+
+
+def best_adapters(strategies: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        f"{strategy}: best adapters": {
+            "run": "best", "name": f"{strategy}-best-lora", "text": True, "lora": True, **values}
+        for strategy, values in strategies.items()
+    }  # fmt: skip
 
 
 _ADAPTED = {"text": True, "lora": True, "max_steps": 4}
@@ -101,5 +110,29 @@ ENDS: dict[str, dict[str, Any]] = {
     "on one": {"run": "failed_on_one", "ends": True},  # and then there are no lines any more
 }
 
-ASKED = {**DDP, **conformance(STRATEGIES), **ADAPTERS, **ENDS}
-ASKED_OF_ZERO = conformance(ZERO)
+_TP = PARTS["tensor parallel"]
+_LLAMA: dict[str, Any] = {"text": True, "llama": True, "max_steps": 4}
+LOADED: dict[str, dict[str, Any]] = {
+    "loaded": {"run": "resumed", "name": "loaded", "at": 2, **_LLAMA, **_TP},
+    "loaded, nothing said": {"run": "trained", "name": "unsaid", "loaded_in": 2, **_LLAMA},
+    "loaded and written": {"run": "written", "name": "written", **_LLAMA, **_TP},
+    "in bf16": {"run": "trained", "name": "bf16", "bf16": True, **_LLAMA, **_TP},
+    "a sampler of its own": {"run": "sampled_anew", **_TP},
+    "adapters in parts": {"run": "trained", "name": "lora", "text": True, "lora": True, **_TP},
+    "whole": {"run": "trained", "name": "uncut", "text": True, "cuts": False, **_TP},
+    "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all", **_TP},
+}
+
+_SQUARE: dict[str, Any] = {"parallelism_config": {"tp_size": 2, "dp_shard_size": 2}}
+ASKED_OF_FOUR: dict[str, dict[str, Any]] = {
+    "curve": {"run": "trained", "name": "curve", "text": True, "ignore": 1, "fsdp": True, **_SQUARE},
+    "evaluated": {"run": "evaluated", "name": "evaluated", "fsdp": True, **_SQUARE},
+    "from one": {"run": "trained", "name": "from-one", "text": True, "resume": True, "fsdp": True, **_SQUARE},
+    "loaded": {"run": "resumed", "name": "loaded", "at": 2, **_LLAMA, **_SQUARE},
+    "unsharded": {"run": "trained", "name": "unsharded", "text": True, **_SQUARE},
+    "sharded twice": {"run": "trained", "name": "twice", "fsdp": True, **_LLAMA, **_SQUARE},
+}
+
+ASKED = {**DDP, **conformance(STRATEGIES), **best_adapters(STRATEGIES), **ADAPTERS, **ENDS}
+ASKED_OF_ZERO = {**conformance(ZERO), **best_adapters(ZERO)}
+ASKED_OF_PARTS = {**conformance(PARTS), **LOADED}

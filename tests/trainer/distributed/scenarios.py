@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.utils.data import Dataset, IterableDataset
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from worker.components import toy
 from worker.trainer import checkpoint as files
@@ -53,13 +56,17 @@ def _trainer(
     dropout: float = 0.0,
     stream: bool = False,
     lora: bool = False,
+    llama: bool = False,
+    loaded_in: int = 1,
+    cuts: bool = True,
     callbacks: tuple[Any, ...] = (),
     kind: type[Trainer] = Trainer,
     options: dict[str, Any] | None = None,
     **arguments: Any,
 ) -> tuple[Trainer, Events]:
     set_seed(7)
-    world = TrainingArguments(str(folder)).world_size
+    parts = (arguments.get("parallelism_config") or {}).get("tp_size", loaded_in)
+    world = TrainingArguments(str(folder)).world_size // parts
     values = {
         "per_device_train_batch_size": GLOBAL_BATCH // world,
         "per_device_eval_batch_size": GLOBAL_BATCH // world,
@@ -86,7 +93,9 @@ def _trainer(
     if stream:
         values["remove_unused_columns"] = False
     made = (
-        LogitsForCausalLM()
+        llama_of(folder, **(arguments.get("parallelism_config") or {"tp_size": loaded_in}))
+        if llama
+        else LogitsForCausalLM()
         if ignore
         else toy.gpt(layers=2, heads=2, width=16, context=16)
         if text
@@ -94,6 +103,8 @@ def _trainer(
     )
     if lora:
         made = adapted(made)
+    if parts > 1 and cuts and not llama:
+        cut(made, parts)
     data = (lambda n, seed: toy.text(n=n, length=16, seed=seed)) if text else _points
     trainer = kind(
         made,
@@ -105,6 +116,40 @@ def _trainer(
         **options,
     )
     return trainer, events
+
+
+def cut(model: nn.Module, parts: int) -> None:
+    """Every pair of linear layers that follow each other: the first by columns, the second by rows."""
+    several = dist.get_world_size() if dist.is_initialized() else int(os.environ["WORLD_SIZE"])
+    mesh = init_device_mesh("cpu", (several // parts, parts), mesh_dim_names=("dp_shard", "tp"))["tp"]
+    for name in ("layers.0", "feed.0", "wi"):
+        _cut_each(model, name, ColwiseParallel(), mesh)
+    for name in ("layers.2", "feed.2", "wo"):
+        _cut_each(model, name, RowwiseParallel(), mesh)
+
+
+def _cut_each(model: nn.Module, name: str, style: Any, mesh: Any) -> None:
+    names = [each for each, _ in model.named_modules() if each.endswith(name)]
+    parallelize_module(model, mesh, dict.fromkeys(names, style))
+
+
+def a_llama(folder: Path) -> None:
+    """To be loaded: a small one of transformers'."""
+    import transformers
+
+    set_seed(3)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=64, num_hidden_layers=2, **sizes)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder / "llama")
+
+
+def llama_of(folder: Path, tp_size: int = 1, dp_shard_size: int = 1) -> Any:
+    """Whole in one process, and cut as it is loaded in several."""
+    import transformers
+    from transformers.distributed import DistributedConfig
+
+    asked = DistributedConfig(tp_size=tp_size, fsdp_size=dp_shard_size) if tp_size > 1 else None
+    return transformers.LlamaForCausalLM.from_pretrained(folder / "llama", distributed_config=asked)
 
 
 def adapted(model: nn.Module) -> nn.Module:
@@ -191,6 +236,8 @@ def _came(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
         "weights": {name: each.flatten().tolist() for name, each in weights.items() if each is not None},
         "events": events.names,
         "strategy": type(trainer.strategy).__name__,
+        "sizes": [trainer.get_tp_size(), trainer.get_total_train_batch_size(trainer.args)],
+        "flos": trainer.state.total_flos,
         "seen": trainer.data_collator.seen,  # type: ignore[attr-defined]
     }
 
@@ -248,10 +295,14 @@ def generated(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
         "max_steps": 4,
         "learning_rate": 0.1,
     }
-    each = 4 // TrainingArguments(str(folder)).world_size
+    parts = (values.get("parallelism_config") or {}).get("tp_size", 1)
+    each = 4 * parts // TrainingArguments(str(folder)).world_size
     sizes = {"per_device_train_batch_size": each, "per_device_eval_batch_size": each}
     args = Seq2SeqTrainingArguments(str(folder / name), predict_with_generate=True, **common, **sizes, **values)
-    trainer = Seq2SeqTrainer(transformers.T5ForConditionalGeneration(config), args, train_dataset=rows)
+    model = transformers.T5ForConditionalGeneration(config)
+    if parts > 1:
+        cut(model, parts)
+    trainer = Seq2SeqTrainer(model, args, train_dataset=rows)
     trainer.train()
     found = trainer.predict(rows)
     return {"texts": found.predictions.tolist()}
@@ -300,6 +351,25 @@ def evaluated_by_batch(folder: Path, **values: Any) -> dict[str, Any]:
     trainer, _ = _trainer(folder, name="by", options={"compute_metrics": count}, batch_eval_metrics=True, **values)
     trainer.evaluate()
     return {"seen": seen, "ends": ends}
+
+
+class Drawn(Sampler[int]):
+    """An order that no other process could draw."""
+
+    def __iter__(self) -> Any:
+        return iter(random.SystemRandom().sample(range(96), 96))
+
+    def __len__(self) -> int:
+        return 96
+
+
+def sampled_anew(folder: Path, **values: Any) -> dict[str, Any]:
+    class Anew(Trainer):
+        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+            return Drawn()
+
+    trainer, events = _trainer(folder, name="anew", text=True, kind=Anew, **values)
+    return _came(trainer, events, trainer.train())
 
 
 def counted_tokens(folder: Path, **values: Any) -> dict[str, Any]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contract.arguments import TrainingArguments
 from contract.errors import NotAvailableYet
+from worker.trainer.strategies import parallelism
 from worker.trainer.strategies.place import Place
 
 if TYPE_CHECKING:
     from worker.trainer.strategies.single import Single
 
 
-def choose(args: TrainingArguments) -> Single:
+def choose(args: TrainingArguments, model: Any = None) -> Single:
     """What several processes need is imported where there are several; Accelerate, where there is a Trainer."""
     place = Place.here(args.local_rank)
+    config: Any = args.parallelism_config or _as_loaded(model)
+    if config is not None:
+        parallelism.refuse(config, args, place.world)
+        if config.tp_size > 1:
+            return _tensor_parallel(args, place, config)
     if args.fsdp:
         _refuse_one("fsdp", place)
         from worker.trainer.strategies.fsdp import Fsdp
@@ -40,6 +46,23 @@ def choose(args: TrainingArguments) -> Single:
     from worker.trainer.strategies.ddp import Ddp
 
     return Ddp(args, place)
+
+
+def _as_loaded(model: Any) -> Any:
+    """transformers may have cut the model as it loaded it; then nobody has to say so again."""
+    size = getattr(model, "tp_size", None)
+    if not isinstance(size, int) or size < 2:
+        return None
+    from accelerate import ParallelismConfig
+
+    return ParallelismConfig(tp_size=size, dp_shard_size=model.config.distributed_config.dp_size)
+
+
+def _tensor_parallel(args: TrainingArguments, place: Place, config: Any) -> Single:
+    from worker.trainer.strategies.fsdp_settings import FsdpSettings
+    from worker.trainer.strategies.tensor_parallel import TensorParallel
+
+    return TensorParallel(args, place, config, FsdpSettings.of(args))
 
 
 def _refuse_one(name: str, place: Place) -> None:

@@ -40,7 +40,8 @@ class Ddp(Single):
             torch.cuda.set_device(device)
         peers = Peers(place, args.ddp_backend, timedelta(seconds=args.ddp_timeout), device)
         super().__init__(args, peers)
-        self.loss_factor = peers.world if args.average_tokens_across_devices else 1
+        self.readers = peers.every(self.tensor_parallel)
+        self.loss_factor = self.readers.world if args.average_tokens_across_devices else 1
         self._wrapped: dict[nn.Module, nn.Module] = {}
         self._knows_graph = False
 
@@ -99,23 +100,25 @@ class Ddp(Single):
         return Agreeing(self.peers, *args)
 
     def is_uneven(self, loader: Any) -> bool:
+        if self.readers.world == 1:
+            return False
         share = getattr(getattr(loader, "batch_sampler", None), "share", None)
         is_stream = isinstance(getattr(loader, "dataset", None), ShareOfStream)
         return is_stream or (isinstance(share, Share) and not share.evens)
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
-        return lockstep(epoch, self.peers) if self.is_uneven(loader) else epoch
+        return lockstep(epoch, self.readers) if self.is_uneven(loader) else epoch
 
     def batches(self, opened: Iterator[Any]) -> Iterator[Any]:
-        return lockstep(opened, self.peers)
+        return lockstep(opened, self.readers)
 
     def seen(self, one: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
-        if not shares:
+        if not shares or self.readers.world == 1:
             return [one] if counts else []
         objects = self.args.eval_use_gather_object
         if not objects:
             refuse_objects(one)
-        return everyones(one, self.peers, counts=counts, objects=objects)
+        return everyones(one, self.readers, counts=counts, objects=objects)
 
     def hold_back(self, model: nn.Module, holds: bool) -> None:
         if isinstance(model, DistributedDataParallel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -26,7 +26,7 @@ class Fsdp(Sharded):
         self.settings = settings
         self.writes_shards = settings.state_dict_type == SHARDED
         super().__init__(args, place)
-        self.mesh = init_device_mesh(self.device.type, (self.peers.world,))
+        self._whole_mesh: DeviceMesh | None = None
 
     def _wrap(self, model: nn.Module) -> nn.Module:
         """In place: the same object, and names, with pieces for parameters."""
@@ -35,10 +35,11 @@ class Fsdp(Sharded):
         self._place(model)
         if self.settings.activation_checkpointing:
             checkpoint_activations(model)
+        mesh = self._shard_over(model)
         for module in [*self.settings.units(model), model]:
             fully_shard(
                 module,
-                mesh=self.mesh,
+                mesh=mesh,
                 reshard_after_forward=self.settings.reshard == "full_shard",
                 mp_policy=self._precision(),
                 offload_policy=CPUOffloadPolicy() if self.settings.cpu_offload else OffloadPolicy(),
@@ -48,6 +49,11 @@ class Fsdp(Sharded):
             register_fsdp_forward_method(model, "generate")
         self._wrapped[model] = model
         return model
+
+    def _shard_over(self, model: nn.Module) -> DeviceMesh:
+        if self._whole_mesh is None:
+            self._whole_mesh = init_device_mesh(self.device.type, (self.peers.world,))
+        return self._whole_mesh
 
     def _precision(self) -> MixedPrecisionPolicy:
         """Gathered and computed in half the bits, summed up in all of them."""

@@ -31,6 +31,8 @@ _LAST_WORDS_SECONDS = 5.0
 class Alone:
     rank = local_rank = 0
     world = 1
+    group: Any = None
+    """In which tensors go from device to device, as torch names it."""
 
     @property
     def is_main(self) -> bool:
@@ -57,6 +59,10 @@ class Alone:
     def wait(self) -> None:
         """For all of them to come here."""
 
+    def every(self, size: int) -> Alone:
+        """Of groups of so many neighbours, those that have in theirs the place that this process has in its own."""
+        return self
+
     def failed(self, error: BaseException) -> None:
         """Training raised here. Who waits for this process must not wait for ever."""
 
@@ -74,6 +80,7 @@ class Peers(Alone):
                 dist.init_process_group(backend, timeout=timeout)
             speaks_on_host = "gloo" in str(dist.get_backend_config())
             self._group: Any = None if speaks_on_host else dist.new_group(backend="gloo", timeout=timeout)
+        self._timeout = timeout
 
     def everyone(self, value: T) -> list[T]:
         found: list[Any] = [None] * self.world
@@ -88,7 +95,7 @@ class Peers(Alone):
                 made[0] = make()
             except Exception as error:
                 raised, made[1] = error, as_told(error)
-        dist.broadcast_object_list(made, src=0, group=self._group)
+        dist.broadcast_object_list(made, group_src=0, group=self._group)
         if raised is not None or made[1] is not None:
             raise raised or made[1]
         return made[0]  # type: ignore[no-any-return]
@@ -106,7 +113,7 @@ class Peers(Alone):
     def total(self, number: Any) -> Any:
         """Of a number on the host, or of a tensor where it is. A tensor is changed in place."""
         if isinstance(number, torch.Tensor):
-            dist.all_reduce(number, group=self._group if number.device.type == "cpu" else None)
+            dist.all_reduce(number, group=self._group if number.device.type == "cpu" else self.group)
             return number
         found = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
         dist.all_reduce(found, group=self._group)
@@ -114,6 +121,9 @@ class Peers(Alone):
 
     def wait(self) -> None:
         self.any([False])
+
+    def every(self, size: int) -> Alone:
+        return self if size == 1 else Alone() if size == self.world else Circle(self, size, self._timeout)
 
     def failed(self, error: BaseException) -> None:
         """Where all have failed alike they may go on together, with another batch say. Else the lines are cut: who
@@ -151,6 +161,23 @@ class Peers(Alone):
             if is_first:
                 everyone = [f"{key}/{rank}/ended" for rank in range(self.world)]
                 _within(_LAST_WORDS_SECONDS, lambda: store.check(everyone))
+
+
+class Circle(Peers):
+    """Some of the processes, who speak among themselves."""
+
+    def __init__(self, of: Peers, size: int, timeout: timedelta) -> None:
+        self.rank, self.world, self.local_rank, self.host = of.rank // size, of.world // size, of.local_rank, of.host
+        self._timeout = timeout
+        circles = [list(range(first, of.world, size)) for first in range(size)]
+        speaks_on_host = of._group is None
+        with lines.opening():
+            # Each of them is opened by all, and spoken in by its own.
+            own = [dist.new_group(each, timeout=timeout) for each in circles]
+            hosts = (
+                own if speaks_on_host else [dist.new_group(each, timeout=timeout, backend="gloo") for each in circles]
+            )
+        self.group, self._group = own[of.rank % size], hosts[of.rank % size]
 
 
 def _within(seconds: float, holds: Callable[[], bool]) -> None:

@@ -150,7 +150,7 @@ def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:
     first: dict[tuple[Any, ...], str] = {}
     for name, value in tensors.items():
         if not isinstance(value, DTensor):
-            whole[name] = value.detach().cpu() if isinstance(value, Tensor) else value
+            whole[name] = (value.detach().cpu() if keep else None) if isinstance(value, Tensor) else value
             continue
         local = value.to_local()
         place = (local.device, local.data_ptr(), value.shape)

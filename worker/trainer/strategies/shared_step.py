@@ -27,7 +27,7 @@ class SharedStep(Step):
 
         super().__init__(trainer)
         self.strategy = trainer.strategy
-        self.peers = trainer.strategy.peers
+        self.readers = trainer.strategy.readers
         own_count = any(
             is_overridden(trainer, each, Plain) for each in ("get_batch_samples", "_get_num_items_in_batch")
         )
@@ -39,7 +39,7 @@ class SharedStep(Step):
         self.holds = not (self.strategy.accelerator_config.gradient_accumulation_kwargs or {}).get("sync_each_batch")
 
     def run(self, window: list[Any], items: Tensor | int | None) -> None:
-        super().run(window, self.peers.total(items) if self.counts and items is not None else items)
+        super().run(window, self.readers.total(items) if self.counts and items is not None else items)
 
     def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, last = self.trainer, len(window)
@@ -55,9 +55,9 @@ class SharedStep(Step):
                 trainer.control = trainer.callback_handler.on_substep_end(trainer.args, trainer.state, trainer.control)
         if trainer.args.include_num_input_tokens_seen != "no":
             here = trainer.state.num_input_tokens_seen - tokens
-            trainer.state.num_input_tokens_seen = tokens + self.peers.total(here)
+            trainer.state.num_input_tokens_seen = tokens + self.readers.total(here)
         if self.by_hand:
-            average_gradients(self.zeroed, self.peers.world)
+            average_gradients(self.zeroed, self.readers.world)
 
     def _divisor(self, batch: Any, micro_batches: int) -> float:
         """Of a mean over this batch: it counts by its share of the samples in all processes' batches. Over infinity a
@@ -65,8 +65,8 @@ class SharedStep(Step):
         if not self.weighs:
             return micro_batches
         samples = 0 if isinstance(batch, Hollow) else batch_length(batch)
-        everyones = self.peers.total(samples)
-        return micro_batches * everyones / (samples * self.peers.world) if samples else math.inf
+        everyones = self.readers.total(samples)
+        return micro_batches * everyones / (samples * self.readers.world) if samples else math.inf
 
 
 def _endless(items: Tensor | int | None) -> Any:

@@ -33,6 +33,9 @@ T = TypeVar("T")
 class Single:
     """What the loop needs of a strategy. Others have the same methods; the loop never asks which one it has."""
 
+    readers: Alone
+    """Of those that compute one batch together, one from each group, this process among them: they read different
+    batches. Without such groups, all processes."""
     tensor_parallel = context_parallel = sequence_parallel = 1
     """Over how many processes one batch is shared."""
 
@@ -49,7 +52,7 @@ class Single:
     """Some models have to stay where their parts were put when they were loaded."""
 
     def __init__(self, args: TrainingArguments, peers: Alone | None = None) -> None:
-        self.peers = peers or Alone()
+        self.peers = self.readers = peers or Alone()
         self.args = args
         self.accelerator_config = AcceleratorConfig.of(args.accelerator_config)
         self.accelerator_config.refuse_what_is_not_done(self.peers.world)
@@ -143,7 +146,7 @@ class Single:
 
     def batch_size(self, asked: int) -> int:
         """Of one process: `split_batches` shares what is asked for among them."""
-        world = self.peers.world
+        world = self.readers.world
         if not self.accelerator_config.split_batches or world == 1:
             return asked
         if asked % world:
@@ -155,7 +158,11 @@ class Single:
 
     def share(self, *, evens: bool) -> Share:
         """Which part of the data this process reads."""
-        return Share(self.peers.rank, self.peers.world, evens, self.peers.first) if self.peers.world > 1 else ALL
+        if self.peers.world == 1:
+            return ALL
+        rank, world = self.readers.rank, self.readers.world
+        # An order is agreed upon by all: those of a group read the same.
+        return Share(rank, world, evens and world > 1, self.peers.first)
 
     def make_step(self, trainer: Any) -> Any:
         from worker.trainer.fitting import FittingStep
@@ -209,6 +216,10 @@ class Single:
         """While it lasts, `whole_weights` has them at hand: who writes them need not wait for others."""
         return nullcontext()
 
+    def saves_alone(self, model: nn.Module) -> AbstractContextManager[Any]:
+        """While it lasts, the model writes what it is handed, and waits for nobody."""
+        return nullcontext()
+
     def written(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
         """What the process that writes has committed, told to all; who does not write follows."""
         return commit()
@@ -251,6 +262,8 @@ class Single:
 def _forget_other_settings(precision: str, *, use_cpu: bool) -> None:
     """Accelerate keeps its settings per process, and refuses a second Trainer that wants others."""
     state, shared = AcceleratorState._shared_state, PartialState._shared_state
+    if state:
+        state["parallelism_config"] = None
     other_device = bool(shared) and shared.get("_cpu") != use_cpu
     if state and (state.get("_mixed_precision") != precision or other_device):
         AcceleratorState._reset_state(reset_partial_state=other_device)

@@ -1,0 +1,170 @@
+"""A model that is cut over processes, which compute every batch together: by a script, or by transformers as it loads.
+
+What all strategies have in common is in test_conformance.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.errors import NotAvailableYet
+from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.asked import ASKED_OF_PARTS
+from tests.trainer.distributed.conftest import Results
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.strategies.choose import choose
+
+
+@pytest.fixture
+def parts(folder_of: Callable[..., Path]) -> Path:
+    return folder_of("parts", ASKED_OF_PARTS)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> dict[str, Any]:
+    """The same model in one process."""
+    scenarios.a_llama(tmp_path)
+    return scenarios.trained(tmp_path, name="whole", text=True, llama=True, max_steps=4)
+
+
+@pytest.mark.parametrize("start", ["came_of_parts", "came_of_four"])
+def test_a_model_that_transformers_loaded_in_parts_trains_as_the_whole_one_and_resumes(
+    start: str, whole: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    """Of two processes all compute one batch; of four, two groups of two, that shard what they have by FSDP."""
+    for each in request.getfixturevalue(start)("loaded"):
+        assert "error" not in each, each.get("trace")
+        scenarios.assert_same_run(each["whole"], whole)
+        assert each["first"]["losses"] + each["rest"]["losses"] == each["whole"]["losses"]
+        assert each["first"]["norms"] + each["rest"]["norms"] == each["whole"]["norms"]
+        assert each["rest"]["weights"] == each["whole"]["weights"]
+        assert (each["whole"]["sizes"], each["whole"]["flos"]) == ([2, 16], whole["flos"])
+
+
+def test_nobody_has_to_say_again_what_transformers_was_told(came_of_parts: Results, whole: dict[str, Any]) -> None:
+    for each in came_of_parts("loaded, nothing said"):
+        scenarios.assert_same_run(each, whole)
+        assert (each["strategy"], each["sizes"]) == ("TensorParallel", [2, 16])
+
+
+def test_its_files_are_those_of_a_whole_model_and_say_nothing_of_parts(came_of_parts: Results, parts: Path) -> None:
+    main, other = came_of_parts("loaded and written")
+
+    assert "error" not in main, main.get("trace")
+    assert {"model.safetensors", "config.json", "optimizer.pt"} <= set(main["files"])
+    assert (main["commits"], other["commits"]) == ([4], [])
+    assert not json.loads((parts / "written" / "config.json").read_text()).get("distributed_config")
+    assert scenarios.trained(parts, name="written", text=True, llama=True, resume=True, max_steps=5)["steps"] == 5
+
+
+def test_half_precision_computes_in_parts_too(came_of_parts: Results, whole: dict[str, Any]) -> None:
+    for each in came_of_parts("in bf16"):
+        assert "error" not in each, each.get("trace")
+        assert each["losses"] == pytest.approx(whole["losses"], rel=2e-2)
+        assert each["losses"] != pytest.approx(whole["losses"], rel=1e-6)
+
+
+def test_those_who_compute_a_batch_together_read_the_same(came_of_parts: Results) -> None:
+    """Also where each would have drawn another order."""
+    one, other = came_of_parts("a sampler of its own")
+
+    assert "error" not in one, one.get("trace")
+    assert one["losses"] == other["losses"]
+    assert one["losses"][0] > one["losses"][-1] + 0.05
+
+
+def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None:
+    one = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
+
+    assert came_of_parts("tokens") == [one, one]
+
+
+def test_groups_that_shard_beside_each_other_do_what_one_process_does(came_of_four: Results, tmp_path: Path) -> None:
+    one = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
+    seen = scenarios.evaluated(tmp_path, name="evaluated")
+    scenarios.trained(tmp_path, name="from-one", text=True, stop_at=3)
+    rest = scenarios.trained(tmp_path, name="from-one", text=True, resume=True)
+
+    for each in came_of_four("curve"):
+        scenarios.assert_same_run(each, one)
+    for each in came_of_four("evaluated"):
+        assert each["labels"] == seen["labels"]
+        assert each["streamed"] == pytest.approx(seen["streamed"], rel=1e-5)
+    for each in came_of_four("from one"):
+        assert each["losses"] == pytest.approx(rest["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("start", "scenario", "said"),
+    [
+        ("came_of_parts", "adapters in parts", "has adapters, which were put beside whole matrices"),
+        ("came_of_parts", "whole", "a GptForCausalLM, is whole: load it with from_pretrained"),
+        ("came_of_four", "unsharded", "the model is not sharded: set fsdp=True"),
+        ("came_of_four", "sharded twice", "was sharded where it was made, and fsdp would do so again"),
+    ],
+)
+def test_a_model_that_is_not_cut_as_the_arguments_say_is_refused_in_all(
+    start: str, scenario: str, said: str, request: pytest.FixtureRequest
+) -> None:
+    for each in request.getfixturevalue(start)(scenario):
+        assert said in each["error"]
+
+
+LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "said"),
+    [
+        ({"tp_size": 4}, {}, "tp_size 4 make 4 processes, and there are 2: start as many"),
+        ({"tp_size": 2}, {"fp16": True}, "fp16's loss scale is not shared among its processes: use bf16"),
+        ({"tp_size": 2}, {"deepspeed": {"train_batch_size": "auto"}}, "deepspeed shares the model out in a way of its"),
+        ({"tp_size": 2}, {"fsdp": True}, "fsdp has nobody to share with: give dp_shard_size too"),
+        (
+            {"tp_size": 2, "dp_shard_size": 1},
+            {"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
+            "checkpoints are whole then",
+        ),
+        ({"tp_size": 2}, {"fsdp": True, "fsdp_config": {"version": 1}}, "FSDP 1 knows no parts"),
+        ({"dp_shard_size": 2}, {}, "which FSDP does, and fsdp does not ask for it: set fsdp=True"),
+        ({"tpsize": 2}, {}, "parallelism_config has no 'tpsize': did you mean 'tp_size'"),
+        ({"tp_size": 0}, {}, "tp_size is 0, and a size is 1 or more"),
+        ({"dp_replicate_size": 2, "tp_size": 2}, {}, "cannot be used with pure data parallelism"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_before_anything_is_opened(
+    config: dict[str, int], values: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(ValueError, match=said):
+        choose(TrainingArguments("out", use_cpu=True, parallelism_config=config, **values))
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "said"),
+    [
+        ({"cp_size": 2}, {}, "has cp_size 2, and no sample is cut over processes here"),
+        ({"sp_size": 2}, {}, "has sp_size 2, and no sample is cut over processes here"),
+        ({"dp_replicate_size": 2, "dp_shard_size": 2}, {"fsdp": True}, "which is hybrid sharding"),
+    ],
+)
+def test_what_is_not_here_yet_is_refused_by_its_name(config: dict[str, int], values: dict[str, Any], said: str) -> None:
+    with pytest.raises(NotAvailableYet, match=said):
+        choose(TrainingArguments("out", use_cpu=True, parallelism_config=config, **values))
+
+
+def test_accelerate_s_own_object_says_the_same_and_goes_into_a_checkpoint_as_sizes() -> None:
+    accelerate = pytest.importorskip("accelerate")
+
+    args = TrainingArguments("out", parallelism_config=accelerate.ParallelismConfig(tp_size=2))
+
+    assert args.parallelism_config.tp_size == 2
+    assert args.to_dict()["parallelism_config"]["tp_size"] == 2
+    assert TrainingArguments(**args.to_dict()).parallelism_config.tp_size == 2
