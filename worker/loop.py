@@ -41,7 +41,7 @@ from worker.launch import Order
 from worker.roots import resolved
 from worker.trainer import checkpoint as files
 from worker.trainer.checkpoint import CannotSave, Checkpoint
-from worker.trainer.precision import precision_of
+from worker.trainer.precision import fp8_handlers, precision_of
 from worker.trainer.state import TrainerControl, TrainerState
 from worker.trainer.strategies.peers import Alone, Peers
 from worker.trainer.strategies.place import Place
@@ -75,18 +75,18 @@ class Job:
     @cached_property
     def accelerator(self) -> Accelerator:
         """As the spec says: precision, accumulation and `ddp_*` of `training`, on what the job was granted."""
-        asked: dict[str, Any] = {}
+        precision = precision_of(self.args)
+        handlers, asked = fp8_handlers(precision), {}
         if self._peers.world > 1:
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            asked = {
-                "kwargs_handlers": [DistributedDataParallelKwargs(**_ddp(self.args))],
-                # By the number of the epoch: the state of a generator of Accelerate's own is in no checkpoint.
-                "dataloader_config": DataLoaderConfiguration(use_seedable_sampler=True, data_seed=seed),
-            }
+            handlers.append(DistributedDataParallelKwargs(**_ddp(self.args)))
+            # By the number of the epoch: the state of a generator of Accelerate's own is in no checkpoint.
+            asked = {"dataloader_config": DataLoaderConfiguration(use_seedable_sampler=True, data_seed=seed)}
         made = Accelerator(
             cpu=not self._order.gpus,
-            mixed_precision=precision_of(self.args),
+            mixed_precision=precision,
             gradient_accumulation_steps=self.args.gradient_accumulation_steps,
+            kwargs_handlers=handlers,
             **asked,
         )
         if self._peers.world > 1:

@@ -21,7 +21,7 @@ EXTRAS = [
     one
     for extra, brings in PROJECT["project"]["optional-dependencies"].items()
     # Kernels for GPUs, which the set-up does not install and so does not pin.
-    if extra not in ("bitsandbytes", "liger", "torchao")
+    if extra not in ("bitsandbytes", "liger")
     for one in brings
 ]
 

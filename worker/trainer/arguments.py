@@ -16,7 +16,7 @@ from contract.arguments.groups import CONFIG
 from contract.arguments.parallelism import sizes
 from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.names import Choice, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
-from worker.trainer.strategies.place import Place
+from worker.trainer.strategies.place import Place, launched_precision
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +55,9 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         return cls(**{field.name: getattr(args, field.name) for field in dataclasses.fields(args)})
 
     def __post_init__(self) -> None:
+        said = launched_precision()
+        if said in ("bf16", "fp16") and not (self.bf16 or self.fp16):
+            setattr(self, said, True)
         super().__post_init__()
         # As the reference has them: `args.eval_strategy.value` is read by people's callbacks.
         for name, choices in _CHOICES.items():

@@ -1,4 +1,4 @@
-"""In which numbers is computed: autocast, fp16's loss scale, TF32, half-precision evaluation, compilation.
+"""In which numbers is computed: autocast, fp16's loss scale, fp8, TF32, half-precision evaluation, compilation.
 
 Each is a function or an object of its own, chosen at set-up; a step asks none of them whether they are on.
 """
@@ -6,6 +6,7 @@ Each is a function or an object of its own, chosen at set-up; a step asks none o
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
@@ -14,16 +15,66 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-Precision = Literal["no", "bf16", "fp16"]
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+from contract.errors import NotAvailableYet
+from worker.trainer.strategies.place import launched_precision
+
+Precision = Literal["no", "bf16", "fp16", "fp8"]
+# fp8 is for the products of linear layers; around them is bfloat16.
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+_FP8_BACKEND = "ACCELERATE_FP8_BACKEND"
 
 
 def precision_of(args: Any) -> Precision:
-    """What the arguments ask for; one of the two halves at most."""
+    """What the arguments ask for, one of the two halves at most; else what Accelerate's launcher was told."""
     bf16, fp16 = getattr(args, "bf16", False), getattr(args, "fp16", False)
     if bf16 and fp16:
         raise ValueError("bf16 and fp16 exclude each other: bf16 needs no loss scale, where the GPU has it")
-    return "bf16" if bf16 else "fp16" if fp16 else "no"
+    if bf16 or fp16:
+        return "bf16" if bf16 else "fp16"
+    said: Any = launched_precision()
+    if said == "fp8":
+        require_fp8(on_gpu=torch.cuda.is_available() and not getattr(args, "use_cpu", False))
+    return said  # type: ignore[no-any-return]
+
+
+def require_fp8(*, on_gpu: bool) -> None:
+    """Accelerate would go on in fp16 on a GPU that has none."""
+    from accelerate.utils import is_torchao_available
+
+    backend = os.environ.get(_FP8_BACKEND, "AO").upper()
+    if backend not in ("AO", "NO"):
+        raise NotAvailableYet(
+            f"{_FP8_BACKEND} is {backend}, which puts layers of its own into a model, and states into its files",
+            hint=f"set {_FP8_BACKEND}=AO, with the extra torchao",
+        )
+    if not is_torchao_available():
+        raise ImportError("fp8 needs the extra torchao: pip install 'footplate[torchao]'")
+    if on_gpu and (found := torch.cuda.get_device_capability()) < (8, 9):
+        raise ValueError(
+            f"fp8 needs a GPU of Ada's or Hopper's kind, of compute capability 8.9 or more, and this one has "
+            f"{found[0]}.{found[1]}: use bf16"
+        )
+
+
+def fp8_handlers(precision: Precision) -> list[Any]:
+    """What Accelerate is told of it. By itself it would put hulls around the weights, for FSDP to gather them in eight
+    bits: they would be others than those the optimizer was made for, and never learn."""
+    if precision != "fp8":
+        return []
+    from accelerate.utils import AORecipeKwargs
+
+    return [AORecipeKwargs(enable_fsdp_float8_all_gather=False)]
+
+
+def require_fp8_layers(model: nn.Module) -> None:
+    """What Accelerate passes over would be computed in bfloat16, and nobody would know."""
+    from accelerate.utils import has_ao_layers
+
+    if not has_ao_layers(model):
+        raise ValueError(
+            f"fp8 is asked for, and no layer of the model, a {type(model).__name__}, can be computed in it: it takes "
+            "linear layers between the first and the last, of sizes that are multiples of 16. Use bf16"
+        )
 
 
 def autocast(precision: Precision, device: torch.device, *, cache_enabled: bool = True) -> AbstractContextManager[Any]:

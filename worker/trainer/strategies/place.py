@@ -6,7 +6,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+PRECISION = "ACCELERATE_MIXED_PRECISION"
+_PRECISIONS = ("no", "bf16", "fp16", "fp8")
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def launched_precision(environment: Mapping[str, str] = os.environ) -> str:
+    """What `accelerate launch --mixed_precision` says, or `accelerate config` for it. Arguments that say one win."""
+    said = environment.get(PRECISION, "no").lower()
+    if said not in _PRECISIONS:
+        raise ValueError(f"{PRECISION} is {said!r}: there are {', '.join(_PRECISIONS)}")
+    return said
 
 
 @dataclass(frozen=True, slots=True)

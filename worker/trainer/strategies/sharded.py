@@ -14,11 +14,15 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from contract.arguments import TrainingArguments
+from contract.errors import NotAvailableYet
 from worker.trainer import adapters
 from worker.trainer import checkpoint as files
 from worker.trainer.named import NamedOptimizers
+from worker.trainer.precision import precision_of
 from worker.trainer.strategies import shards
 from worker.trainer.strategies.ddp import Ddp
+from worker.trainer.strategies.place import Place
 
 T = TypeVar("T")
 
@@ -27,6 +31,14 @@ class Sharded(Ddp):
     generates_in_step = True
     holds_whole = False
     _gathered: dict[str, Tensor] | None = None
+
+    def __init__(self, args: TrainingArguments, place: Place) -> None:
+        if precision_of(args) == "fp8":
+            raise NotAvailableYet(
+                f"fp8 puts layers of its own into a model, and {type(self).__name__} cuts these into pieces",
+                hint="use bf16, or train in fp8 by DDP or in one process",
+            )
+        super().__init__(args, place)
 
     def place(self, model: nn.Module) -> nn.Module:
         """It stays where it is: as a whole it may not fit on the device."""

@@ -22,7 +22,7 @@ from contract.arguments import TrainingArguments
 from worker.trainer import checkpoint as files
 from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.callbacks import CallbackHandler
-from worker.trainer.precision import LossScale, autocast, precision_of
+from worker.trainer.precision import LossScale, autocast, fp8_handlers, precision_of, require_fp8_layers
 from worker.trainer.samplers import ALL, Share
 from worker.trainer.strategies.copying import Beside, moved
 from worker.trainer.strategies.peers import Alone
@@ -69,7 +69,7 @@ class Single:
             mixed_precision=precision,
             cpu=args.use_cpu,
             dataloader_config=loading,
-            kwargs_handlers=self._handlers(),
+            kwargs_handlers=[*self._handlers(), *fp8_handlers(self.precision)],
         )
         self.device: torch.device = self.accelerator.device
         self._copy: Callable[[Any], Any] | None = None
@@ -92,6 +92,8 @@ class Single:
         else:
             placement = [self._placement, None]
             model, optimizer = self.accelerator.prepare(self._cast(model), optimizer, device_placement=placement)
+            if self.precision == "fp8":
+                require_fp8_layers(model)
         if self.precision == "fp16":
             self.scale = LossScale(self.plain_optimizer(optimizer), self.device)
             # One scale for both: a training step of the user's own may call accelerator.backward.

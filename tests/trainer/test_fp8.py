@@ -1,0 +1,150 @@
+"""Linear layers in eight bits, by torchao, as `accelerate launch --mixed_precision fp8` asks for them. On this CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torchao.float8.float8_linear import Float8Linear
+
+from contract.errors import NotAvailableYet
+from worker.components import toy
+from worker.trainer import precision
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.strategies.choose import choose
+from worker.trainer.strategies.place import PRECISION
+from worker.trainer.testing import Events, StopAt
+from worker.trainer.trainer import Trainer, set_seed
+
+BACKEND = "ACCELERATE_FP8_BACKEND"
+
+
+@pytest.fixture
+def fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRECISION, "fp8")
+
+
+def trained(
+    folder: Path, *, stop_at: int | None = None, resume: bool = False, model: Any = None, **values: Any
+) -> tuple[Trainer, list[float]]:
+    events = Events()
+    args = TrainingArguments(
+        str(folder), max_steps=6, logging_steps=1, learning_rate=1e-2, save_strategy="no", use_cpu=True, **values
+    )
+    trainer = Trainer(
+        model or fresh(),
+        args,
+        train_dataset=toy.text(n=64, length=16),
+        callbacks=[events, *([StopAt(stop_at)] if stop_at else [])],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, events.losses
+
+
+def fresh() -> nn.Module:
+    set_seed(7)
+    return toy.gpt(layers=2, heads=2, width=32, context=16)
+
+
+def converted(model: nn.Module) -> list[str]:
+    return [name for name, each in model.named_modules() if isinstance(each, Float8Linear)]
+
+
+@pytest.mark.usefixtures("fp8")
+def test_a_launcher_s_fp8_trains_near_bf16_in_all_but_the_first_and_the_last_layer(tmp_path: Path) -> None:
+    trainer, losses = trained(tmp_path / "fp8")
+    told = (trainer.accelerator.mixed_precision, str(trainer.accelerator.fp8_backend.value))
+    plain, expected = trained(tmp_path / "bf16", bf16=True)
+
+    assert losses == pytest.approx(expected, rel=2e-3)
+    assert losses != expected
+    weight = "blocks.1.feed.0.weight"
+    assert (trainer.model.state_dict()[weight] - fresh().state_dict()[weight]).abs().mean() > 0.01
+    layers = [name for name, each in plain.model.named_modules() if isinstance(each, nn.Linear)]
+    assert converted(trainer.model) == layers[1:-1]
+    assert converted(plain.model) == []
+    assert told == ("fp8", "AO")
+
+
+@pytest.mark.usefixtures("fp8")
+def test_it_resumes_to_the_last_bit_and_its_files_are_in_single_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, losses = trained(tmp_path / "whole")
+    _, first = trained(tmp_path / "again", stop_at=3)
+    again, rest = trained(tmp_path / "again", resume=True)
+
+    assert first + rest == losses
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[name]), name
+    monkeypatch.delenv(PRECISION)
+    plain, _ = trained(tmp_path / "again", resume=True)
+    assert plain.state.global_step == 6
+
+
+@pytest.mark.usefixtures("fp8")
+def test_a_model_without_a_layer_for_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no layer of the model, a GptForCausalLM, can be computed in it"):
+        trained(tmp_path, model=toy.gpt(layers=1, heads=2, width=20, context=16))
+
+
+@pytest.mark.usefixtures("fp8")
+def test_a_gpu_or_a_package_that_lacks_it_is_told_by_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+        with pytest.raises(ValueError, match=r"capability 8\.9 or more, and this one has 8\.0: use bf16"):
+            precision.require_fp8(on_gpu=True)
+        patched.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+        precision.require_fp8(on_gpu=True)
+    monkeypatch.setattr("accelerate.utils.is_torchao_available", lambda: False)
+    with pytest.raises(ImportError, match=r"pip install 'footplate\[torchao\]'"):
+        choose(TrainingArguments("out", use_cpu=True))
+
+
+@pytest.mark.usefixtures("fp8")
+@pytest.mark.parametrize("backend", ["TE", "msamp"])
+def test_other_backends_of_accelerate_s_are_refused_by_name(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BACKEND, backend)
+
+    with pytest.raises(NotAvailableYet, match=f"{BACKEND} is {backend.upper()}") as caught:
+        choose(TrainingArguments("out", use_cpu=True))
+
+    assert f"{BACKEND}=AO" in str(caught.value.hint)
+
+
+@pytest.mark.usefixtures("fp8")
+@pytest.mark.parametrize(
+    ("name", "values"), [("Fsdp", {"fsdp": True}), ("TensorParallel", {"parallelism_config": {"tp_size": 2}})]
+)
+def test_strategies_that_cut_a_model_refuse_it(
+    name: str, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}
+    for variable, value in launched.items():
+        monkeypatch.setenv(variable, value)
+
+    with pytest.raises(NotAvailableYet, match=f"fp8 puts layers of its own into a model, and {name} cuts these"):
+        choose(TrainingArguments("out", use_cpu=True, **values))
+
+
+@pytest.mark.parametrize("said", ["bf16", "fp16"])
+def test_a_launcher_s_half_precision_is_the_arguments(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRECISION, said)
+
+    assert getattr(TrainingArguments("out"), said) is True
+    assert TrainingArguments("out", **{"bf16" if said == "fp16" else "fp16": True}).to_dict()[said] is False
+    assert precision.precision_of(TrainingArguments("out")) == said
+
+
+def test_a_precision_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRECISION, "fp4")
+
+    with pytest.raises(ValueError, match="is 'fp4': there are no, bf16, fp16, fp8"):
+        TrainingArguments("out")
+
+
+def test_arguments_that_say_a_half_win_over_the_launcher(fp8: None) -> None:
+    assert precision.precision_of(TrainingArguments("out", bf16=True)) == "bf16"
