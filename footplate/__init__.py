@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from footplate.sdk.client import AsyncClient as AsyncClient
     from footplate.sdk.client import Client as Client
     from footplate.sdk.jobs import AsyncJob as AsyncJob
+    from worker.notes import note as note
     from worker.trainer.accelerator_config import AcceleratorConfig as AcceleratorConfig
     from worker.trainer.argparser import HfArg as HfArg
     from worker.trainer.argparser import HfArgumentParser as HfArgumentParser
@@ -122,6 +123,7 @@ _HOMES = {
         "Client",
     ),
     "footplate.sdk.jobs": ("AsyncJob",),
+    "worker.notes": ("note",),
     "worker.trainer.accelerator_config": ("AcceleratorConfig",),
     "worker.trainer.argparser": (
         "HfArg",

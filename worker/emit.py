@@ -30,6 +30,8 @@ QUEUE_BYTES = 256 * 1024
 """Log events queue as well until so much waits. What is kept queues beyond it."""
 MAX_LINE_BYTES = 512 * 1024
 """More than the journal keeps of any event; a longer one is cut down before it is sent."""
+MAX_NOTE = 4000
+"""Characters of a sentence of the user's own."""
 PROGRESS_SECONDS = 0.25
 TICK_SECONDS = 1.0
 
@@ -48,10 +50,20 @@ class Wire:
         self._newest: dict[str, bytes] = {}
         self._is_silent = False
 
-    def send(self, kind: str, data: dict[str, Any], step: int | None = None, epoch: float | None = None) -> None:
+    def send(
+        self,
+        kind: str,
+        data: dict[str, Any],
+        step: int | None = None,
+        epoch: float | None = None,
+        *,
+        is_users: bool = False,
+    ) -> None:
+        """`is_users`: a note of the user's own, of which there may be any number."""
         line = _line({"kind": str(kind), "at": now_text(), "step": step, "epoch": epoch, "data": data})
         self.flush()
-        if self._waiting_bytes > QUEUE_BYTES and kind not in KEPT and kind not in (Kind.NOTE, OUTCOME):
+        may_be_merged = is_users or (kind not in KEPT and kind not in (Kind.NOTE, OUTCOME))
+        if self._waiting_bytes > QUEUE_BYTES and may_be_merged:
             self._merged[kind] = self._merged.get(kind, 0) + (kind in self._newest)
             self._newest[kind] = line
             return
@@ -121,10 +133,18 @@ def _line(event: dict[str, Any]) -> bytes:
 class SecondaryWire(Wire):
     """Of a rank that is not the first, which tells what all know alike. This one says that it is there."""
 
-    def send(self, kind: str, data: dict[str, Any], step: int | None = None, epoch: float | None = None) -> None:
+    def send(
+        self,
+        kind: str,
+        data: dict[str, Any],
+        step: int | None = None,
+        epoch: float | None = None,
+        *,
+        is_users: bool = False,
+    ) -> None:
         if kind in TOLD_BY_THE_FIRST:
             kind, data = TICK, {}
-        super().send(kind, data, step, epoch)
+        super().send(kind, data, step, epoch, is_users=is_users)
 
 
 TOLD_BY_THE_FIRST = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO})
@@ -158,6 +178,11 @@ class Emit(TrainerCallback):
 
     def note(self, message: str, **more: Any) -> None:
         self.wire.send(Kind.NOTE, {"message": message, **more})
+
+    def users_note(self, message: str) -> None:
+        if len(message) > MAX_NOTE:
+            message = f"{message[:MAX_NOTE]}… ({len(message):,} characters)"
+        self.wire.send(Kind.NOTE, {"message": message}, is_users=True)
 
     def found(self, status: Literal["corrupt", "healed"], offer: CheckpointOffer, message: str) -> None:
         """What became of a checkpoint that was committed once."""

@@ -174,7 +174,7 @@ class Job:
 
     def note(self, message: str) -> None:
         """A sentence for whoever watches."""
-        self._emit.note(str(message))
+        self._emit.users_note(str(message))
 
     def _is_at(self, step: int, epoch: float | None) -> None:
         self._state.global_step = int(step)

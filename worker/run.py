@@ -32,7 +32,7 @@ from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
 from contract.strategies import strategy_arguments
-from worker import bundles, extensions, gang, loop, outcome, predictions, tracking
+from worker import bundles, extensions, gang, loop, notes, outcome, predictions, tracking
 from worker.best_before import KeepBest
 from worker.build import Parts, build
 from worker.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
@@ -61,6 +61,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, meeting:
     another_s = False
     try:
         emit = Emit(wire, stop_fd, order.files)
+        notes.let_hear(emit.users_note)
         wire.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
         settle(order)
         gang.join(order, meeting)

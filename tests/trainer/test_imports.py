@@ -95,6 +95,7 @@ for name in footplate.__all__:
 from footplate import Trainer, TrainingArguments, TrainerCallback
 from contract.arguments import TrainingArguments as Plain
 assert issubclass(TrainingArguments, Plain)
+footplate.note("outside a job it does nothing")
 """
     python(script)
 

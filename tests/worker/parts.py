@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+import footplate
+
 
 class _Data(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __init__(self, n: int, at: int, do: str, seconds: float, marker: str) -> None:
@@ -105,6 +107,11 @@ def _print_secrets(marker: str) -> None:
     print("héllo \x00 wörld", file=sys.stderr, flush=True)
 
 
+def _note(marker: str) -> None:
+    footplate.note(f"a bad sample at {marker}")
+    footplate.note("x" * 3_000_000)
+
+
 def _is(fd: str) -> bool:
     try:
         os.fstat(int(fd))
@@ -129,5 +136,5 @@ def _babble(marker: str) -> None:
 MISCHIEF = {
     "nothing": lambda marker: None, "raise": _raise, "memory": _memory_error, "cuda": _cuda_out_of_memory,
     "sys.exit": _sys_exit, "os._exit": _os_exit, "segfault": _segfault, "kill": _kill, "hang": _hang,
-    "print": _print_much, "tell": _print_secrets, "spawn": _spawn, "babble": _babble,
+    "print": _print_much, "tell": _print_secrets, "spawn": _spawn, "babble": _babble, "note": _note,
 }  # fmt: skip

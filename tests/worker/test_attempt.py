@@ -353,6 +353,15 @@ def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
     assert "accuracy" in catalogue.known("metrics")
 
 
+def test_a_sentence_from_anywhere_in_the_users_code_is_in_the_history(lasting: Lasting) -> None:
+    job = lasting.submit(**misbehaving("note", marker="here"))
+    lasting.control.done(job)
+
+    notes = [event["data"]["message"] for event in lasting.control.of(job) if event["kind"] == "note"]
+    assert "a bad sample at here" in notes
+    assert "x" * 4000 + "… (3,000,000 characters)" in notes
+
+
 def test_nonsense_on_the_socket_that_user_code_shares_hurts_nobody(lasting: Lasting) -> None:
     done = lasting.control.done(lasting.submit(**misbehaving("babble")))
 

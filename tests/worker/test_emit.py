@@ -68,6 +68,21 @@ def test_what_does_not_fit_is_merged_with_a_mark_and_what_is_kept_is_kept(reader
     assert merged > 10_000
 
 
+def test_any_number_of_the_users_notes_waits_in_little_room(reader: socket.socket, tmp_path: Path) -> None:
+    emit, _ = emit_with_stop_byte(tmp_path)
+    for number in range(30_000):
+        emit.users_note(f"note {number}")
+    emit.wire.send("outcome", {})
+
+    events = lines(reader, "outcome", emit.wire)
+
+    merged = sum(event["data"].get("merged", 0) for event in events)
+    users = [event for event in events if event["data"].get("message", "").startswith("note ")]
+    assert merged > 10_000
+    assert len(users) + merged == 30_000
+    assert users[-1]["data"]["message"] == "note 29999"
+
+
 def test_a_huge_event_is_cut_down_and_says_so(reader: socket.socket) -> None:
     wire = Wire(theirs_fd[0])
     wire.send("log", {"loss": 1.0, "matrix": [0.0] * 3_000_000})
