@@ -86,6 +86,6 @@ def _queued(one: Place, now: int) -> shapes.Json:
         "reason": row.reason,
         "message": row.message,
         "queued_at": moment(row.queued_at),
-        "waited_s": max(0, now - row.queued_at) / 1000,
+        "waited_s": max(0, now - row.waits_since) / 1000,
         "starts_after": moment(row.not_before) if one.number is None else None,
     }

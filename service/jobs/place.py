@@ -178,10 +178,11 @@ class _Shape:
         self.needs = needs
         suiting = [free for free in rooms if _fits(needs, free.room, free.room.slots, free.room.gpus)]
         lacks = {free.room.node: why for free in suiting if (why := free.room.lacks(needs)) is not None}
-        fitting = [free for free in suiting if free.room.refused is None and free.room.node not in lacks]
+        having = [free for free in suiting if free.room.node not in lacks]
+        fitting = [free for free in having if free.room.refused is None]
         self.count = len(fitting)
         self.exists = self.count >= needs.nodes
-        refusals = [free.room.refused for free in suiting if free.room.refused is not None]
+        refusals = [free.room.refused for free in having if free.room.refused is not None]
         closed = [free.room.closed for free in fitting if free.room.closed is not None]
         self.wait = _wait(needs, self.exists, len(fitting), [*refusals, *lacks.values()], closed)
         self._fitting = fitting

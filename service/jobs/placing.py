@@ -68,11 +68,12 @@ def _place(conn: Connection, queued: list[QueuedRow], rooms: list[Room], now: in
 
 
 def load_rooms(conn: Connection) -> list[Room]:
-    """Every node that is up and not going away, with what its open attempts leave free; and who is turned away."""
+    """Every node that is up, with what its open attempts leave free; those that are turned away or drained as well, so
+    that a job that waits can be told of them."""
     taken: dict[str, list[SourceRow]] = {}
     for part in attempts.open_sources(conn):
         taken.setdefault(part.node, []).append(part)
-    up = [node for node in nodes.everyone(conn) if node.is_staying or node.is_turned_away]
+    up = [node for node in nodes.everyone(conn) if not node.lost]
     installed = _load_installed(conn, {node.catalogue_hash for node in up if node.catalogue_hash})
     return [_room(node, taken.get(node.id, []), installed) for node in up]
 
@@ -109,11 +110,20 @@ def _room(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Install
         free_gpus=tuple(gpu for gpu in gpus if gpu.uuid not in busy),
         is_open=node.takes_work,
         closed=f"{node.name} has it, and takes no work now: {node.why_not}" if not node.takes_work else None,
-        refused=f"{node.name} has it, and gets no work: {node.refused}" if node.is_turned_away else None,
+        refused=_refusal(node),
         shares_jobs=node.protocol >= SHARES_JOBS,
         name=node.name,
         installed=installed.get(node.catalogue_hash or ""),
     )
+
+
+def _refusal(node: NodeRow) -> str | None:
+    """Why nothing is planned for it, other than for one that takes no work for a moment."""
+    if node.drain_requested:
+        return f"{node.name} has it, and is drained until that is taken back (footplate nodes --undrain {node.name})"
+    if node.draining:
+        return f"{node.name} has it, and is draining: it goes away"
+    return f"{node.name} has it, and gets no work: {node.refused}" if node.refused is not None else None
 
 
 def _start(conn: Connection, placement: Placement, names: Mapping[NodeId, str], now: int) -> bool:

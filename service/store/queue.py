@@ -48,6 +48,9 @@ class WaitingRow:
     name: str | None
     priority: int
     queued_at: int
+    """Its age, by which it is tried: a drain or a loss does not send it to the end."""
+    waits_since: int
+    """When it was submitted, or resumed; or its last attempt ended."""
     not_before: int | None
     """It may not start before."""
     needs: str
@@ -116,8 +119,9 @@ FRESH = select(jobs.c.id).where(_IS_FRESH).limit(1)
 _SEEN = (
     select(
         jobs.c.id, jobs.c.project, jobs.c.name, jobs.c.priority, jobs.c.queued_at, jobs.c.not_before, jobs.c.needs,
-        jobs.c.reason, jobs.c.message,
+        jobs.c.reason, jobs.c.message, attempts.c.ended_at,
     )
+    .outerjoin(attempts, (attempts.c.job_id == jobs.c.id) & (attempts.c.attempt == jobs.c.attempt))
     .where(IS_WAITING)
     .order_by(jobs.c.priority.desc(), jobs.c.id)
     .limit(bindparam("most"))
@@ -129,8 +133,8 @@ def seen(conn: Connection, most: int = MOST) -> list[WaitingRow]:
     """Queued jobs of every project, the most urgent first: of those, as many as placement looks at."""
     return [
         WaitingRow(
-            row.id, row.project, row.name or None, row.priority, row.queued_at, row.not_before, row.needs,
-            Reason(row.reason), row.message,
+            row.id, row.project, row.name or None, row.priority, row.queued_at,
+            max(row.queued_at, row.ended_at or 0), row.not_before, row.needs, Reason(row.reason), row.message,
         )
         for row in conn.execute(_SEEN, {"most": most})
     ]  # fmt: skip

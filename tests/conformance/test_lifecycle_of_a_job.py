@@ -559,6 +559,7 @@ def test_a_drained_job_continues_elsewhere_for_free(stage: Stage) -> None:
     row = stage.job(job)
     assert (row.state, row.reason, row.spent) == (JobState.QUEUED, Reason.DRAINED, 0)
     assert stage.place() == []
+    assert "has it, and is draining: it goes away" in (stage.job(job).message or "")
     stage.node()
     assert stage.place() == [job]
 

@@ -108,6 +108,13 @@ def test_where_no_node_has_it_any_more_it_says_what_each_lacks() -> None:
     assert wait.message.endswith("no node that takes work has it; node-a has no model hf/sequence-classification")
 
 
+def test_a_node_that_is_turned_away_and_lacks_it_is_not_said_to_have_it() -> None:
+    away = room("node-a", installed=node(MLP), refused="node-a has it, and is draining: it goes away")
+    wait = place([job("bert", **wanting(BERT))], [away]).waits["bert"]
+
+    assert wait.message.endswith("no node that takes work has it; node-a has no model hf/sequence-classification")
+
+
 def test_every_node_of_several_has_to_have_it() -> None:
     rooms = [room(name, installed=node(MLP, *more)) for name, more in (("a", [BERT]), ("b", []), ("c", []))]
     both = [job("bert", **wanting(BERT, nodes=2)), job("mlp", since=1, **wanting(MLP, nodes=2))]

@@ -142,6 +142,7 @@ class QueuedJob(Shape):
     message: str | None
     queued_at: str
     waited_s: float
+    """Since it was submitted or resumed, or its last attempt ended; `queued_at` says by which age it is tried."""
     starts_after: str | None
     """It may not start before: the pause before a retry."""
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import insert
+
+from contract.ids import JobId
 from service.api import shapes
 from service.jobs.placing import place_waiting
 from service.store import jobs
-from service.store.times import now_ms
+from service.store.tables import attempts as table
+from service.store.times import now_ms, text_of
 from tests.service.api.conftest import KEY, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
 
@@ -36,6 +40,19 @@ async def test_jobs_are_listed_in_the_order_in_which_they_are_tried_and_say_why_
     assert (found.waiting.yours, found.waiting.others) == (3, 0)
     (only,) = (await queue(both, f"job={low}")).data
     assert (only.job, only.place) == (low, 2)
+
+
+async def test_a_job_waits_since_its_last_attempt_ended_and_keeps_its_age(both: Api) -> None:
+    job = await both.submit()
+    an_hour_ago, just_now = now_ms() - 3_600_000, now_ms()
+    ended = insert(table).values(job_id=job, attempt=1, fence=1, placed_at=an_hour_ago, ended_at=just_now, running_ms=0)
+    await both.db.write(lambda conn: conn.execute(ended))
+    await both.db.write(lambda conn: jobs.record(conn, JobId(job), queued_at=an_hour_ago, attempt=1))
+
+    (found,) = (await queue(both)).data
+
+    assert 0 <= found.waited_s < 600
+    assert found.queued_at == text_of(an_hour_ago)
 
 
 async def test_places_are_counted_in_each_pool(api: Api) -> None:
