@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection
 
 from contract.components import Catalogue
-from contract.errors import InvalidSpec
+from contract.errors import Conflict, InvalidSpec, Problem
 from contract.ids import JobId
-from contract.lifecycle import Action, Desired, JobState, Reason
+from contract.lifecycle import Action, Desired, JobState, Reason, actions
 from contract.spec import JobSpec
 from service.jobs.needs import Needs
 from service.jobs.requires import nowhere
 from service.jobs.stopping import refuse
-from service.store import deeds, jobs
+from service.store import checkpoints, deeds, jobs
 from service.store.rows import JobRow
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
@@ -56,6 +56,7 @@ def resume(
     job = jobs.lock_for_user(conn, project, job_id)
     if job.state not in _RESTING:
         if job.desired is Desired.RUN and not job.state.is_terminal:
+            _require_held(job, changes)
             return job
         is_done = job.state is JobState.SUCCEEDED
         refuse(
@@ -64,6 +65,7 @@ def resume(
             hint=IT_IS_DONE if is_done else None,
         )
     columns = _changed(job, changes, told)
+    _require_ahead(conn, job, changes.max_steps)
     limit_ms = columns.get("time_limit_ms", job.time_limit_ms)
     if limit_ms is not None and job.running_ms >= limit_ms:
         refuse(
@@ -79,6 +81,31 @@ def resume(
         desired=Desired.RUN, queued_at=now, finished_at=None, not_before=None, spent=0, stuck=0, error=None, **columns,
     )  # fmt: skip
     return jobs.get(conn, project, job_id)
+
+
+def _require_held(job: JobRow, changes: ResumeChanges) -> None:
+    """Said twice it is harmless; what comes too late is not dropped without a word. Raises Conflict; InvalidSpec."""
+    columns = _changed(job, changes, told=())
+    if not columns:
+        return
+    asked, was = (JobSpec.parse(json.loads(spec)) for spec in (columns["spec"], job.spec))
+    if columns["priority"] == job.priority and asked.model_copy(update={"priority": was.priority}) == was:
+        return
+    names = ", ".join(name for name, value in asdict(changes).items() if value is not None)
+    raise Conflict(
+        f"job {job.id} is {job.state} already, and a resume changes a job that rests: {names}",
+        hint="pause it first; PATCH changes its priority at any time",
+        state=job.state,
+        allowed=actions(job.state, job.desired),
+    )
+
+
+def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None:
+    """An end that lies behind it would be a success without a step. Raises InvalidSpec."""
+    there = (row.step for row in checkpoints.of_job(conn, job.id) if row.status == checkpoints.COMMITTED)
+    if max_steps is not None and 0 < max_steps < (reached := next(there, 0)):
+        hint = f"at least {reached}, with which it ends where it is; /fork goes on from an older checkpoint"
+        raise InvalidSpec([Problem("/max_steps", "out_of_range", f"step {reached} is reached already", hint)])
 
 
 def _changed(job: JobRow, changes: ResumeChanges, told: Sequence[Catalogue]) -> dict[str, Any]:

@@ -276,6 +276,37 @@ def test_a_failed_job_can_be_resumed_with_a_new_budget(stage: Stage) -> None:
     assert answer.spec["training"]["max_steps"] == 77
 
 
+def test_a_resume_may_be_said_twice_and_one_that_comes_too_late_is_not_dropped_without_a_word(stage: Stage) -> None:
+    job, worker = stage.running()
+    stage.pause(job)
+    worker.ends("stopped", "pause", stop="pause")
+    wish = ResumeChanges(priority=9, max_steps=77, resources={"time_limit": "4h"})
+
+    first = stage.resume(job, wish)
+
+    assert stage.resume(job, wish) == stage.resume(job) == first
+    with pytest.raises(
+        Conflict, match=r"is queued already, and a resume changes a job that rests: priority, max_steps"
+    ):
+        stage.resume(job, ResumeChanges(priority=9, max_steps=78))
+    with pytest.raises(InvalidSpec):
+        stage.resume(job, ResumeChanges(time_limit="4 moons"))
+    assert stage.job(job) == first
+
+
+def test_a_resume_cannot_end_a_job_before_where_it_stands(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.checkpoints(9)
+    stage.pause(job)
+    worker.ends("stopped", "pause", stop="pause")
+
+    with pytest.raises(InvalidSpec, match="/max_steps: step 9 is reached already"):
+        stage.resume(job, ResumeChanges(max_steps=8))
+
+    assert stage.job(job).state is JobState.PAUSED
+    assert stage.resume(job, ResumeChanges(max_steps=9)).state is JobState.QUEUED
+
+
 def test_a_resume_with_nonsense_changes_nothing(stage: Stage) -> None:
     job, _ = stage.running()
     stage.cancel(job, StopMode.KILL)
