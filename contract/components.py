@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from contract.errors import Problem, UnknownComponent
+from contract.errors import InvalidSpec, Problem, UnknownComponent
+from contract.explain import unique
 from contract.json_schema import violations
 from contract.parts import Component
-from contract.short_forms import components, located
+from contract.short_forms import Json, components, located, long_form
 from contract.spec import JobSpec
 
 GROUPS: dict[str, str] = {
@@ -99,14 +100,23 @@ def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Prob
 
     With the user's own `body` at hand, problems point into that instead of into the long form.
     """
-    problems: list[Problem] = []
-    for pointer, group, component in components(spec.as_json()):
+    problems = list(_check(spec.as_json(), catalogue))
+    return located(problems, body) if problems and isinstance(body, dict) else problems
+
+
+def check_beside(invalid: InvalidSpec, body: Json, catalogue: Catalogue) -> InvalidSpec:
+    """With what the catalogue has against a body that is no spec for other reasons, so that all is told at once."""
+    told = {one.pointer for one in invalid.problems}
+    more = located(_check(long_form(body).document, catalogue), body)
+    return InvalidSpec(unique([*invalid.problems, *(one for one in more if one.pointer not in told)]))
+
+
+def _check(document: Json, catalogue: Catalogue) -> Iterator[Problem]:
+    for pointer, group, component in components(document):
         # Code of the user's own is described by nobody; it is looked at in its training process alone.
-        if ":" not in component["use"] and group in GROUPS:
-            problems += check_component(component, group, catalogue, pointer)
-    if problems and isinstance(body, dict):
-        return located(problems, body)
-    return problems
+        is_known_kind = ":" not in component["use"] and group in GROUPS
+        if is_known_kind and isinstance(component.get("args", {}), dict):
+            yield from check_component(component, group, catalogue, pointer)
 
 
 def check_component(

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from contract.body import read_json
-from contract.components import check
+from contract.components import check, check_beside
 from contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem
 from contract.fields import Group
 from contract.ids import JobId, new_job_id
@@ -124,11 +124,16 @@ def accept(services: Services, body: object) -> JobSpec:
     """A spec whose names the nodes know, as far as any node has told."""
     if isinstance(body, dict):
         body.setdefault("project", services.project)
-    spec = JobSpec.parse(body)
+    catalogue = services.catalogues.current
+    try:
+        spec = JobSpec.parse(body)
+    except InvalidSpec as invalid:
+        if catalogue is None or not isinstance(body, dict):
+            raise
+        raise check_beside(invalid, body, catalogue) from invalid
     if not services.caller.may_submit_to(spec.project):
         detail = f"this is asked for project {services.project!r}"
         raise InvalidSpec([Problem("/project", "not_your_project", detail, "leave it out")])
-    catalogue = services.catalogues.current
     if catalogue is not None and (problems := check(spec, catalogue, body)):
         raise InvalidSpec(problems)
     return spec

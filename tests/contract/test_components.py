@@ -3,7 +3,10 @@
 import json
 import sys
 
-from contract.components import GROUPS, Catalogue, Described, check, names
+import pytest
+
+from contract.components import GROUPS, Catalogue, Described, check, check_beside, names
+from contract.errors import InvalidSpec
 from contract.spec import JobSpec
 
 MLP = {
@@ -54,6 +57,23 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_the_known():
     assert (problem.pointer, problem.code) == ("/model/use", "unknown_component")
     assert problem.detail == "no model named 'toy/mpl'. Known: toy/gpt, toy/mlp."
     assert problem.hint == "did you mean 'toy/mlp'?"
+
+
+def test_what_no_node_has_is_told_beside_what_is_no_spec():
+    body = {
+        "model": {"use": "toy/mlp", "args": {"hiden": 3}}, "data": "toy/regresion", "metrics": ["f1", {"use": 3}],
+        "callbacks": [{"use": "accuracy", "args": 7}], "foo": 1, "training": {"max_stepz": 3},
+    }  # fmt: skip
+    with pytest.raises(InvalidSpec) as raised:
+        JobSpec.parse(body)
+
+    told = {one.pointer: one for one in check_beside(raised.value, body, CATALOGUE).problems}
+
+    assert set(told) == {
+        "/model/args/hidden", "/model/args/hiden", "/data", "/metrics/0", "/metrics/1/use", "/callbacks/0/args",
+        "/foo", "/training/max_stepz",
+    }  # fmt: skip
+    assert told["/data"].hint == "did you mean 'toy/regression'?"
 
 
 def test_every_unknown_name_is_told_where_it_was_written():
