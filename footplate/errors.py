@@ -103,7 +103,10 @@ class InvalidRequest(ApiError):
 
 
 class Unauthorized(ApiError):
-    pass
+    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
+        """The service speaks to whoever writes headers."""
+        hint = "set FOOTPLATE_API_KEY to a good one; in Python also Client(url, api_key)"
+        super().__init__(status, {**document, "hint": hint})
 
 
 class Forbidden(ApiError):

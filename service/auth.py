@@ -12,8 +12,9 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from contract.errors import Forbidden, Problem, Unauthorized
 from service.callers import EVERYWHERE, NOBODY, READS, Caller, Scope
-from service.keyring import MARK, Keyring
+from service.keyring import Keyring
 from service.problems import BadHost, InvalidQuery
+from service.redaction import MARK
 from service.settings import ServiceSettings
 from service.store import keys
 from service.store.database import Database

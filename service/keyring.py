@@ -21,6 +21,7 @@ from hashlib import sha256
 from contract.errors import FootplateError, Unauthorized
 from contract.ids import KeyId
 from service.callers import EVERYWHERE, Caller, Scope, Standing
+from service.redaction import MARK
 from service.settings import ServiceSettings
 from service.store import keys
 from service.store.database import Database
@@ -30,7 +31,6 @@ from service.store.times import now_ms, text_of
 REFRESH_SECONDS = 0.5
 MARK_SECONDS = 60.0
 """How often it is written down which keys were used."""
-MARK = "fpk"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from contract.errors import (
     UnknownComponent,
     did_you_mean,
 )
+from service.redaction import without_keys
 
 MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "footplate.request_id"
@@ -48,7 +49,7 @@ class BodyTooLarge(FootplateError):
 class UnsupportedMediaType(FootplateError):
     code = "unsupported_media_type"
     status = 415
-    title = "The request body is not JSON"
+    title = "The request body is of a type that is not taken here"
 
 
 class BadHost(FootplateError):
@@ -103,7 +104,7 @@ def problem(
         **more,
     }
     # A path may hold lone surrogates; ASCII escapes can be written whatever it holds.
-    return Response(json.dumps(body).encode(), status, headers, MEDIA_TYPE)
+    return Response(without_keys(json.dumps(body)).encode(), status, headers, MEDIA_TYPE)
 
 
 def of_error(scope: Any, error: FootplateError) -> Response:

@@ -1,4 +1,4 @@
-"""What is said in logs carries no key: not one of ours, and not what somebody sent as one."""
+"""What is said in logs and in problems carries no key: not one of ours, and not what somebody sent as one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import logging
 import re
 from collections.abc import Sequence
 
-from service.keyring import MARK
-
+MARK = "fpk"
+"""Our keys begin with it."""
 _SECRETS = re.compile(rf"(?i)({MARK}_[0-9a-f]{{8}}_|\bbearer\s+|\bfootplate\.key\.|\bticket=)[^\s'\",&]+")
+_KEYS = re.compile(rf"({MARK}_[0-9a-f]{{8}}_)[0-9a-f]+")
+
+
+def without_keys(text: str) -> str:
+    """Each key by its prefix alone: for what tells somebody of what they sent."""
+    return _KEYS.sub(r"\1…", text)
 
 
 class Redacting(logging.Formatter):

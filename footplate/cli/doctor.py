@@ -85,7 +85,7 @@ def _key(client: Client) -> Finding:
     try:
         waiting = len(list(client.jobs.list(state="queued", limit=100)))
     except FootplateError as error:
-        return Finding("key", False, f"{sentence(error)}; FOOTPLATE_API_KEY says it")
+        return Finding("key", False, sentence(error))
     return Finding("key", True, f"accepted; {waiting}{'+' if waiting == 100 else ''} jobs wait")
 
 

@@ -36,7 +36,9 @@ def run_list(given: Given) -> int:
             say_json(one.model_dump(mode="json"))
         return 0
     head = ("KEY", "BEGINS", "NAME", "PROJECT", "SCOPES", "AGE", "USED", "EXPIRES")
-    table(head, map(_row, found), empty="there is no key yet, but the one that the service was started with")
+    table(
+        head, map(_row, found), empty="no key was made yet; the one that the service may be started with is not listed"
+    )
     return 0
 
 

@@ -69,9 +69,8 @@ def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> Checkpoin
     if found:
         return found[0]
     code, detail = _why_not(rows, there, job, wanted)
-    hint = (
-        f"its newest is {there[0].id}, of step {there[0].step}" if there else "a job without a start begins at step 0"
-    )
+    anew = f"wait for one; or submit its spec, GET /jobs/{job.id}/spec, which begins at step 0"
+    hint = f"its newest is {there[0].id}, of step {there[0].step}" if there else anew
     raise InvalidSpec([Problem("/resume_from/checkpoint", code, detail, hint)])
 
 

@@ -109,13 +109,22 @@ async def test_something_else_at_that_address_is_told_as_that() -> None:
         await ask_json(FakeWire(httpx2.Response(404, html="<html>")), Ask("GET", "/nodes"))
 
 
-@pytest.mark.parametrize(("status", "kind"), [(401, Unauthorized), (403, Forbidden), (404, NotFound), (409, Conflict)])
+@pytest.mark.parametrize(("status", "kind"), [(403, Forbidden), (404, NotFound), (409, Conflict)])
 def test_each_refusal_has_a_type_and_carries_what_the_service_said(status: int, kind: type[Exception]) -> None:
     document = {"code": "some", "detail": "no", "hint": "do this", "request_id": "req_1", "allowed": ["resume"]}
     error = of_answer(status, document)
 
     assert type(error) is kind
     assert (error.code, error.message, error.hint, error.request_id) == ("some", "no", "do this", "req_1")
+
+
+def test_who_has_no_key_hears_where_one_goes_and_nothing_of_headers() -> None:
+    error = of_answer(
+        401, {"code": "unauthorized", "detail": "this needs a key", "hint": "send it as 'Authorization: …'"}
+    )
+
+    assert type(error) is Unauthorized
+    assert str(error) == "this needs a key (set FOOTPLATE_API_KEY to a good one; in Python also Client(url, api_key))"
 
 
 def test_pauses_double_and_end_somewhere() -> None:

@@ -420,6 +420,19 @@ def test_a_log_shows_no_key_whoever_wrote_it(said: str, shown: str) -> None:
     assert said not in text
 
 
+async def test_a_problem_says_of_a_key_no_more_than_its_prefix(guarded: Api) -> None:
+    key = (await a_key(guarded))["key"]
+    prefix = key[: len("fpk_3f9a1c2b_")]
+
+    told = await guarded.client.post("/jobs", json={**SPEC, "model": f"/{key}", key: 1})
+    lost = await guarded.client.get(f"/jobs/{key}")
+
+    for answer in (told, lost):
+        assert 400 <= answer.status_code < 500
+        assert key not in answer.text
+        assert f"{prefix}…" in answer.json()["instance"] + json.dumps(answer.json()["errors"], ensure_ascii=False)
+
+
 async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     from contract.lifecycle import JobState
     from service.store import attempts, jobs
