@@ -107,7 +107,12 @@ def _problems(given: Bulk) -> list[Problem]:
         )
     if (given.ids is None) == (given.where is None):
         found.append(
-            Problem("", "which_ones", "says which jobs by ids or by where, one of the two", 'write "ids": […]')
+            Problem(
+                "",
+                "which_ones",
+                "says which jobs by ids or by where, one of the two",
+                'write "ids": […] or "where": {"tag": …}',
+            )
         )
     if given.where is not None and given.where == Where():
         found.append(Problem("/where", "missing", "names no filter, and would mean every job", "write at least one"))

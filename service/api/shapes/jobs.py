@@ -164,7 +164,7 @@ class Placement(Shape):
 class Validation(Shape):
     valid: Literal[True]
     spec: Json
-    """The effective spec, with every default."""
+    """The effective spec, with every default; of `training` what differs from them. GET /schema/job has those."""
     steps: int | None
     """Optimizer steps, where the spec says them; else known once the data is."""
     parameters: int | None
