@@ -118,6 +118,7 @@ LOADED: dict[str, dict[str, Any]] = {
     "loaded and written": {"run": "written", "name": "written", **_LLAMA, **_TP},
     "in bf16": {"run": "trained", "name": "bf16", "bf16": True, **_LLAMA, **_TP},
     "a sampler of its own": {"run": "sampled_anew", **_TP},
+    "noise of its own": {"run": "read_anew", **_TP},
     "adapters in parts": {"run": "trained", "name": "lora", "text": True, "lora": True, **_TP},
     "whole": {"run": "trained", "name": "uncut", "text": True, "cuts": False, **_TP},
     "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all", **_TP},

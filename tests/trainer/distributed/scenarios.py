@@ -372,6 +372,26 @@ def sampled_anew(folder: Path, **values: Any) -> dict[str, Any]:
     return _came(trainer, events, trainer.train())
 
 
+def read_anew(folder: Path, **values: Any) -> dict[str, Any]:
+    """Each process has noise of its own on what it reads."""
+
+    class Noisy(Dataset[Any]):
+        def __init__(self) -> None:
+            self.data = toy.text(n=96, length=16)
+
+        def __len__(self) -> int:
+            return 96
+
+        def __getitem__(self, index: int) -> Any:
+            sample = dict(self.data[index])
+            sample["input_ids"] = sample["input_ids"].roll(random.SystemRandom().randrange(1, 9))
+            return sample
+
+    trainer, events = _trainer(folder, name="noisy", text=True, **values)
+    trainer.train_dataset = Noisy()
+    return _came(trainer, events, trainer.train())
+
+
 def counted_tokens(folder: Path, **values: Any) -> dict[str, Any]:
     trainer, _ = _trainer(folder, name="tokens", text=True, **values)
     trainer.train()

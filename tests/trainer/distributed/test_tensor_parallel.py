@@ -78,6 +78,11 @@ def test_those_who_compute_a_batch_together_read_the_same(came_of_parts: Results
     assert one["losses"][0] > one["losses"][-1] + 0.05
 
 
+def test_data_that_is_not_the_same_in_all_of_a_group_is_refused_at_its_first_batch(came_of_parts: Results) -> None:
+    for each in came_of_parts("noise of its own"):
+        assert "DatasetError: processes 0 to 1 compute every batch together, and have read" in each["error"]
+
+
 def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None:
     one = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
 
