@@ -97,6 +97,8 @@ class NodeBeat(Message):
     """Whether it could read the service's probe file in the artifact store, and write beside it."""
     trouble: str | None = None
     """Why it can do no work now, in a sentence; None: it can."""
+    exposed: str | None = None
+    """Why training has root's rights there, in a sentence; None: it has not."""
     catalogue_hash: str | None = None
     catalogue: dict[str, Any] | None = None
     """Sent until the reply names its hash as known."""

@@ -69,7 +69,8 @@ def _make(home: Home) -> IO[str]:
     try:
         home.logs.mkdir(parents=True, exist_ok=True)
         home.run.mkdir(exist_ok=True)
-        home.run.chmod(0o700)
+        for closed in (home.run, home.logs):
+            closed.chmod(0o700)
         return (home.path / "up.lock").open("a+")
     except OSError as error:
         raise NoHome(

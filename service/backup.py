@@ -42,7 +42,8 @@ def back_up(settings: ServiceSettings, folder: Path) -> None:
             hint="FOOTPLATE_HOME or FOOTPLATE_ARTIFACTS must name the one that the service uses",
         )
     scratch = folder.with_name(f".tmp-{folder.name}-{uuid7()}")
-    scratch.mkdir(parents=True)
+    # All that the database knows lies in it: for nobody else.
+    scratch.mkdir(mode=0o700, parents=True)
     try:
         _copy_database(settings.database_url, scratch)
         if isinstance(settings.store, Path):

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import md5
 from pathlib import Path
 from typing import IO, cast
 
+from contract.below import file_below
 from contract.errors import Unavailable
 from contract.remote import RemoteFile, RemoteStore, StoreAway
 
 PIECE = 256 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# A pipe is opened at once, too, and then told from a file.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.EISDIR})
 
 
@@ -59,7 +57,7 @@ def open_below(root: Store, path: str) -> IO[bytes] | None:
     try:
         if isinstance(root, RemoteStore):
             return cast(IO[bytes] | None, root.open(path))
-        file = _opened(root, folders, name)
+        file = file_below(root, path)
     except UnicodeEncodeError:
         return None
     except StoreAway as error:
@@ -68,22 +66,7 @@ def open_below(root: Store, path: str) -> IO[bytes] | None:
         if error.errno in _NOT_THERE:
             return None
         raise CannotRead(f"{name} cannot be read from the artifact store: {error.strerror}") from error
-    if stat.S_ISREG(os.fstat(file).st_mode):
-        return os.fdopen(file, "rb", buffering=0)
-    os.close(file)
-    return None
-
-
-def _opened(root: Path, folders: list[str], name: str) -> int:
-    at = os.open(root, _FOLDER)
-    try:
-        for folder in folders:
-            below = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
-            os.close(at)
-            at = below
-        return os.open(name, _FILE, dir_fd=at)
-    finally:
-        os.close(at)
+    return None if file is None else os.fdopen(file, "rb", buffering=0)
 
 
 def exactly(file: IO[bytes], count: int) -> Iterator[bytes]:

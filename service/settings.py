@@ -48,7 +48,7 @@ class ServiceSettings(Settings):
     streams_per_key: int = Field(default=2000, ge=0)
     """Websockets and event streams that one key may hold open at an API process. 0: any."""
     code: Literal["on", "off"] = "off"
-    """Whether users may bring code of their own. It runs with the rights of the nodes. `make up` says on."""
+    """Whether users may bring code of their own. It runs with the rights of training. `make up` says on."""
     upload_max_mb: PositiveFloat = 4096.0
     """The largest file that POST /files takes, in MiB."""
     env_allowed: EnvAllowed = ""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from contract.environment import refused_env, unknown_secrets
 from contract.errors import InvalidSpec
 from contract.strategies import needs_a_launcher
 from worker.scratch import remove
+from worker.user import User, make_room
 
 EXTENSIONS = "extensions"
 """In a node's folder: what bundles have built, each below its own hash, beside the files that it was built of."""
@@ -22,8 +24,10 @@ PLACE = "TORCH_EXTENSIONS_DIR"
 UNUSED_SECONDS = 30 * 86_400
 
 
-def asked_for(spec: Mapping[str, Any], allowed: str, secrets: Mapping[str, str], root: Path) -> dict[str, str]:
-    """Its `env`, its secrets, and where what it builds lies: for this Python and this torch. InvalidSpec
+def asked_for(
+    spec: Mapping[str, Any], allowed: str, secrets: Mapping[str, str], root: Path, user: User | None = None
+) -> dict[str, str]:
+    """Its `env`, its secrets, and where what it builds lies: for this Python and this torch, as this user. InvalidSpec
     for what is not to be had here: the service has looked already, by its own settings and at all nodes."""
     env: dict[str, str] = spec.get("env") or {}
     names: list[str] = spec.get("secrets") or []
@@ -31,7 +35,7 @@ def asked_for(spec: Mapping[str, Any], allowed: str, secrets: Mapping[str, str],
         raise InvalidSpec(problems)
     found = {**env, **{name: secrets[name] for name in names}}
     if (whose := _builder(spec)) is not None:
-        found[PLACE] = str(_extensions(root, whose) / _built_for())
+        found[PLACE] = str(_extensions(root, whose, user) / _built_for())
     return found
 
 
@@ -42,10 +46,16 @@ def _builder(spec: Mapping[str, Any]) -> str | None:
     return "deepspeed" if needs_a_launcher(spec.get("resources") or {}) else None
 
 
-def _extensions(root: Path, whose: str) -> Path:
+def _extensions(root: Path, whose: str, user: User | None) -> Path:
     folder = root / EXTENSIONS / whose
     with suppress(OSError):
+        builder = os.geteuid() if user is None else user.uid
+        if folder.exists() and folder.lstat().st_uid != builder:
+            # Built as somebody else, before training had this user: he could not add to it, and it may have been any.
+            remove(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        if user is not None:
+            make_room(root, PurePosixPath(EXTENSIONS, whose), user)
         # Used now, whatever it may find there.
         folder.touch()
     return folder

@@ -189,6 +189,7 @@ class Heartbeat(threading.Thread):
             consuming=self._canary.is_back(),
             store_ok=store is None,
             trouble=self._not_ready or store,
+            exposed=node.rights.exposed,
             catalogue_hash=catalogue["hash"] if catalogue else None,
             catalogue=catalogue["catalogue"] if catalogue and not is_known else None,
             versions=versions(),

@@ -23,6 +23,7 @@ from contract.lifecycle import StopMode
 from contract.messages import CheckpointOffer, Deed
 from worker.artifacts import AttemptFiles
 from worker.roots import Roots
+from worker.user import User
 
 SOCKET = "warm.sock"
 HERE = "127.0.0.1"
@@ -117,6 +118,8 @@ class Exited(BaseModel):
 class Start(BaseModel):
     type: Literal["start"] = "start"
     rank: int = 0
+    user: User | None = None
+    """Whom it becomes before it reads its order. None: nobody else."""
 
 
 class Kill(BaseModel):
@@ -182,14 +185,21 @@ def listen(folder: Path) -> socket.socket:
 
 
 def send_start(
-    connection: socket.socket, order: Order, events: int, stop: int, stdout: int, stderr: int, *meeting: int
+    connection: socket.socket,
+    order: Order,
+    user: User | None,
+    events: int,
+    stop: int,
+    stdout: int,
+    stderr: int,
+    *meeting: int,
 ) -> None:
     memory = os.memfd_create("footplate-order", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(memory), "wb") as file:
             file.write(order.model_dump_json().encode())
         os.lseek(memory, 0, os.SEEK_SET)
-        message = Start(rank=order.rank).model_dump_json().encode()
+        message = Start(rank=order.rank, user=user).model_dump_json().encode()
         socket.send_fds(connection, [message], [memory, events, stop, stdout, stderr, *meeting])
     finally:
         os.close(memory)

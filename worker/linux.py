@@ -12,6 +12,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 
 # Looked up once, before any fork: a child should not have to search for a library.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -20,7 +21,7 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
     """This process gets a signal when the *thread* that forked it ends; it ends now if that has happened already.
 
-    Forgotten by fork, so every generation asks for itself.
+    Forgotten by fork, and by who becomes another user, so every generation asks for itself, and he again.
     """
     _call(_PR_SET_PDEATHSIG, int(by))
     if os.getppid() != parent:
@@ -30,6 +31,11 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
 def adopt_orphans() -> None:
     """Grandchildren whose parent died become our children instead of init's."""
     _call(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def no_new_privileges() -> None:
+    """For this process and all that it starts: no program, whoever's it is and whatever bits it has, gives more."""
+    _call(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _call(option: int, value: int) -> None:

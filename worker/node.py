@@ -15,6 +15,7 @@ from pathlib import Path
 
 from contract.errors import SettingsError
 from contract.ids import NodeId, is_id, new_node_id, uuid7
+from worker.user import Rights
 
 LOCK_SECONDS = 2.0
 MAX_TROUBLE_CHARS = 500
@@ -99,6 +100,8 @@ class Node:
     slots: int
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """By the names that specs use. Known to the node alone: training gets those that its job names."""
+    rights: Rights = field(default_factory=Rights)
+    """Training's."""
 
     @property
     def threads(self) -> int:
@@ -112,6 +115,8 @@ def claim_node(root: Path, slots: int, secrets: Mapping[str, str] | None = None)
     places = Places(root)
     for folder in (root, places.journals):
         folder.mkdir(parents=True, exist_ok=True)
+    # What lies there is whispered to no other user of this machine, training's own among them.
+    places.journals.chmod(0o700)
     fd = os.open(places.identity, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not _lock(fd):
         os.close(fd)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from worker.gpus import inventory
 from worker.heartbeat import Heartbeat
 from worker.linux import adopt_orphans, die_with_parent, kill_children
 from worker.node import Node, claim_node
+from worker.rights import settled
 from worker.settings import WorkerSettings
 from worker.tracing import traces
 
@@ -160,7 +162,8 @@ def _become_node(conf: Any, **_: Any) -> None:
     try:
         require_own(settings())
         gpus: list[Gpu] = inventory(settings().gpus)
-        _node = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
+        claimed = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
+        _node = replace(claimed, rights=settled(settings(), claimed.places))
     except SettingsError as error:
         raise SystemExit(f"footplate worker: {error}") from error
     forget_unused(_node.places.root)

@@ -22,40 +22,45 @@ LONGEST = 60
 """Characters of a temporary folder's path: data workers make sockets below it, whose paths end at 107."""
 YOUNG_SECONDS = 5.0
 """Made, and perhaps not locked yet."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
 def scratch(node: NodeId, below: Path | None = None) -> Iterator[str]:
     """Below the temporary folder, or another one."""
-    root = below or _root()
+    root = below or temporary()
     root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=_prefix(node), dir=root, ignore_cleanup_errors=True) as folder:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield folder
-        finally:
-            os.close(fd)
+    folder = tempfile.mkdtemp(prefix=_prefix(node), dir=root)
+    fd = os.open(folder, _FOLDER)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        remove(Path(folder))
+        os.close(fd)
 
 
 def sweep(node: NodeId, below: Path | None = None) -> None:
     """Removes what this node's killed supervisors have left."""
-    for folder in (below or _root()).glob(f"{_prefix(node)}*"):
+    for folder in (below or temporary()).glob(f"{_prefix(node)}*"):
         with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > YOUNG_SECONDS and not _is_held(folder):
+            if time.time() - folder.lstat().st_mtime > YOUNG_SECONDS and not _is_held(folder):
                 remove(folder)
 
 
 def remove(folder: Path) -> None:
-    """As much as can be. Unpacked code is read-only, and out of such a folder nobody but root removes anything."""
-    for parent, _, _ in os.walk(folder):
+    """As much as can be. Unpacked code is read-only, and out of such a folder nobody but root removes anything. What
+    lies in it may be a stranger's: no link of his is followed, not even one that he puts there meanwhile."""
+    if os.geteuid() != 0:
         with suppress(OSError):
-            os.chmod(parent, 0o700)
+            for _, _, _, fd in os.fwalk(folder):
+                with suppress(OSError):
+                    os.fchmod(fd, 0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_held(folder: Path) -> bool:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(folder, _FOLDER)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -69,7 +74,7 @@ def _prefix(node: NodeId) -> str:
     return f"footplate-{node[-8:]}-"
 
 
-def _root() -> Path:
+def temporary() -> Path:
     """The system's, unless its name leaves no room for a socket's."""
     root = Path(tempfile.gettempdir())
     return root if len(str(root)) <= LONGEST else Path("/tmp")

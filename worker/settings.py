@@ -33,6 +33,9 @@ class WorkerSettings(Settings):
     """What models:// means. Empty: `models` in the home folder."""
     env_allowed: EnvAllowed = ""
     """Variables that a job's `env` may set here: as the service's, so that what it accepts is set."""
+    training_user: str = ""
+    """Who training runs as, where root starts the node: a user's name or a uid. Empty: uid 65530, where that can work;
+    else, or with `root`, training has the node's own rights."""
     slots: int = Field(default=0, ge=0, le=256)
     """How many ranks run here at once. 0: one a GPU; without a GPU, half the CPUs, at least one."""
     gpus: str = ""

@@ -11,6 +11,7 @@ away is asked again until somebody gives up; what was committed there before sta
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -27,6 +28,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from contract import layout
+from contract.below import file_below, link_below
 from contract.events import CheckpointData, Kind, now_text
 from contract.files import named_in
 from contract.messages import CheckpointOffer, Grant
@@ -40,6 +42,8 @@ log = logging.getLogger("footplate.worker")
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
 """Until a store that is away is asked again; doubles with each try."""
 ASIDE, STATE = ".shipping", "trainer_state.json"
+NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
+"""Not, or not any more; or a link has its name, or that of a folder on the way."""
 _NAME = re.compile(r"checkpoint-\d+")
 
 Event = dict[str, Any]
@@ -246,7 +250,7 @@ class Shipping:
         aside = self._root / ASIDE / PurePosixPath(path).name
         deleted = [one for one in data.get("deleted") or [] if isinstance(one, str)]
         try:
-            names = self._put_aside(self._root / path, aside, str(data.get("manifest_sha256")))
+            names = self._put_aside(path, aside, str(data.get("manifest_sha256")))
             what = f"the checkpoint of step {event.get('step')}"
             if names is None:
                 # Training has let go of it while the ones before were sent: a newer one is behind it.
@@ -268,28 +272,30 @@ class Shipping:
         is_named = pure.parent == layout.attempt_folder(self._grant.job, self._grant.attempt)
         return is_named and bool(_NAME.fullmatch(pure.name)) and (root / path).resolve() == root / path
 
-    def _put_aside(self, folder: Path, aside: Path, sha256: str) -> list[str] | None:
+    def _put_aside(self, path: str, aside: Path, sha256: str) -> list[str] | None:
         """Second names, which stay when training rotates. None: it is not there, or not the one that was told."""
         shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
         try:
-            text = (folder / layout.MANIFEST).read_bytes()
-            names = [name for name in _listed(text) if stays_inside(name)]
-            for name in [*names, layout.MANIFEST]:
+            if not link_below(self._root, f"{path}/{layout.MANIFEST}", aside / layout.MANIFEST):
+                return None
+            names = [name for name in _listed((aside / layout.MANIFEST).read_bytes()) if stays_inside(name)]
+            for name in names:
                 (aside / name).parent.mkdir(parents=True, exist_ok=True)
-                os.link(folder / name, aside / name, follow_symlinks=False)
-                if (aside / name).is_symlink():
+                if name != layout.MANIFEST and not link_below(self._root, f"{path}/{name}", aside / name):
                     return None
-        except FileNotFoundError:
-            return None
+        except OSError as error:
+            if error.errno in NOT_THERE:
+                return None
+            raise
         same = hashlib.sha256((aside / layout.MANIFEST).read_bytes()).hexdigest() == sha256
         return names if same else None
 
     def _send(self, aside: Path, names: list[str], path: str) -> bool:
         best_before = self._files.folder / layout.BEST_BEFORE
         for file in [self._files.folder / RECORD, *(one for one in sorted(best_before.rglob("*")) if one.is_file())]:
-            if file not in self._sent and file.is_file():
-                self._store.put(file, self._files.relative(file))
-                self._sent.add(file)
+            if file.is_file():
+                self._send_one(file)
         return self._store.commit(aside, names, path, self._goes_on)
 
     def _forget(self, path: str) -> None:
@@ -304,10 +310,26 @@ class Shipping:
         for file in self._left():
             if not self._goes_on():
                 return False
-            if file not in self._sent:
-                self._store.put(file, self._files.relative(file))
-                self._sent.add(file)
+            self._send_one(file)
         return True
+
+    def _send_one(self, file: Path) -> None:
+        """Once. It is the file that was looked at, and no link that user code has put in its place since."""
+        path = self._files.relative(file)
+        if file in self._sent:
+            return
+        try:
+            opened = file_below(self._root, path)
+        except OSError as error:
+            if error.errno not in NOT_THERE:
+                raise
+            opened = None
+        if opened is not None:
+            try:
+                self._store.put(Path(f"/proc/self/fd/{opened}"), path)
+            finally:
+                os.close(opened)
+            self._sent.add(file)
 
     def _left(self) -> Iterator[Path]:
         """Regular files, but for what saves have left half written, and checkpoints, which were sent."""

@@ -29,6 +29,7 @@ import redis
 from contract.environment import Hidden
 from contract.errors import InvalidSpec
 from contract.events import DoneData, Kind, now_text
+from contract.layout import attempt_folder
 from contract.lifecycle import Reason, StopMode
 from contract.messages import AttemptReply, Deed, Grant, Stop
 from contract.moments import Moment, reached
@@ -49,6 +50,7 @@ from worker.shipping import Shipping
 from worker.tracing import Untraced
 from worker.training import Training
 from worker.usage import Usage
+from worker.user import give, make_room
 
 log = logging.getLogger("footplate.worker")
 
@@ -103,7 +105,9 @@ class Supervisor:
         self._here = int(resources.get("processes_per_node") or max(1, len(grant.gpus)))
         """Ranks on this node. Every one of the job's has as many."""
         self._first, self._world = grant.source * self._here, grant.nodes * self._here
+        self._ranks = range(self._first, self._first + self._here)
         self._meets = self._world > 1 or needs_a_launcher(resources)
+        self._user = node.rights.user
         self._stall_seconds = float(resources.get("stall_limit") or 600.0)
         secrets = {name: self._node.secrets.get(name, "") for name in grant.spec.get("secrets") or []}
         self._hidden = Hidden(secrets.values())
@@ -157,6 +161,8 @@ class Supervisor:
             return
         with scratch(self._node.id, self._places.work) as folder:
             self._root = Path(folder)
+            # Its own lies in it, and so do the bundle and the files that were fetched. Nobody else knows its name.
+            self._root.chmod(0o711)
             self._shipping = Shipping(bucket, self._grant, self._root, self._wake)
             try:
                 yield
@@ -184,7 +190,8 @@ class Supervisor:
 
     def _environment(self) -> dict[str, str]:
         try:
-            return asked_for(self._grant.spec, self._settings.env_allowed, self._node.secrets, self._places.root)
+            settings, node = self._settings, self._node
+            return asked_for(self._grant.spec, settings.env_allowed, node.secrets, node.places.root, node.rights.user)
         except InvalidSpec as error:
             self._verdict = outcome.of_ours(error, Reason.NOT_BUILDABLE)
             return {}
@@ -201,6 +208,7 @@ class Supervisor:
     def _launch(self) -> bool:
         """Whether training was asked for. It is not where a stop comes first, or the warm parent never does."""
         self._spans.begins("launch")
+        self._make_room()
         while not self._is_called_off:
             try:
                 self._start()
@@ -211,16 +219,29 @@ class Supervisor:
                 return True
         return False
 
+    def _make_room(self) -> None:
+        """What training writes to is its user's before there is any. With the node's rights it makes it itself."""
+        if (user := self._user) is None:
+            return
+        try:
+            make_room(self._root, attempt_folder(self._grant.job, self._grant.attempt), user)
+            for rank in self._ranks:
+                give(Path(self._scratch_of(rank)), user)
+            give(Path(self._scratch), user)
+        except OSError as error:
+            self._end_with(outcome.of_exception(error))
+
     def _start(self) -> None:
         if not self._meets:
-            self._training.start(self._places.run, [self._order(0, NOWHERE)])
+            self._training.start(self._places.run, [self._order(0, NOWHERE)], user=self._user)
             return
         with self._meeting.place() as place:
-            orders = [self._order(rank, place) for rank in range(self._first, self._first + self._here)]
-            self._training.start(self._places.run, orders, place.listening)
+            orders = [self._order(rank, place) for rank in self._ranks]
+            self._training.start(self._places.run, orders, place.listening, self._user)
 
     def _order(self, rank: int, place: Place) -> Order:
         grant, settings = self._grant, self._settings
+        own = {} if self._user is None else self._user.environment(self._scratch)
         return Order(
             job=grant.job,
             attempt=grant.attempt,
@@ -241,7 +262,7 @@ class Supervisor:
             data=settings.data_path,
             models=settings.models_path,
             threads=int(os.environ.get("OMP_NUM_THREADS") or self._node.threads),
-            environment={**self._asked_for, "TMPDIR": self._scratch_of(rank)},
+            environment={**own, **self._asked_for, "TMPDIR": self._scratch_of(rank)},
         )
 
     def _scratch_of(self, rank: int) -> str:

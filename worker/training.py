@@ -26,6 +26,7 @@ from worker import launch
 from worker.launch import FROM_WARM, NEWS_AT, STOP_BYTES, STORED_AT, Kill, Order, Started
 from worker.linux import kill_group
 from worker.ranks import Events, Rank
+from worker.user import User
 
 LAST_WORDS_SECONDS = 1.0
 """What the other ranks may still say once one has failed."""
@@ -53,7 +54,9 @@ class Training:
         self._stop_byte = mmap.mmap(self._stop_fd, mmap.PAGESIZE)
         self._deed_bytes = 0
 
-    def start(self, folder: Path, orders: Sequence[Order], meeting: socket.socket | None = None) -> None:
+    def start(
+        self, folder: Path, orders: Sequence[Order], meeting: socket.socket | None = None, user: User | None = None
+    ) -> None:
         """Asks the warm parent for them; OSError while there is none. The first keeps the place where they meet."""
         warm = launch.connect(folder)
         self.close_ranks()
@@ -62,7 +65,7 @@ class Training:
             for rank, order in zip(self.ranks, orders, strict=True):
                 more = [meeting.fileno()] if meeting is not None and rank is self.ranks[0] else []
                 with rank.opened() as (events, stdout, stderr):
-                    launch.send_start(warm, order, events, self._stop_fd, stdout, stderr, *more)
+                    launch.send_start(warm, order, user, events, self._stop_fd, stdout, stderr, *more)
         except OSError:
             warm.close()
             raise

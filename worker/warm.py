@@ -30,6 +30,7 @@ from contract.importing import without_collecting
 from worker.launch import FD_NAMES, TO_WARM, Exited, Start, Started, close_all_but, listen
 from worker.linux import adopt_orphans, die_with_parent, kill_children, kill_group
 from worker.node import MAX_TROUBLE_CHARS, Places
+from worker.user import User
 
 log = logging.getLogger("footplate.warm")
 
@@ -106,7 +107,7 @@ class Warm:
             request = TO_WARM.validate_json(message)
             if isinstance(request, Start) and len(fds) >= len(FD_NAMES):
                 rank = request.rank
-                self._start(supervisor, rank, fds)
+                self._start(supervisor, request, fds)
             elif not isinstance(request, Start):
                 for each in self._ranks[supervisor]:
                     each.kill(signal.Signals(request.signal))
@@ -120,11 +121,11 @@ class Warm:
             for fd in fds:
                 os.close(fd)
 
-    def _start(self, supervisor: socket.socket, number: int, fds: list[int]) -> None:
+    def _start(self, supervisor: socket.socket, asked: Start, fds: list[int]) -> None:
         forked_at = time.monotonic()
         pid = os.fork()
         if pid == 0:
-            _become(self._pid, [1, 2, *fds], lambda: _train(fds, forked_at))
+            _become(self._pid, [1, 2, *fds], lambda: _train(fds, forked_at), asked.user)
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
@@ -132,10 +133,10 @@ class Warm:
             os.waitpid(pid, 0)
             raise
         self._forked.add(pid)
-        rank = Rank(number, pid, pidfd, supervisor)
+        rank = Rank(asked.rank, pid, pidfd, supervisor)
         self._ranks[supervisor].append(rank)
         self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._reap(rank))
-        _tell(supervisor, Started(rank=number, pid=pid))
+        _tell(supervisor, Started(rank=asked.rank, pid=pid))
 
     def _reap(self, rank: Rank) -> None:
         """The head is gone: so is its group, before anyone hears of it."""
@@ -177,8 +178,8 @@ def _tell(supervisor: socket.socket, message: BaseModel) -> None:
         supervisor.send(message.model_dump_json().encode(), socket.MSG_DONTWAIT)
 
 
-def _become(warm: int, kept: list[int], work: Callable[[], int]) -> NoReturn:
-    """The rest of a child's life: `work`, with these descriptors and an empty stdin."""
+def _become(warm: int, kept: list[int], work: Callable[[], int], user: User | None = None) -> NoReturn:
+    """The rest of a child's life: `work`, with these descriptors and an empty stdin, as this user."""
     code = 70
     try:
         die_with_parent(warm)
@@ -187,6 +188,9 @@ def _become(warm: int, kept: list[int], work: Callable[[], int]) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         close_all_but(kept)
         os.open(os.devnull, os.O_RDONLY)
+        if user is not None:
+            user.become()
+            die_with_parent(warm)
         code = work()
     except BaseException:
         traceback.print_exc()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -65,6 +66,7 @@ def _examine(client: Client) -> Iterator[Finding]:
         return
     yield Finding("service", health.status != "unavailable", f"{client.url} answers: {health.status}")
     yield from _parts(health)
+    yield from _rights(client)
     yield _key(client)
     yield _clock(health)
 
@@ -79,6 +81,14 @@ def _parts(health: Health) -> Iterator[Finding]:
             yield Finding(what, False, "; ".join(wrong))
         elif health.status != "unavailable":
             yield Finding(what, True, "well")
+
+
+def _rights(client: Client) -> Iterator[Finding]:
+    """Whoever trusts all who may submit can live with it, so nothing is wrong; but they should know."""
+    with suppress(FootplateError):
+        for node in client.nodes():
+            if node.exposed:
+                yield Finding("rights", True, f"{node.name}: {node.exposed}")
 
 
 def _key(client: Client) -> Finding:

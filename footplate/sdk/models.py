@@ -321,6 +321,8 @@ class Node(Model):
     takes_work: bool
     message: str | None = None
     """Why it gets no work now."""
+    exposed: str | None = None
+    """Why training, and so a bundle's code, has root's rights there."""
     pool: str = ""
     slots: int = 0
     slots_used: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,14 +69,16 @@ def _listed(store: Store, folder: str) -> list[dict[str, Any]]:
 
 def _files(folder: Path) -> Iterator[dict[str, Any]]:
     """Regular files; links are not followed, and not listed, the folder itself being one included."""
-    if folder.resolve() != folder:
+    if folder.resolve() != folder or not folder.is_dir():
         return
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names, at in os.fwalk(folder):
         folders.sort()
         for name in sorted(names):
-            file = Path(parent) / name
-            if file.is_symlink() or not file.is_file():
+            try:
+                about = os.stat(name, dir_fd=at, follow_symlinks=False)
+            except FileNotFoundError:
                 continue
-            about = file.stat()
-            path = file.relative_to(folder).as_posix()
+            if not stat.S_ISREG(about.st_mode):
+                continue
+            path = (Path(parent) / name).relative_to(folder).as_posix()
             yield {"path": path, "bytes": about.st_size, "modified_at": moment(int(about.st_mtime * 1000))}

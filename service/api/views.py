@@ -107,6 +107,7 @@ def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId])
         "takes_work": row.takes_work,
         "message": row.why_not,
         "refused": row.refused,
+        "exposed": row.exposed,
         "pool": row.pool,
         "slots": row.slots,
         "slots_used": sum(source.slots for source in mine),

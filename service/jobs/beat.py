@@ -135,6 +135,7 @@ def _row(conn: Connection, beat: NodeBeat, known: NodeRow | None, now: int) -> N
         consuming=beat.consuming,
         store_ok=beat.store_ok,
         trouble=beat.trouble,
+        exposed=beat.exposed,
         refused=protocol_refusal(beat.protocol) or _gpu_announced_twice(conn, beat, known),
         protocol=beat.protocol,
         catalogue_hash=beat.catalogue_hash,

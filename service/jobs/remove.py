@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.below import folder_below
 from contract.ids import JobId
 from contract.layout import PROBE
 from contract.remote import RemoteStore, StoreAway
@@ -22,21 +24,23 @@ Going = tuple[JobId, str]
 """A checkpoint's job, and its path in the artifact store."""
 
 
-def why_it_stays(folder: Path) -> str | None:
-    """Removes it, or as much of it as goes. None: it is not there any more."""
-    shutil.rmtree(folder, ignore_errors=True)
+def why_it_stays(root: Path, path: str) -> str | None:
+    """Removes it, or as much of it as goes. None: it is not there any more. No link is followed: training may put one
+    on the way there while this looks, and what that leads to is not ours."""
+    parent, _, name = path.rpartition("/")
     try:
-        if folder.exists():
-            shutil.rmtree(folder)
+        with folder_below(root, parent) as at:
+            shutil.rmtree(name, ignore_errors=True, dir_fd=at)
+            shutil.rmtree(name, dir_fd=at)
     except OSError as error:
-        return str(error)
+        return None if error.errno in (errno.ENOENT, errno.ENOTDIR) else str(error)
     return None
 
 
 def why_it_stays_there(store: Store, folder: str) -> str | None:
     """The same, of the store."""
     if not isinstance(store, RemoteStore):
-        return why_it_stays(store / folder)
+        return why_it_stays(store, folder)
     try:
         store.remove(folder)
     except StoreAway as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ def _sqlite(url: str, size: int = 1, *, begin: str) -> Engine:
     if not path or path == ":memory:":
         raise SettingsError("FOOTPLATE_DATABASE must name a file: a SQLite in memory dies with its connection")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
+    _close_to_others(Path(path))
     engine = create_engine(url, pool_size=size, max_overflow=2, pool_timeout=BUSY_SECONDS)
 
     @event.listens_for(engine, "connect")
@@ -63,6 +66,20 @@ def _sqlite(url: str, size: int = 1, *, begin: str) -> Engine:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _close_to_others(path: Path) -> None:
+    """Keys' hashes and webhooks' secrets lie there, and another user of this machine runs users' code: training's. What
+    SQLite puts beside it gets the same mode. Never opened where it is there: its close would end locks of others."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+            with suppress(OSError):
+                each.chmod(each.stat().st_mode & 0o770)
+    except OSError:
+        # Whoever connects says what is wrong with it.
+        return
 
 
 def _postgres(url: str, size: int) -> Engine:

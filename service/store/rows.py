@@ -195,6 +195,8 @@ class NodeRow:
     store_ok: bool
     trouble: str | None
     """Why it can do no work now, as it says itself."""
+    exposed: str | None
+    """Why training has root's rights there."""
     refused: str | None
     """Why it gets no work."""
     protocol: int

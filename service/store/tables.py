@@ -234,6 +234,7 @@ nodes = Table(
     Column("consuming", Boolean, nullable=False),
     Column("store_ok", Boolean, nullable=False),
     Column("trouble", Text),
+    Column("exposed", Text),
     Column("refused", Text),
     Column("protocol", Integer, nullable=False),
     Column("catalogue_hash", String),

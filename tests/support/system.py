@@ -278,14 +278,19 @@ class System:
 
 @contextmanager
 def standing_system(
-    folder: Path, database_url: str | None = None, *, slots: Sequence[int] = (2,), **environment: str
+    folder: Path,
+    database_url: str | None = None,
+    *,
+    slots: Sequence[int] = (2,),
+    starting: type[Processes] = Processes,
+    **environment: str,
 ) -> Iterator[System]:
     """Service and nodes with so many slots each, for tests that leave them standing; behind it nothing is left."""
     with ExitStack() as stack:
         stack.callback(nothing_is_left_behind, folder)
         redis = RedisServer().start()
         stack.callback(redis.close)
-        processes = Processes(folder)
+        processes = starting(folder)
         stack.callback(processes.stop_all)
         system = System(processes, redis, database_url or f"sqlite:///{folder}/footplate.db", **environment)
         system.start_service()

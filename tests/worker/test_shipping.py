@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -267,6 +268,30 @@ def test_what_is_no_checkpoint_of_the_attempt_is_not_sent(attempt: Make, store: 
 
     assert [one["kind"] for one in first.told] == ["note"] * 4
     assert store.files(place) == []
+
+
+def test_a_link_in_what_training_says_it_saved_sends_nothing_of_what_it_leads_to(
+    attempt: Make, store: RemoteStore, tmp_path: Path
+) -> None:
+    """The node may be root's, and read what training may not."""
+    first = attempt(1)
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("hunter2")
+    event = first.save(10)
+    folder = first.root / event["data"]["path"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["inner/key"] = {"bytes": 7, "sha256": "0" * 64}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "inner").symlink_to(secret)
+    (first.files.folder / RECORD).symlink_to(secret / "key")
+    told = {**event["data"], "manifest_sha256": hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()}
+
+    first.send({**event, "data": told})
+    first.shipping.finish()
+    first.settled()
+
+    assert store.files(first.files.relative(first.files.folder)) == []
 
 
 def test_outputs_and_what_trackers_told_outlive_the_node(attempt: Make, store: RemoteStore) -> None:

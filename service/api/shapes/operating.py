@@ -20,6 +20,8 @@ class Node(Shape):
     """Why it gets no work now."""
     refused: str | None
     """Why it will get none as it is: its version, or a GPU that another node announces."""
+    exposed: str | None
+    """Why training, and so a bundle's code, has root's rights there; null: it has not."""
     pool: str
     slots: int
     slots_used: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from typing import Any, ClassVar
 
 from tests.faults.off import switch
@@ -100,3 +101,16 @@ def stop_without_saving(emit: Any) -> None:
 def count_drains(conclude: Any) -> None:
     """A stop that nobody wished for is a failure like any other."""
     conclude._after_a_stop = lambda job: conclude.Move(conclude.JobState.FAILED, conclude.Reason.CRASHED)
+
+
+@switch("dying with the warm parent as another user", module="worker.user")
+def forget_the_parent(user: Any) -> None:
+    """Asked for before the process became another user, and not again."""
+    become = user.User.become
+
+    def become_and_forget(self: Any) -> None:
+        become(self)
+        # The program of the warm parent, from which this process was forked.
+        sys.modules["__main__"].die_with_parent = lambda *_: None  # type: ignore[attr-defined]
+
+    user.User.become = become_and_forget

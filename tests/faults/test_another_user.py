@@ -1,0 +1,61 @@
+"""Training that has another user's rights than its node dies with that all the same, though the kernel forgets."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Processes, children, is_alive, until
+from tests.support.redis_server import RedisServer
+from tests.support.system import LONG_TOY, System
+from tests.support.ways import OpenProcesses
+from tests.worker.test_dying import command
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
+
+ENDLESS = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000}}
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    started = OpenProcesses(tmp_path)
+    yield started
+    started.stop_all()
+
+
+@pytest.fixture
+def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
+    return System(processes, redis, sqlite_url, without=protection_off)
+
+
+@pytest.mark.fault(1, without="dying with the warm parent as another user", red="nobody but the kernel")
+def test_training_that_became_another_user_dies_with_the_warm_parent(system: System) -> None:
+    system.start()
+    node = system.nodes[1].pid
+    job = system.submit(ENDLESS)
+    system.until_step(job, 5)
+    training = system.training_pids(job)
+    assert os.stat(f"/proc/{training[0]}/cwd", follow_symlinks=True).st_uid != 0, "its folder is its user's"
+    warm = parent_of(training[0])
+    assert "worker.warm" in command(warm)
+
+    # Nobody is left to kill it: neither its supervisor, nor the node, which adopts it.
+    frozen = [pid for pid in (node, *children(node)) if pid not in (*training, warm)]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(warm, signal.SIGKILL)
+    try:
+        told = "training is gone, though nobody but the kernel was left to end it"
+        until(lambda: not any(map(is_alive, training)), within=1, what=told)
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])

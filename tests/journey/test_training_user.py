@@ -1,0 +1,262 @@
+"""Training has a user of its own where root starts the node: what a stranger's code could do as root it tries in vain,
+and everything that training needs works."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.examples.conftest import EXAMPLES, zipped
+from tests.support.processes import is_alive
+from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, standing_system
+from tests.support.ways import OpenProcesses
+from worker.rights import UNNAMED
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
+
+ROOTED = "rooted"
+"""The pool of a node whose training stays root's."""
+
+HOSTILE = """
+import os
+import socket
+from pathlib import Path
+
+NEVER = ("/proc", "/sys", "/dev")
+
+
+def main(job, home, store):
+    could = []
+
+    def tries(what, do):
+        try:
+            do()
+        except OSError:
+            return
+        could.append(what)
+
+    def read(path):
+        with open(path, "rb") as file:
+            file.read(1)
+
+    def write(path):
+        with open(path, "ab"):
+            pass
+
+    mine = {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if session(pid) == os.getsid(0)}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if pid in mine:
+            continue
+        tries(f"environment of {name(pid)}", lambda: read(f"/proc/{pid}/environ"))
+        tries(f"memory of {name(pid)}", lambda: os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR)))
+        tries(f"descriptors of {name(pid)}", lambda: os.listdir(f"/proc/{pid}/fd"))
+        tries(f"signal {name(pid)}", lambda: os.kill(pid, 0))
+    # What the node and the service keep. Its own attempt, and what its own bundle has built, are its own.
+    own = [str(job.folder), f"{home}/node-1/extensions/"]
+    for parent, _, files in os.walk(home):
+        if not any(f"{parent}/".startswith(one) for one in (*own, f"{store}/")):
+            for file in files:
+                tries(f"read {parent}/{file}", lambda: read(f"{parent}/{file}"))
+                tries(f"write {parent}/{file}", lambda: write(f"{parent}/{file}"))
+            tries(f"write in {parent}", lambda: write(f"{parent}/planted"))
+    # What other jobs' training has written is the same user's.
+    for parent, _, files in os.walk(store):
+        if os.stat(parent).st_uid != os.getuid() or os.getuid() == 0:
+            tries(f"write in {parent}", lambda: write(f"{parent}/planted"))
+            for file in files:
+                tries(f"write {parent}/{file}", lambda: write(f"{parent}/{file}"))
+    tries("take its own folder away", lambda: os.rename(job.folder, f"{job.folder}-2"))
+    tries("write in /etc", lambda: write("/etc/planted-by-a-test"))
+    tries("become root", lambda: os.setuid(0))
+    tries("take root's groups", lambda: os.setgroups([0]))
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    told = {key: status[key].strip() for key in ("Uid", "Gid", "Groups", "CapEff", "CapPrm", "NoNewPrivs")}
+    told["environment"] = sorted(name for name in os.environ if "FOOTPLATE" in name)
+    return {"could": could, **told}
+
+
+def session(pid):
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def name(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\\0", b" ").decode()[-60:].strip()
+    except OSError:
+        return "one that has ended"
+"""
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Service and a node, all started by root, in a folder that everybody may pass."""
+    folder = tmp_path_factory.mktemp("rights")
+    url = f"sqlite:///{folder}/home/footplate.db"
+    with standing_system(folder, url, starting=OpenProcesses, FOOTPLATE_CODE="on") as system:
+        yield system
+
+
+def bundle(system: System, packed: bytes) -> str:
+    headers = {"Content-Type": "application/zip"}
+    answer = system.client.post("/bundles", content=packed, headers=headers)
+    assert answer.status_code in (200, 201), answer.text
+    return str(answer.json()["sha256"])
+
+
+def code(system: System, **files: str) -> JSON:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(f"{name}.py", text)
+    return {"bundle": bundle(system, packed.getvalue())}
+
+
+def hostile(system: System, **more: object) -> JSON:
+    args = {"home": str(system.folder), "store": str(system.folder / "artifacts")}
+    return {"code": code(system, hostile=HOSTILE), "loop": {"use": "hostile:main", "args": args}, **more}
+
+
+def run(system: System, spec: JSON) -> JSON:
+    done = system.until_settled(system.submit(spec), within=120)
+    assert done["state"] == "succeeded", done
+    return done
+
+
+def report(done: JSON) -> JSON:
+    told: JSON = done["result"]["returned"]
+    return told
+
+
+def owners(folder: Path) -> set[int]:
+    return {path.lstat().st_uid for path in [folder, *folder.rglob("*")]}
+
+
+def test_hostile_code_reads_and_writes_nothing_but_its_own(system: System) -> None:
+    run(system, SHORT_TOY)
+
+    told = report(run(system, hostile(system)))
+
+    allowed = {f"read {system.folder}/{name}" for name in ("all.url",)}
+    assert [one for one in told["could"] if one not in allowed] == []
+    assert told["Uid"].split() == told["Gid"].split() == [str(UNNAMED)] * 4
+    assert (told["Groups"], told["NoNewPrivs"]) == ("", "1")
+    assert int(told["CapEff"], 16) == int(told["CapPrm"], 16) == 0
+    assert told["environment"] == []
+
+
+def test_without_a_user_of_its_own_it_could_all_of_that(system: System) -> None:
+    """The control: the same code, where the operator says root."""
+    rooted = {"FOOTPLATE_TRAINING_USER": "root", "FOOTPLATE_POOL": ROOTED}
+    node = system.start_node(7, **rooted)
+    spec = hostile(system, resources={"pool": ROOTED})
+    told = report(run(system, spec))
+    exposed = {one["name"]: one["exposed"] for one in system.get("/nodes")["data"]}
+    node.terminate()
+
+    could = told["could"]
+    assert f"read {system.folder}/footplate.db" in could
+    assert f"read {system.folder}/node-1/node.json" in could
+    assert any(one.startswith("environment of") and one.endswith("-m worker") for one in could)
+    assert any(one.startswith("signal") and one.endswith("-m worker") for one in could)
+    assert f"write in {system.folder}/artifacts" in could
+    assert "FOOTPLATE_TRAINING_USER says" in exposed["node-7"]
+    assert exposed["node-1"] is None
+    Path("/etc/planted-by-a-test").unlink()
+    for planted in system.folder.rglob("planted"):
+        planted.unlink()
+
+
+def test_what_training_writes_is_its_own_and_what_lies_around_it_is_not(system: System) -> None:
+    done = run(system, {**SHORT_TOY, "training": {**SHORT_TOY["training"], "save_strategy": "steps", "save_steps": 10}})
+
+    job = system.folder / "artifacts" / "jobs" / done["id"]
+    assert owners(job / "attempts" / "1") == {UNNAMED}
+    assert {job.stat().st_uid, (job / "attempts").stat().st_uid} == {0}
+    assert system.final_weights(done["id"])
+    for closed in ("journals", "run"):
+        assert stat.S_IMODE((system.folder / "node-1" / closed).stat().st_mode) == 0o700
+
+
+def test_a_job_of_two_processes_with_data_workers_is_paused_and_continued(system: System) -> None:
+    spec = {**LONG_TOY, "resources": {"processes_per_node": 2}}
+    job = system.submit(spec)
+    system.until_checkpoint(job, 10)
+    pids = system.training_pids(job)
+    assert len(pids) >= 6, "two ranks, each with two data workers"
+    assert {os.stat(f"/proc/{pid}/task").st_uid for pid in pids} <= {0, UNNAMED}
+    assert {_uid(pid) for pid in pids} == {UNNAMED}
+
+    system.do(job, "pause")
+    system.until_state(job, "paused")
+    assert not any(map(is_alive, pids))
+    system.do(job, "resume")
+
+    assert system.until_settled(job, within=120)["state"] == "succeeded"
+    assert any("continues at step" in str(event["data"]) for event in system.events(job))
+
+
+def _uid(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("Uid:")).split()[1])
+
+
+def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System) -> None:
+    folder = EXAMPLES / "custom-op"
+    spec: JSON = json.loads((folder / "job.json").read_text())
+    spec["code"]["bundle"] = bundle(system, zipped(folder))
+    run(system, spec)
+    built = system.folder / "node-1" / "extensions" / spec["code"]["bundle"]
+    (op,) = built.glob("*torch*/*/*.so")
+    when = op.stat().st_mtime_ns
+
+    run(system, spec)
+
+    assert op.stat().st_mtime_ns == when
+    assert owners(built) == {UNNAMED}
+    assert built.parent.stat().st_uid == 0
+
+
+def test_a_script_with_a_secret_and_a_home_of_its_own_runs(system: System) -> None:
+    text = """
+import getpass, os, tempfile
+from pathlib import Path
+home = Path.home()
+(home / ".cache").mkdir(exist_ok=True)
+(home / ".cache" / "kept").touch()
+Path("outputs").mkdir(exist_ok=True)
+Path("outputs", "told").write_text(f"{getpass.getuser()} {home} {tempfile.gettempdir()}")
+"""
+    done = run(system, {"code": code(system, train=text), "loop": {"script": "train.py"}})
+
+    told = (system.folder / "artifacts" / "jobs" / done["id"] / "attempts" / "1" / "outputs" / "told").read_text()
+    name, home, temporary = told.split()
+    assert name == str(UNNAMED)
+    assert home == temporary
+    assert not Path(home).exists(), "it went with its attempt"
+
+
+def test_a_node_that_is_killed_takes_its_training_along_and_another_start_continues(system: System) -> None:
+    job = system.submit(LONG_TOY)
+    system.until_checkpoint(job, 20)
+    pids = system.training_pids(job)
+    assert {_uid(pid) for pid in pids} == {UNNAMED}
+
+    node = system.nodes[1]
+    node.signal(signal.SIGKILL)
+    node.wait()
+
+    system.processes.until(lambda: not any(map(is_alive, pids)), within=1, what="training is gone")
+    system.start_node()
+    assert system.until_settled(job, within=120)["state"] == "succeeded"
+    assert system.job(job)["attempt"] == 2
