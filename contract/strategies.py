@@ -99,14 +99,10 @@ _SHARING = ("ddp", "fsdp", "deepspeed")
 
 def _of_fsdp(config: Json, training: TrainingArguments, world: int) -> Iterator[Problem]:
     try:
-        asked = FsdpConfig.read(config, training)
+        FsdpConfig.read(config, training)
     except (ValueError, TypeError) as error:
         hint = "it takes what training's fsdp_config takes: docs/strategies.md"
         yield Problem(f"{STRATEGY}/config", "disagreement", str(error)[:500], hint)
-        return
-    if asked.version == 1:
-        detail = "asks for FSDP 1, whose checkpoints cannot be gathered here"
-        yield Problem(f"{STRATEGY}/config", "not_available_yet", detail, "leave version out: 2 shards the same")
 
 
 def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ from contract.errors import did_you_mean
 FULL, SHARDED = "FULL_STATE_DICT", "SHARDED_STATE_DICT"
 _POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+_PREFETCHES = ("NO_PREFETCH", "BACKWARD_PRE", "BACKWARD_POST")
 _ELSEWHERE = {
     "xla": "XLA has strategies of its own, and none of them is here",
     "xla_fsdp_v2": "XLA has strategies of its own, and none of them is here",
@@ -25,6 +26,13 @@ _ELSEWHERE = {
     "cpu_ram_efficient_loading": "every process makes the model, on the CPU, before it is sharded",
 }
 _OF_FSDP1 = ("forward_prefetch", "backward_prefetch", "use_orig_params", "sync_module_states", "limit_all_gathers")
+_NOT_OF_FSDP1: dict[str, tuple[Any, str]] = {
+    "state_dict_type": (SHARDED, "its checkpoints are whole: leave state_dict_type out, or let version 2 write it"),
+    "cpu_offload": (True, "leave version out: 2 offloads"),
+    "use_orig_params": (False, "parameters that decay and those that do not would be one: leave it out"),
+    "sync_module_states": (False, "all begin with the main process's weights: leave it out"),
+}
+"""What it could be asked for and does not do here: the value, and what would work."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +80,17 @@ class FsdpConfig:
             layers=_names(asked.pop("transformer_layer_cls_to_wrap", ())),
             min_num_params=int(asked.pop("min_num_params", 0) or 0),
             state_dict_type=_one_of("state_dict_type", asked.pop("state_dict_type", FULL), (FULL, SHARDED)),
-            backward_prefetch=str(asked.pop("backward_prefetch", None) or "NO_PREFETCH").upper(),
+            backward_prefetch=_one_of(
+                "backward_prefetch", asked.pop("backward_prefetch", None) or "NO_PREFETCH", _PREFETCHES
+            ),
             **{name: _truth(asked.pop(name)) for name in _TRUTHS if name in asked},
         )
         if asked:
             name = next(iter(asked))
             hint = did_you_mean(name, _KNOWN) or f"known are {', '.join(_KNOWN)}"
             raise ValueError(f"fsdp_config has no {name!r}: {hint}")
+        if version == 1:
+            found._refuse_what_version_2_does()
         if found.activation_checkpointing and args.activation_checkpointing:
             raise ValueError(
                 "activation_checkpointing and fsdp_config's activation_checkpointing both recompute layers: give one"
@@ -86,6 +98,11 @@ class FsdpConfig:
         if args.fp16:
             raise ValueError("fp16's loss scale is not shared among fsdp's processes: use bf16, which needs none")
         return found
+
+    def _refuse_what_version_2_does(self) -> None:
+        for name, (value, what_works) in _NOT_OF_FSDP1.items():
+            if getattr(self, name) == value:
+                raise ValueError(f"fsdp_config's version is 1 and its {name} {value}: {what_works}")
 
 
 _TRUTHS = (
@@ -121,7 +138,7 @@ def meant(words: Iterable[str]) -> dict[str, Any]:
 def _reshard(value: Any, version: int) -> str:
     word = str(value).lower()
     word = {"true": "full_shard", "false": "shard_grad_op"}.get(word, word)
-    known = _STRATEGIES if version == 1 else _STRATEGIES[:2]
+    known = _STRATEGIES[:2]
     if word not in known:
         raise ValueError(
             f"fsdp_config's reshard_after_forward is {value!r}, and version {version} has {', '.join(known)}"

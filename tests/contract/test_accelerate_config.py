@@ -68,7 +68,7 @@ def test_deepspeed_s_becomes_its_own_and_the_arguments():
          "/deepspeed_config/zero3_init_flag", "is not taken over"),
         ({"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": "x.json"}}, {},
          "/deepspeed_config/deepspeed_config_file", "is not taken over"),
-        ({"distributed_type": "FSDP", "fsdp_config": {**FSDP, "fsdp_version": 1}}, {}, "/fsdp_config", "FSDP 1"),
+        ({"distributed_type": "FSDP", "fsdp_config": {**FSDP, "fsdp_version": 3}}, {}, "/fsdp_config", "are 1 and 2"),
         ({"fsdp_config": FSDP}, {}, "/fsdp_config", "is for FSDP, and distributed_type is MULTI_GPU"),
         ({"main_process_port": 29500}, {}, "/main_process_port", "is not taken over"),
         ({"dynamo_config": {"dynamo_backend": "INDUCTOR"}}, {}, "/dynamo_config", "is not taken over"),

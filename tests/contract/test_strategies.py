@@ -127,7 +127,7 @@ def test_what_is_auto_agrees_with_whatever_the_arguments_say():
     [
         ({"min_num_param": 1}, {}, "disagreement", "did you mean 'min_num_params'?"),
         ({"forward_prefetch": True}, {}, "disagreement", "which FSDP 1 knows and version 2 does not"),
-        ({"version": 1}, {}, "not_available_yet", "FSDP 1"),
+        ({"version": 1, "cpu_offload": True}, {}, "disagreement", "leave version out: 2 offloads"),
         ({"version": []}, {}, "disagreement", ""),
         ({}, {"fp16": True}, "disagreement", "use bf16"),
         (

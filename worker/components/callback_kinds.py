@@ -115,7 +115,7 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         if args.load_best_model_at_end and args.save_only_model:
             raise ValueError("ema: load_best_model_at_end needs the averages that save_only_model leaves out")
         weights = {name: value for name, value in kwargs["model"].named_parameters() if value.requires_grad}
-        if any(hasattr(each, "device_mesh") or hasattr(each, "ds_id") for each in weights.values()):
+        if any(hasattr(each, mark) for each in weights.values() for mark in _IN_PIECES):
             raise ValueError("ema averages whole weights, and these are in pieces: use ddp, or one process")
         if state.global_step == 0 or not self.average:
             self.average, self.updates = {name: _wide(value).clone() for name, value in weights.items()}, 0
@@ -158,6 +158,10 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         self.average = tensors
+
+
+_IN_PIECES = ("device_mesh", "_fsdp_flattened", "ds_id")
+"""What parameters have that FSDP 2, FSDP 1 and ZeRO 3 have cut."""
 
 
 def _wide(weight: Tensor) -> Tensor:

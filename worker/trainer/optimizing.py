@@ -52,7 +52,7 @@ class Optimizing(Parts):
         return optimizers.decay_parameter_names(model)
 
     def get_num_trainable_parameters(self) -> int:
-        return sum(each.numel() for each in self.model.parameters() if each.requires_grad)
+        return sum(self.strategy.elements(each) for each in self.model.parameters() if each.requires_grad)
 
     def get_learning_rates(self) -> list[float]:
         return [group["lr"] for group in self._the_optimizer().param_groups]

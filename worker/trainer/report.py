@@ -116,10 +116,11 @@ class ReportCallback(TrainerCallback):
         accelerator, settings = self.trainer.accelerator, None
         if not self.trackers:
             name = run_name(args, state)
-            model = self.trainer.model
+            model, strategy = self.trainer.model, self.trainer.strategy
+            size = sum(strategy.elements(each) for each in model.parameters())
             folder, every = logging_dir(args), int(state.logging_steps)
             about = About(args, model, name, state.trial_name, folder, every, state.global_step)
-            self.trackers, settings = [tracker(each, about) for each in self.names], _settings(args, model)
+            self.trackers, settings = [tracker(each, about) for each in self.names], _settings(args, model, size)
         closed = [each for each in self.trackers if each not in accelerator.trackers]
         if closed:
             open_ones, accelerator.trackers = accelerator.trackers, []
@@ -136,12 +137,11 @@ class ReportCallback(TrainerCallback):
                     each.finish()
 
 
-def _settings(args: Any, model: Any) -> dict[str, Any]:
+def _settings(args: Any, model: Any, size: int) -> dict[str, Any]:
     """What a run is found by: the arguments, the model's config, its size."""
     config: Any = getattr(model, "config", None)
     values = config if isinstance(config, dict) else config.to_dict() if hasattr(config, "to_dict") else {}
     values = {name: each if type(each) in (bool, int, float, str) else str(each) for name, each in values.items()}
-    size = sum(each.numel() for each in model.parameters())
     return {**values, **args.to_sanitized_dict(), "model/num_parameters": size}
 
 

@@ -54,7 +54,8 @@ class Saving(Parts):
         if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir or ".")
             folder.mkdir(parents=True, exist_ok=True)
-            self._save(str(folder), **({} if weights is None else {"state_dict": weights}))
+            with self.strategy.named(self.model):
+                self._save(str(folder), **({} if weights is None else {"state_dict": weights}))
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save")
 

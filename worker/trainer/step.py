@@ -153,7 +153,8 @@ def _counter(trainer: Trainer) -> Callable[[Any], None]:
         counters.append(trainer.count_flos)
     elif (own_count := getattr(trainer.model, "num_parameters", None)) is not None:
         # Walking over the parameters of a large model takes milliseconds, and their number does not change.
-        counters.append(partial(trainer.count_flos_of_tokens, 6 * own_count(exclude_embeddings=True)))
+        elements = trainer.strategy.in_all(own_count(exclude_embeddings=True))
+        counters.append(partial(trainer.count_flos_of_tokens, 6 * elements))
     if trainer.args.include_num_input_tokens_seen != "no":
         counters.append(trainer.count_tokens)
     return counters[0] if len(counters) == 1 else partial(_each, counters) if counters else _nothing_of

@@ -55,6 +55,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp 2 in pieces": {
         "fsdp": "shard_grad_op auto_wrap",
         "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT", "min_num_params": 500}},
+    "fsdp 1": {"fsdp": True, "fsdp_config": {"version": 1}},
 }  # fmt: skip
 """Each must do what one process does, through the same tests."""
 
@@ -105,6 +106,24 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "fsdp 2: merged": {"run": "merged", "name": "fsdp-merged", "fsdp": True},
 }
 
+_FSDP_1 = STRATEGIES["fsdp 1"]
+OF_FSDP_1: dict[str, dict[str, Any]] = {
+    "fsdp 1: shard_grad_op": {
+        "run": "trained", "name": "grad-op", "text": True, "ignore": 1, "fsdp": "shard_grad_op",
+        "fsdp_config": {"version": 1, "forward_prefetch": True, "backward_prefetch": "BACKWARD_PRE"}},
+    "fsdp 1: from pieces": {"run": "trained", "name": "fsdp 2 in pieces-to-1", "text": True, "stop_at": 3,
+        **STRATEGIES["fsdp 2 in pieces"]},
+    "fsdp 1: pieces read": {"run": "trained", "name": "fsdp 2 in pieces-to-1", "text": True, "resume": True, **_FSDP_1},
+    "fsdp 1: uneven": {"run": "trained", "name": "uneven-1", **scenarios.UNEVEN, **_FSDP_1},
+    "fsdp 1: merged": {"run": "merged", "name": "fsdp-1-merged", **_FSDP_1},
+    "fsdp 1: counted": {"run": "counted", "name": "fsdp-1-counted", **_FSDP_1},
+    "fsdp 1: averaged": {"run": "averaged", "name": "fsdp-1-ema", **_FSDP_1},
+    "fsdp 1: adafactor": {"run": "trained", "name": "fsdp-1-adafactor", "optim": "adafactor", **_FSDP_1},
+    "fsdp 1: schedule free": {
+        "run": "trained", "name": "fsdp-1-free", "optim": "schedule_free_adamw", "lr_scheduler_type": "constant",
+        **_FSDP_1},
+}  # fmt: skip
+
 ENDS: dict[str, dict[str, Any]] = {
     "everywhere": {"run": "failed_everywhere"},
     "on one": {"run": "failed_on_one", "ends": True},  # and then there are no lines any more
@@ -134,6 +153,6 @@ ASKED_OF_FOUR: dict[str, dict[str, Any]] = {
     "sharded twice": {"run": "trained", "name": "twice", "fsdp": True, **_LLAMA, **_SQUARE},
 }
 
-ASKED = {**DDP, **conformance(STRATEGIES), **best_adapters(STRATEGIES), **ADAPTERS, **ENDS}
+ASKED = {**DDP, **conformance(STRATEGIES), **best_adapters(STRATEGIES), **ADAPTERS, **OF_FSDP_1, **ENDS}
 ASKED_OF_ZERO = {**conformance(ZERO), **best_adapters(ZERO)}
 ASKED_OF_PARTS = {**conformance(PARTS), **LOADED}

@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from worker.components import toy
+from worker.components.callback_kinds import Ema
 from worker.trainer import checkpoint as files
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.callbacks import TrainerCallback
@@ -294,6 +295,7 @@ def generated(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
         "save_strategy": "no",
         "max_steps": 4,
         "learning_rate": 0.1,
+        "max_grad_norm": 0.0,  # a norm is summed up in as many orders as there are strategies
     }
     parts = (values.get("parallelism_config") or {}).get("tp_size", 1)
     each = 4 * parts // TrainingArguments(str(folder)).world_size
@@ -305,7 +307,19 @@ def generated(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
     trainer = Seq2SeqTrainer(model, args, train_dataset=rows)
     trainer.train()
     found = trainer.predict(rows)
-    return {"texts": found.predictions.tolist()}
+    return {"texts": found.predictions.tolist(), "flos": trainer.state.total_flos}
+
+
+def averaged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
+    return trained(folder, name=name, callbacks=(Ema(),), **values)
+
+
+def counted(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
+    """How large the model seems, once it is cut."""
+    trainer, _ = _trainer(folder, name=name, max_steps=1, **values)
+    whole = trainer.get_num_trainable_parameters()
+    trainer.train()
+    return {"before": whole, "after": trainer.get_num_trainable_parameters()}
 
 
 def merged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:

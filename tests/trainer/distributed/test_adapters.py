@@ -13,7 +13,7 @@ from worker.components import toy
 from worker.trainer import adapters
 from worker.trainer import checkpoint as files
 
-CUT = ["fsdp 2", "fsdp 2 in pieces"]
+CUT = ["fsdp 2", "fsdp 2 in pieces", "fsdp 1"]
 
 
 @pytest.mark.parametrize("strategy", CUT)

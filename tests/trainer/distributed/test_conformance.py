@@ -20,7 +20,7 @@ take_adapters = pytest.mark.parametrize(
     "strategy", [*STRATEGIES, *(pytest.param(each, marks=pytest.mark.soak) for each in ZERO)]
 )
 KINDS = {
-    "ddp": "Ddp", "fsdp 2": "Fsdp", "fsdp 2 in pieces": "Fsdp", "tensor parallel": "TensorParallel",
+    "ddp": "Ddp", "fsdp 2": "Fsdp", "fsdp 2 in pieces": "Fsdp", "fsdp 1": "Fsdp1", "tensor parallel": "TensorParallel",
     **dict.fromkeys(ZERO, "DeepSpeed"),
 }  # fmt: skip
 WHOLE = {"manifest.json", "model.safetensors", "optimizer.pt"}

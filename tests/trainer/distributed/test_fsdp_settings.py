@@ -10,10 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from contract.errors import NotAvailableYet
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
-from worker.trainer.strategies.choose import choose
 from worker.trainer.strategies.fsdp_settings import FsdpSettings
 
 
@@ -36,8 +34,8 @@ def test_nothing_said_is_version_2_that_frees_layers_and_gathers_checkpoints() -
         ("full_shard", {"fsdp_reshard_after_forward": "false"}, "reshard", "shard_grad_op"),
         (True, {"fsdp_state_dict_type": "sharded_state_dict"}, "state_dict_type", "SHARDED_STATE_DICT"),
         (True, {"transformer_layer_cls_to_wrap": "A, B"}, "layers", ("A", "B")),
-        (True, {"version": 1, "reshard_after_forward": "hybrid_shard"}, "reshard", "hybrid_shard"),
-        (True, {"version": 1, "use_orig_params": "false"}, "use_orig_params", False),
+        ("shard_grad_op", {"version": 1, "use_orig_params": "true"}, "reshard", "shard_grad_op"),
+        (True, {"fsdp_version": "1", "fsdp_backward_prefetch": "backward_pre"}, "backward_prefetch", "BACKWARD_PRE"),
         (True, {"activation_checkpointing": True}, "activation_checkpointing", True),
     ],
 )
@@ -62,6 +60,12 @@ def test_a_file_may_say_it(tmp_path: Path) -> None:
         (True, {"state_dict_type": "LOCAL_STATE_DICT"}, {}, "use one of FULL_STATE_DICT, SHARDED_STATE_DICT"),
         (True, {"xla": True}, {}, "asks for xla"),
         (True, {"cpu_ram_efficient_loading": True}, {}, "asks for cpu_ram_efficient_loading"),
+        (True, {"version": 1, "reshard_after_forward": "no_shard"}, {}, "and version 1 has full_shard, shard_grad_op"),
+        (True, {"version": 1, "state_dict_type": "SHARDED_STATE_DICT"}, {}, "its checkpoints are whole"),
+        (True, {"version": 1, "cpu_offload": True}, {}, "version is 1 and its cpu_offload True: leave version out"),
+        (True, {"version": 1, "use_orig_params": "false"}, {}, "those that do not would be one"),
+        (True, {"version": 1, "sync_module_states": False}, {}, "all begin with the main process's weights"),
+        (True, {"version": 1, "backward_prefetch": "early"}, {}, "backward_prefetch is 'early': use one of NO_PREF"),
         ("fullshard", None, {}, "did you mean 'full_shard'"),
         (True, None, {"fp16": True}, "fp16's loss scale is not shared among fsdp's processes: use bf16"),
         (
@@ -103,14 +107,3 @@ def test_what_is_tied_across_units_is_left_to_the_whole() -> None:
 
     assert settings(True, {"min_num_params": 16}).units(model) == [model.other]
     assert torch.equal(model.first.weight, model.second.weight)
-
-
-def test_version_1_is_refused_with_what_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}
-    for name, value in launched.items():
-        monkeypatch.setenv(name, value)
-
-    with pytest.raises(NotAvailableYet, match=r"version is 1") as caught:
-        choose(TrainingArguments("out", fsdp=True, fsdp_config={"version": 1}))
-
-    assert "leave version out: 2" in str(caught.value.hint)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from contract.arguments import TrainingArguments
-from contract.errors import NotAvailableYet
 from worker.trainer.strategies import parallelism
 from worker.trainer.strategies.place import Place
 
@@ -23,15 +22,15 @@ def choose(args: TrainingArguments, model: Any = None) -> Single:
             return _tensor_parallel(args, place, config)
     if args.fsdp:
         _refuse_one("fsdp", place)
-        from worker.trainer.strategies.fsdp import Fsdp
         from worker.trainer.strategies.fsdp_settings import FsdpSettings
 
         settings = FsdpSettings.of(args)
         if settings.version == 1:
-            raise NotAvailableYet(
-                "fsdp_config's version is 1, whose checkpoints cannot be gathered here",
-                hint="leave version out: 2 shards the same, and transformers gives 1 up",
-            )
+            from worker.trainer.strategies.fsdp1 import Fsdp1
+
+            return Fsdp1(args, place, settings)
+        from worker.trainer.strategies.fsdp import Fsdp
+
         return Fsdp(args, place, settings)
     if args.deepspeed:
         if not place.is_launched:

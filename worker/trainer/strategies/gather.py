@@ -23,7 +23,7 @@ def everyones(value: Any, peers: Alone, *, counts: bool, objects: bool) -> list[
     leaves: list[Tensor] = []
     mapped(value, leaves.append)
     told = peers.everyone((counts, [tuple(leaf.shape) for leaf in leaves]))
-    columns = [_leaf_of_each(leaf, [shapes[at] for _, shapes in told], peers) for at, leaf in enumerate(leaves)]
+    columns = [leaf_of_each(leaf, [shapes[at] for _, shapes in told], peers) for at, leaf in enumerate(leaves)]
     result = []
     for rank, (there, _) in enumerate(told):
         own = iter([column[rank] for column in columns])
@@ -32,7 +32,7 @@ def everyones(value: Any, peers: Alone, *, counts: bool, objects: bool) -> list[
     return result
 
 
-def _leaf_of_each(leaf: Tensor, shapes: list[tuple[int, ...]], peers: Alone) -> list[Tensor]:
+def leaf_of_each(leaf: Tensor, shapes: list[tuple[int, ...]], peers: Alone) -> list[Tensor]:
     """In boxes of one size, as collectives want them, and out of them again."""
     box = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
     padded = leaf.detach()

@@ -52,10 +52,12 @@ class Sharded(Ddp):
                 f"several named optimizers send losses to parameters one by one, and {type(self).__name__.lower()} "
                 "shares these out among processes: use DDP, or one optimizer"
             )
-        adapters.require_places(model, type(self).__name__)
-        names = {id(each): name for name, each in model.named_parameters(remove_duplicate=False)}
+        with self.named(model):
+            adapters.require_places(model, type(self).__name__)
+            names = {id(each): name for name, each in model.named_parameters(remove_duplicate=False)}
         wrapped = self._wrap(model)
-        pieces = dict(model.named_parameters(remove_duplicate=False))
+        with self.named(model):
+            pieces = dict(model.named_parameters(remove_duplicate=False))
         for group in plain.param_groups:
             group["params"] = [pieces[names[id(each)]] if id(each) in names else each for each in group["params"]]
         return wrapped, self.accelerator.prepare(optimizer)

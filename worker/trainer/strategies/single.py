@@ -214,6 +214,18 @@ class Single:
         """All of them, here, where `model.state_dict()` does not have them."""
         return None
 
+    def elements(self, parameter: nn.Parameter) -> int:
+        """Of all of it, wherever they are."""
+        return parameter.numel()
+
+    def in_all(self, elements: int) -> int:
+        """Of the model's, where this process's parameters have so many."""
+        return elements
+
+    def named(self, model: nn.Module) -> AbstractContextManager[Any]:
+        """While it lasts, modules and parameters have the names that they were made with."""
+        return nullcontext()
+
     def gathered(self, model: nn.Module) -> AbstractContextManager[Any]:
         """While it lasts, `whole_weights` has them at hand: who writes them need not wait for others."""
         return nullcontext()

@@ -1,0 +1,53 @@
+"""FSDP 1 beside what every strategy does: its own settings, what it reads of FSDP 2, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.conftest import Results
+
+
+def test_keeping_parameters_until_backward_and_prefetching_change_no_curve(came: Results, tmp_path: Path) -> None:
+    one = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
+
+    for each in came("fsdp 1: shard_grad_op"):
+        scenarios.assert_same_run(each, one)
+
+
+def test_rounds_that_do_not_divide_end_everywhere(came: Results) -> None:
+    for each, expected in zip(came("fsdp 1: uneven"), came("uneven"), strict=True):
+        assert "error" not in each, each.get("trace")
+        assert each["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+
+
+def test_what_version_2_wrote_in_pieces_is_continued(came: Results, tmp_path: Path) -> None:
+    one = scenarios.trained(tmp_path, name="whole", text=True)
+    first = came("fsdp 1: from pieces")[0]["losses"]
+
+    for each in came("fsdp 1: pieces read"):
+        assert "error" not in each, each.get("trace")
+        assert first + each["losses"] == pytest.approx(one["losses"], rel=1e-5)
+        assert each["strategy"] == "Fsdp1"
+
+
+def test_a_model_is_as_large_as_it_was_before_it_was_cut(came: Results) -> None:
+    for each in came("fsdp 1: counted"):
+        assert each["before"] == each["after"]
+    assert came("fsdp 1: generated")[0]["flos"] == came("ddp: generated")[0]["flos"] > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("adafactor", "Adafactor looks at a parameter as a whole"),
+        ("schedule free", "AdamWScheduleFree looks at a parameter as a whole, or swaps it in evaluation"),
+        ("averaged", "ema averages whole weights, and these are in pieces"),
+        ("merged", "Fsdp1 has cut the model into pieces"),
+    ],
+)
+def test_what_needs_whole_parameters_is_refused_by_its_name(came: Results, asked: str, says: str) -> None:
+    for each in came(f"fsdp 1: {asked}"):
+        assert says in each["error"]
