@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from worker.components.hf_processors import require_pad_token
-from worker.trainer.collators.padding import rounded_up
+from worker.trainer.collators.padding import rounded_up, unfit
 
 IGNORE = -100
 LABELS = ("labels", "label")
@@ -25,6 +25,8 @@ class CausalBatches:
     pad_to_multiple_of: int | None = None
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        if "input_ids" not in samples[0] and (told := unfit(samples)):
+            raise told
         tokens = [torch.as_tensor(each["input_ids"], dtype=torch.long) for each in samples]
         masks = [
             torch.as_tensor(each["attention_mask"]) if "attention_mask" in each else torch.ones_like(row)

@@ -101,7 +101,7 @@ class CallbackHandler:
         self._find_listeners()
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
-        self.callbacks.append(callback() if isinstance(callback, type) else callback)
+        self.callbacks.append(_listening(callback() if isinstance(callback, type) else callback))
         self._find_listeners()
 
     def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
@@ -214,6 +214,16 @@ class CallbackHandler:
 
     def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
         return self.call_event("on_push_begin", args, state, control)
+
+
+def _listening(callback: Any) -> Any:
+    """Of whatever class: one that hears nothing was meant to be something else, and would be silent for hours."""
+    if not any(hasattr(callback, name) for name in (*EVENTS, "figures")):
+        raise TypeError(
+            f"{callback!r} is told of no event: a callback is a TrainerCallback, its class, or an object with methods "
+            "such as on_step_end"
+        )
+    return callback
 
 
 class DefaultFlowCallback(TrainerCallback):

@@ -101,7 +101,8 @@ class _Findings:
                 self.kept[name].add(value)
         compute = self.trainer.compute_metrics
         if self.by_batch and compute is not None and logits is not None and labels is not None:
-            self.computed = compute(EvalPrediction(logits, labels, whole, every), compute_result=is_final) or {}
+            said = compute(EvalPrediction(logits, labels, whole, every), compute_result=is_final)
+            self.computed = _named(said or {})
 
     def output(self, prefix: str) -> EvalLoopOutput:
         self._join()
@@ -126,8 +127,7 @@ class _Findings:
         if not is_asked or compute is None or predictions is None or label_ids is None:
             return self.computed
         per_sample = self.losses.per_sample() if self.wants_losses else None
-        said: Mapping[str, Any] = compute(EvalPrediction(predictions, label_ids, inputs, per_sample))
-        return said
+        return _named(compute(EvalPrediction(predictions, label_ids, inputs, per_sample)))
 
     def _losses(self, prefix: str) -> dict[str, float]:
         losses = self.losses
@@ -138,6 +138,15 @@ class _Findings:
             # The loss above is that of the others, as the reference has it; nobody should have to guess that.
             found["nan_batches"] = losses.left_out
         return found | self.exact.found(losses.samples)
+
+
+def _named(said: Any) -> Mapping[str, Any]:
+    if isinstance(said, Mapping):
+        return said
+    raise TypeError(
+        f"compute_metrics returned a {type(said).__name__}: return a dict of names to numbers, such as "
+        '{"accuracy": 0.9}'
+    )
 
 
 def _full(trainer: Evaluating) -> Precision:

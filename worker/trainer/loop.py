@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from contract.arguments import TrainingArguments
     from worker.trainer.saving import StoredRng
     from worker.trainer.trainer import Trainer
+
+log = logging.getLogger("footplate.trainer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +122,17 @@ def _run_epoch(trainer: Trainer, step: Step, epoch: int, done: int, batch: int, 
             break
         window, items = trainer.get_batch_samples(batches, plan.micro_batches(number, accumulate), device)
         if not window:
-            trainer.control.should_training_stop |= batch == 0
+            if batch == 0:
+                _end_of_all(trainer, plan.max_steps)
             break
         trainer.control = events.on_step_begin(args, state, trainer.control)
         trainer._last_batches = (epoch, batch, len(window))
         try:
             step.run(window, items)
         except (RuntimeError, MemoryError, IndexError) as error:
-            label = losses.explain(error, window, trainer.model, trainer.label_names)
-            if label is not None:
-                raise label from error
+            told = losses.explain(error, window, trainer.model, trainer.label_names)
+            if told is not None:
+                raise told from error
             explain(error, window)
             raise
         batch += len(window)
@@ -140,6 +144,15 @@ def _run_epoch(trainer: Trainer, step: Step, epoch: int, done: int, batch: int, 
             trainer._finish_save()
         if trainer.control.should_training_stop or trainer.control.should_epoch_stop:
             break
+
+
+def _end_of_all(trainer: Trainer, max_steps: int) -> None:
+    """A pass over a stream gave nothing, and no further one would."""
+    step = trainer.state.global_step
+    if step == 0:
+        raise DatasetError("the training data is a stream that gave no batch: it is empty, or used up already")
+    log.warning("the stream gave nothing more: training ends at step %s of %s", step, max_steps)
+    trainer.control.should_training_stop = True
 
 
 def log_evaluate_save(trainer: Trainer) -> None:

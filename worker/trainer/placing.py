@@ -39,6 +39,9 @@ def _is_packed(model: Any) -> bool:
 
 def refuse_what_cannot_learn(model: nn.Module) -> None:
     """Weights of few bits have no gradients: what is trained on top of them is an adapter."""
+    if isinstance(model, type) or not hasattr(model, "parameters"):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise TypeError(f"the model is {what}: hand in a torch.nn.Module, or a function that makes one as model_init")
     if not getattr(model, "is_quantized", False) or adapters.are_in(model):
         return
     quantizer: Any = getattr(model, "hf_quantizer", None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from contract.errors import did_you_mean
+from contract.errors import DatasetError, did_you_mean
 from worker.trainer.data import has_length
 from worker.trainer.metrics import METRICS
 
@@ -33,8 +33,17 @@ def _data(trainer: Trainer) -> None:
         raise ValueError(
             f"eval_strategy is {args.eval_strategy} and there is no eval_dataset: hand one in, or set eval_strategy no"
         )
+    if (args.eval_strategy != "no" or args.eval_on_start) and _is_plain(trainer, "get_eval_dataloader"):
+        _not_empty(trainer.eval_dataset)
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
         raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
+
+
+def _not_empty(evaluated: Any) -> None:
+    for name, one in evaluated.items() if isinstance(evaluated, dict) else (("", evaluated),):
+        if one is not None and has_length(one) and len(one) == 0:
+            which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            raise DatasetError(f"there is nothing in {which}, and it is to be evaluated: fill it, or leave it out")
 
 
 def _optimizers(trainer: Trainer) -> None:

@@ -10,6 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from contract.errors import DatasetError
 from worker.trainer.collators.stacking import LABELS, DataCollatorMixin
 
 
@@ -17,13 +18,46 @@ def pad(processor: Any, features: Any, **options: Any) -> Any:
     """What the processor's `pad` returns, without its notice that calling the tokenizer would have been faster."""
     notices = getattr(processor, "deprecation_warnings", None)
     if notices is None:
-        return processor.pad(features, **options)
+        return _padded(processor, features, options)
     before = notices.get("Asking-to-pad-a-fast-tokenizer", False)
     notices["Asking-to-pad-a-fast-tokenizer"] = True
     try:
-        return processor.pad(features, **options)
+        return _padded(processor, features, options)
     finally:
         notices["Asking-to-pad-a-fast-tokenizer"] = before
+
+
+def _padded(processor: Any, features: Any, options: dict[str, Any]) -> Any:
+    try:
+        return processor.pad(features, **options)
+    except (KeyError, TypeError, ValueError) as error:
+        # A tokenizer speaks of its options here, whatever is wrong with the rows.
+        told = unfit(features, getattr(processor, "model_input_names", ("input_ids",))[0])
+        if told is None:
+            raise
+        raise told from error
+
+
+def unfit(features: Any, needed: str = "input_ids") -> DatasetError | None:
+    """Why samples make no batch of tokens, where their columns say it."""
+    first = features[0] if isinstance(features, Sequence) and features else None
+    if not isinstance(first, Mapping):
+        return None
+    if needed not in first:
+        there = ", ".join(map(str, first)) or "nothing"
+        return DatasetError(
+            f"the samples have {there}, and no {needed}: tokenize them first",
+            hint='in a job, list {"use": "tokenize", "args": {"column": …}} under data.map',
+        )
+    texts = next(((name, value) for each in features for name, value in each.items() if isinstance(value, str)), None)
+    if texts is None:
+        return None
+    name, value = texts
+    return DatasetError(
+        f"{name} holds texts such as {value[:40]!r}, and a batch is made of numbers: turn them into numbers, or leave "
+        "the column out",
+        hint='in a job, {"use": "labels"} under data.map numbers the names of classes, and {"use": "drop"} leaves out',
+    )
 
 
 def stack_or_pad(examples: Sequence[Any], tokenizer: Any, pad_to_multiple_of: int | None = None) -> Tensor:

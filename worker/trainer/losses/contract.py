@@ -127,6 +127,11 @@ def loss_and_how(
     `family` is what the model's class name says its logits are about; without one the labels' kind and shape say it.
     """
     loss = own_loss(outputs)
+    if loss is not None and not isinstance(loss, Tensor):
+        raise TypeError(
+            f"the model's loss is a {type(loss).__name__}, and a tensor is needed: its gradients are what is learned "
+            "from, so leave out .item()"
+        )
     if loss is not None and loss.dim() == 0:
         return loss, False
     if loss is not None:

@@ -96,14 +96,22 @@ def require_labels(batch: Mapping[str, Any], model: nn.Module, names: Iterable[s
 
 def explain(
     error: BaseException, batches: Iterable[Mapping[str, Any]], model: nn.Module, names: Iterable[str] = ("labels",)
-) -> DatasetError | None:
-    """Why a step broke, if a label out of range in these host batches can be why; raise it from the error.
+) -> Exception | None:
+    """Why a step broke, if a label or a token out of range in these host batches can be why; raise it from the error.
 
     A module that says nothing about its classes is taken to have as many as its last linear layer has outputs.
     """
     text = str(error)
-    if not isinstance(error, IndexError) and "assert" not in text and "out of bounds" not in text:
+    if "does not require grad" in text:
+        return ValueError(
+            "the loss does not depend on any parameter that is trained: something between them is detached, under "
+            "no_grad, or frozen"
+        )
+    if not isinstance(error, IndexError) and not any(each in text for each in _OF_RANGES):
         return None
+    for batch in batches:
+        if (told := _unfit_tokens(batch.get("input_ids"), model)) is not None:
+            return told
     classes = classes_of(model) or _outputs_of_the_last_layer(model)
     if classes is None:
         return None
@@ -113,6 +121,26 @@ def explain(
             if found is not None:
                 return DatasetError(str(found), hint=found.hint)
     return None
+
+
+_OF_RANGES = ("assert", "out of bounds", "expanded size", "must match the size")
+
+
+def _unfit_tokens(tokens: Any, model: nn.Module) -> DatasetError | None:
+    """Longer than the model has places for, or of a larger vocabulary than its own."""
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.dim() < 2:
+        return None
+    places = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if isinstance(places, int) and tokens.shape[-1] > places:
+        text = f"a sample has {tokens.shape[-1]} tokens, and the model has places for {places}"
+        return DatasetError(text, hint=f"cut them where they are tokenized: max_length {places} or less")
+    find = getattr(model, "get_input_embeddings", None)
+    vectors = getattr(find() if find else None, "num_embeddings", None)
+    bad = None if vectors is None else BadLabel.find("input_ids", tokens, vectors)
+    if bad is None:
+        return None
+    text = f"input_ids has {bad.value} at place {list(bad.at)}, and the model has a vector for {vectors} tokens"
+    return DatasetError(text, hint="use the tokenizer that belongs to the model, or give the model a larger vocab_size")
 
 
 def _outputs_of_the_last_layer(model: nn.Module) -> int | None:

@@ -65,9 +65,15 @@ def make_optimizer(
     if is_optimizer_factory(made):
         return made()(model, **kwargs)  # type: ignore[call-arg,operator]
     kwargs = dict(kwargs)
-    groups: Any = parameter_groups(model, decay, weight_decay)
+    own = parameter_groups(model, decay, weight_decay)
+    groups: Any = own
     for name in ("params", "model", "optimizer_dict"):
         groups = kwargs.pop(name, groups)
+    if groups is own and not any(each["params"] for each in own):
+        raise ValueError(
+            f"no parameter of the model, a {type(model).__name__}, requires a gradient, so that nothing would be "
+            "trained: unfreeze some with requires_grad_(), or put an adapter on it"
+        )
     optimizer = made(groups, **kwargs)  # type: ignore[call-arg]
     if kwargs.get("optim_bits") == 8 and "bitsandbytes" in made.__module__:
         _keep_embeddings_whole(model)

@@ -1,0 +1,157 @@
+"""What is handed in wrong is named in a sentence, before the first step where it can be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset
+
+from contract.errors import DatasetError
+from tests.trainer.leaves import tokenizers
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.collators import DataCollatorWithPadding
+from worker.trainer.trainer import Trainer
+
+
+def a_trainer(folder: Path, model: Any = None, **values: Any) -> Trainer:
+    named = {name: values.pop(name) for name in ("callbacks", "compute_metrics", "data_collator") if name in values}
+    data, evaluated = values.pop("data", None), values.pop("evaluated", None)
+    settings = {"max_steps": 2, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    args = TrainingArguments(str(folder), **{**settings, **values})
+    return Trainer(
+        model or toy.mlp(), args, train_dataset=toy.regression(n=16) if data is None else data, eval_dataset=evaluated,
+        **named,
+    )  # fmt: skip
+
+
+class Stream(IterableDataset[Any]):
+    """Gives its rows in the first pass only, as a generator does."""
+
+    def __init__(self, n: int) -> None:
+        self.rows = [toy.regression(n=16)[index] for index in range(n)]
+
+    def __iter__(self) -> Iterator[Any]:
+        rows, self.rows = self.rows, []
+        yield from rows
+
+
+class Odd(nn.Module):
+    def __init__(self, loss: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.loss = nn.Linear(8, 4), loss
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Any]:
+        return {"loss": self.loss(self.net(x).sum())}
+
+
+@pytest.mark.parametrize("callback", ["early_stopping", 5, lambda: None, str])
+def test_a_callback_that_hears_no_event_is_refused(tmp_path: Path, callback: Any) -> None:
+    with pytest.raises(TypeError, match="is told of no event: a callback is a TrainerCallback"):
+        a_trainer(tmp_path, callbacks=[callback])
+
+
+def test_a_callback_of_no_class_of_ours_is_taken_by_its_events(tmp_path: Path) -> None:
+    class Counts:
+        steps = 0
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            self.steps += 1
+
+    counts = Counts()
+
+    a_trainer(tmp_path, callbacks=[counts]).train()
+
+    assert counts.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [("bert-base-uncased", "the model is a str"), (nn.Linear, "the model is the class Linear")],
+)
+def test_what_is_no_model_is_named(tmp_path: Path, model: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        a_trainer(tmp_path, model)
+
+
+def test_a_frozen_model_is_named_before_the_first_step(tmp_path: Path) -> None:
+    model = toy.mlp()
+    model.requires_grad_(False)
+
+    with pytest.raises(ValueError, match="no parameter of the model, a Mlp, requires a gradient"):
+        a_trainer(tmp_path, model).train()
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "told"),
+    [
+        (Tensor.item, TypeError, "the model's loss is a float"),
+        (Tensor.detach, ValueError, "the loss does not depend on any parameter that is trained"),
+    ],
+)
+def test_a_loss_that_nothing_can_be_learned_from_is_named(
+    tmp_path: Path, loss: Any, error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        a_trainer(tmp_path, Odd(loss)).train()
+
+
+def test_a_stream_without_a_sample_is_no_finished_run(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="the training data is a stream that gave no batch"):
+        a_trainer(tmp_path, data=Stream(0)).train()
+
+
+def test_a_stream_that_is_used_up_says_where_it_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = a_trainer(tmp_path, data=Stream(16), max_steps=5)
+
+    assert trainer.train().global_step == 2
+    assert "the stream gave nothing more: training ends at step 2 of 5" in caplog.text
+
+
+@pytest.mark.parametrize("evaluated", [[], {"a": toy.regression(n=8), "b": []}])
+def test_an_empty_set_to_evaluate_is_named_before_the_first_step(tmp_path: Path, evaluated: Any) -> None:
+    with pytest.raises(DatasetError, match="there is nothing in eval_dataset"):
+        a_trainer(tmp_path, evaluated=evaluated, eval_strategy="epoch")
+
+
+def test_metrics_of_ones_own_that_are_no_dict_are_named(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, evaluated=toy.regression(n=8), compute_metrics=lambda found: 0.5)
+
+    with pytest.raises(TypeError, match="compute_metrics returned a float: return a dict"):
+        trainer.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"label": 1}, "the samples have label, and no input_ids: tokenize"),
+        ({"input_ids": [5, 6], "label": "pos"}, "label holds texts such as 'pos'"),
+    ],
+)
+def test_rows_that_cannot_be_padded_say_what_is_wrong_with_them(row: Any, told: str) -> None:
+    with pytest.raises(DatasetError, match=told):
+        DataCollatorWithPadding(tokenizers.bert())([row, row])
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ([1] * 9, "a sample has 9 tokens, and the model has places for 8"),
+        ([1, 40], "input_ids has 40 at place .*, and the model has a vector for 32 tokens"),
+    ],
+)
+def test_tokens_that_the_model_has_no_place_for_are_named(tmp_path: Path, ids: list[int], told: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
+        max_position_embeddings=8,
+    )  # fmt: skip
+    rows = [{"input_ids": torch.tensor(ids), "labels": 1} for _ in range(16)]
+
+    with pytest.raises(DatasetError, match=told):
+        a_trainer(tmp_path, transformers.BertForSequenceClassification(config), data=rows).train()
