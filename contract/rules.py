@@ -8,12 +8,17 @@ from typing import Any
 from contract.arguments import TrainingArguments
 from contract.body import pointer_to
 from contract.errors import Problem
+from contract.ids import is_file
 from contract.learning_rules import broken_learning_rules
 from contract.short_forms import Json, Named, components
 from contract.strategies import broken_strategy_rules
 
 ROOTS = ("data://", "models://")
 """What the path of a component may begin with; whoever reads it resolves it there and nowhere else."""
+
+
+PATH_ARGUMENTS = frozenset({"path", "paths", "file", "files", "folder"})
+"""Arguments that name files. Strings in them must name a root; anywhere else a string without one is just a string."""
 
 
 def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
@@ -111,8 +116,8 @@ def _has(data: Any, part: str) -> bool:
     return bool(data.get(part)) if isinstance(data, dict) else data is not None
 
 
-def _paths(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """Paths are names under roots: none climbs out."""
+def _paths(value: Any, path: tuple[str | int, ...], *, is_path: bool = False) -> Iterator[Problem]:
+    """Paths are names under roots: none climbs out, and an argument that is one names its root."""
     if isinstance(value, str):
         if value.startswith("hub://"):
             yield Problem(
@@ -120,12 +125,22 @@ def _paths(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
             )
         elif value.startswith(ROOTS) and {"..", "."} & set(value.split("://", 1)[1].split("/")):
             yield Problem(pointer_to(*path), "path_outside_root", "a path under a root has no '.' or '..' in it")
+        elif is_path and not value.startswith(ROOTS) and not is_file(value):
+            yield _without_root(value, path)
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _paths(item, (*path, key))
+            yield from _paths(item, (*path, key), is_path=is_path or key in PATH_ARGUMENTS)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _paths(item, (*path, index))
+            yield from _paths(item, (*path, index), is_path=is_path)
+
+
+def _without_root(value: str, path: tuple[str | int, ...]) -> Problem:
+    """Such as a file of the user's own machine, a URL, or a model's name on a hub."""
+    root = "models://" if path[0] in ("model", "processor") else "data://"
+    near = (root + value.lstrip("./~"))[:80]
+    hint = f"put it below {root} on the nodes, or upload it" if "://" in value else f"did you mean {near!r}?"
+    return Problem(pointer_to(*path), "path_without_root", f"{value[:80]!r} is under no root", hint)
 
 
 def _parts(pointer: str) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ from contract.accelerate_config import unfold
 from contract.body import pointer_to
 from contract.both_places import unite
 from contract.errors import Problem
-from contract.ids import is_file
 from contract.strategies import with_strategy
 
 Json = dict[str, Any]
@@ -142,13 +141,6 @@ def _dataset(value: Any, pointer: str, long: Long) -> Any:
         kind = f"{suffix!r} files" if suffix else "a path without a suffix"
         long.problems.append(
             Problem(pointer, "no_reader", f"nothing reads {kind}; there is: {there}", 'name a reader with "use"')
-        )
-    elif "://" not in value and not is_file(value):
-        under_data = "data://" + value.lstrip("./~")
-        long.problems.append(
-            Problem(
-                pointer, "path_without_root", f"{value[:80]!r} is under no root", f"did you mean {under_data[:80]!r}?"
-            )
         )
     return {"use": READERS.get(suffix, READERS[".jsonl"]), "args": {"paths": [value]}}
 

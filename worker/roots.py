@@ -13,10 +13,8 @@ from typing import Any
 from contract.errors import DatasetError, did_you_mean
 from contract.files import sha256_of
 from contract.ids import FileId, is_file
+from contract.rules import PATH_ARGUMENTS
 from worker.kept import Changed, open_kept
-
-PATH_ARGUMENTS = frozenset({"path", "paths", "file", "files", "folder"})
-"""Arguments that name files. Strings in them must name a root; anywhere else a string without one is just a string."""
 
 MOST_FILES = 100_000
 """A pattern that matches more is a mistake, and would be minutes of looking."""

@@ -150,11 +150,11 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         trainer.train(resume_from_checkpoint=folder)
         if emit.agree() and trainer.state.global_step < trainer.state.max_steps:
             return stopped(trainer, emit)
-    else:
-        if spec.resume_from is not None and (begins := emit.peers.first(lambda: beginning(spec, order, emit))):
-            begins.of(trainer)
-        if parts.eval is not None:
-            trainer.evaluate()
+    elif spec.resume_from is not None and (begins := emit.peers.first(lambda: beginning(spec, order, emit))):
+        begins.of(trainer)
+    # Who brings a set to evaluate on and says nothing of when wants to know how good the outputs are.
+    if parts.eval is not None and (parts.train is None or spec.training.eval_strategy == "no"):
+        trainer.evaluate()
     return finished(trainer, spec, order, emit, test=parts.test)
 
 

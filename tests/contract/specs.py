@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from contract.errors import InvalidSpec, Problem
+from contract.rules import PATH_ARGUMENTS
 from contract.spec import JobSpec
 
 TOY = {"model": "toy/mlp", "data": "toy/regression"}
@@ -23,12 +24,13 @@ def places(body: object) -> list[tuple[str, str]]:
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12)
+KEYS = TEXT.filter(lambda name: name not in PATH_ARGUMENTS)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=6,
 ).filter(lambda value: "hub://" not in str(value))
-ARGS = st.dictionaries(TEXT, VALUES, max_size=3)
+ARGS = st.dictionaries(KEYS, VALUES, max_size=3)
 NAMES = st.sampled_from(["toy/mlp", "accuracy", "hf/sequence-classification", "a/b_2/C"])
 SLUGS = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,9}\Z")
 COMPONENTS = NAMES | st.fixed_dictionaries({"use": NAMES}, optional={"args": ARGS})

@@ -195,6 +195,23 @@ def test_no_path_climbs_out_of_its_root(path):
     assert places({**TOY, "data": data}) == [("/data/args/paths/0", "path_outside_root")]
 
 
+@pytest.mark.parametrize(
+    ("field", "component", "pointer", "hint"),
+    [
+        ("model", {"use": "hf/x", "args": {"path": "bert-base"}}, "/model/args/path", "did you mean 'models://bert-base'?"),
+        ("data", {"use": "files/jsonl", "args": {"paths": ["/a.jsonl"]}}, "/data/args/paths/0",
+         "did you mean 'data://a.jsonl'?"),
+        ("data", "https://x.org/a.jsonl", "/data", "put it below data:// on the nodes, or upload it"),
+        ("data", "s3://x/a.jsonl", "/data", "put it below data:// on the nodes, or upload it"),
+        ("data", {"use": "my:rows", "args": {"options": {"file": "file:///a"}}}, "/data/args/options/file",
+         "put it below data:// on the nodes, or upload it"),
+    ],
+)  # fmt: skip
+def test_a_path_that_names_no_root_is_told_at_once(field, component, pointer, hint):
+    (problem,) = problems_of({**TOY, "code": {"bundle": "a" * 64}, field: component})
+    assert (problem.pointer, problem.code, problem.hint) == (pointer, "path_without_root", hint)
+
+
 @pytest.mark.parametrize("value", [{}, [], "", {"type": {}}, {"use": []}, [{}]], ids=str)
 def test_nonsense_in_any_field_is_the_user_s_fault_and_not_ours(value):
     fields = [*JobSpec.model_fields]

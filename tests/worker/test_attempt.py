@@ -335,6 +335,15 @@ def test_an_eval_only_job_is_a_job(lasting: Lasting) -> None:
     assert "eval_loss" in done["result"]["final"]
 
 
+def test_data_to_evaluate_on_is_evaluated_once_at_the_end_where_nothing_says_when(lasting: Lasting) -> None:
+    data = {"train": "toy/regression", "eval": {"use": "toy/regression", "args": {"n": 32}}}
+    job = lasting.submit(data=data, metrics=["mse"], training={"max_steps": 3, "do_eval": True})
+
+    done = lasting.control.done(job)
+    assert [event["step"] for event in lasting.control.of(job, "eval")] == [3]
+    assert {"eval_loss", "eval_mse"} <= set(done["result"]["final"])
+
+
 def test_the_node_announces_what_it_has(lasting: Lasting) -> None:
     beat = until(
         lambda: (one := lasting.control.nodes[lasting.node.node]).catalogue_hash and one.consuming and one,
