@@ -11,6 +11,8 @@ from torch import nn
 from torchao.float8.float8_linear import Float8Linear
 
 from contract.errors import NotAvailableYet
+from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.launch import launched, read
 from worker.components import toy
 from worker.trainer import precision
 from worker.trainer.arguments import TrainingArguments
@@ -86,6 +88,19 @@ def test_it_resumes_to_the_last_bit_and_its_files_are_in_single_precision(
 
 
 @pytest.mark.usefixtures("fp8")
+def test_two_processes_train_as_one_does_but_for_each_one_s_own_scale(tmp_path: Path) -> None:
+    """A batch's scale is that of its largest number, and of two processes each has half of the batch."""
+    values = {"name": "fp8", "text": True, "max_steps": 4}
+    launched(tmp_path, [{"run": "resumed", "at": 2, **values}], world=2, **{PRECISION: "fp8"})
+    one = scenarios.trained(tmp_path, **values)
+
+    for each in read(tmp_path, 0, 2):
+        assert each["whole"]["losses"] == pytest.approx(one["losses"], rel=2e-3)
+        assert each["first"]["losses"] + each["rest"]["losses"] == each["whole"]["losses"]
+        assert each["rest"]["weights"] == each["whole"]["weights"]
+
+
+@pytest.mark.usefixtures("fp8")
 def test_a_model_without_a_layer_for_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no layer of the model, a GptForCausalLM, can be computed in it"):
         trained(tmp_path, model=toy.gpt(layers=1, heads=2, width=20, context=16))
@@ -117,7 +132,12 @@ def test_other_backends_of_accelerate_s_are_refused_by_name(backend: str, monkey
 
 @pytest.mark.usefixtures("fp8")
 @pytest.mark.parametrize(
-    ("name", "values"), [("Fsdp", {"fsdp": True}), ("TensorParallel", {"parallelism_config": {"tp_size": 2}})]
+    ("name", "values"),
+    [
+        ("Fsdp", {"fsdp": True}),
+        ("Fsdp1", {"fsdp": True, "fsdp_config": {"version": 1}}),
+        ("TensorParallel", {"parallelism_config": {"tp_size": 2}}),
+    ],
 )
 def test_strategies_that_cut_a_model_refuse_it(
     name: str, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
