@@ -72,6 +72,18 @@ def test_a_launcher_s_fp8_trains_near_bf16_in_all_but_the_first_and_the_last_lay
 
 
 @pytest.mark.usefixtures("fp8")
+def test_a_model_that_was_evaluated_first_is_trained_in_fp8_all_the_same(tmp_path: Path) -> None:
+    args = TrainingArguments(str(tmp_path), max_steps=1, save_strategy="no", use_cpu=True)
+    data = toy.text(n=16, length=16)
+    trainer = Trainer(fresh(), args, train_dataset=data, eval_dataset=data)
+
+    trainer.evaluate()
+    trainer.train()
+
+    assert converted(trainer.model)
+
+
+@pytest.mark.usefixtures("fp8")
 def test_it_resumes_to_the_last_bit_and_its_files_are_in_single_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,7 +109,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
         if not torch.cuda.is_available() or self.use_cpu:
             return torch.device("cpu")
-        return torch.device("cuda", self.local_process_index) if self.world_size > 1 else torch.device("cuda")
+        return self.place.gpu if self.world_size > 1 else torch.device("cuda")
 
     @property
     def n_gpu(self) -> int:

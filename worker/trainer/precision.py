@@ -66,11 +66,13 @@ def fp8_handlers(precision: Precision) -> list[Any]:
     return [AORecipeKwargs(enable_fsdp_float8_all_gather=False)]
 
 
-def require_fp8_layers(model: nn.Module) -> None:
-    """What Accelerate passes over would be computed in bfloat16, and nobody would know."""
-    from accelerate.utils import has_ao_layers
+def compute_in_fp8(model: nn.Module) -> None:
+    """In place, once, as Accelerate's `prepare` does it."""
+    from accelerate.utils import convert_model_to_fp8_ao, has_ao_layers
 
     if not has_ao_layers(model):
+        convert_model_to_fp8_ao(model, config=fp8_handlers("fp8")[0].config)
+    if not has_ao_layers(model):  # what it passes over would be computed in bfloat16, and nobody would know
         raise ValueError(
             f"fp8 is asked for, and no layer of the model, a {type(model).__name__}, can be computed in it: it takes "
             "linear layers between the first and the last, of sizes that are multiples of 16. Use bf16"

@@ -36,6 +36,9 @@ DDP: dict[str, dict[str, Any]] = {
     "objects": {
         "run": "predicted_objects", "eval_use_gather_object": True, "eval_do_concat_batches": False},
     "objects refused": {"run": "predicted_objects"},
+    "wrapped": {"run": "wrappers", "name": "wrapped"},
+    "wrapped in half": {"run": "wrappers", "name": "wrapped-in-half", "fp16": True},
+    "wrapped elsewhere": {"run": "wrappers", "name": "wrapped-elsewhere", "use_cpu": False},
     "meets": {"run": "synchronised"},
     "meets each": {"run": "synchronised", "accelerator_config": SYNC_EACH},
     "written": {"run": "written"},

@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from worker.components import toy
@@ -489,6 +490,25 @@ def failed_on_one(folder: Path, **values: Any) -> None:
 
     trainer, _ = _trainer(folder, name="one", callbacks=(OnOne(1, 2, fail),), **values)
     trainer.train()
+
+
+def wrappers(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
+    """What DDP was put around, in two trainings of the same model and what lies between them."""
+    made, real = [], DistributedDataParallel.__init__
+
+    def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        made.append(type(module).__name__)
+        real(self, module, *args, **kwargs)
+
+    trainer, _ = _trainer(folder, name=name, **values)
+    DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+    try:
+        trainer.train()
+        trainer.evaluate()
+        trainer.train()
+    finally:
+        DistributedDataParallel.__init__ = real  # type: ignore[method-assign]
+    return {"made": made, "type": trainer.accelerator.distributed_type.value}
 
 
 def synchronised(folder: Path, **values: Any) -> dict[str, Any]:

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import Results
+from tests.trainer.distributed.launch import launched, read
+from worker.trainer.strategies.peers import Peers
 from worker.trainer.strategies.place import Place
 
 
@@ -102,6 +105,20 @@ def test_predictions_that_are_no_tensors_travel_where_that_is_asked_for(came: Re
         assert "eval_use_gather_object=True" in each["error"]
 
 
+@pytest.mark.parametrize("name", ["wrapped", "wrapped in half", "wrapped elsewhere"])
+def test_a_model_is_wrapped_once_whatever_accelerate_takes_the_processes_for(came: Results, name: str) -> None:
+    """Told of use_cpu it knows that there are several, as it does on GPUs, and would wrap by itself as well."""
+    for each in came(name):
+        assert each["made"] == ["Mlp"]
+    assert {each["type"] for each in came("wrapped")} == {"MULTI_CPU"}
+
+
+def test_one_process_that_a_launcher_started_wraps_nothing(tmp_path: Path) -> None:
+    launched(tmp_path, [{"run": "wrappers", "name": "alone"}], world=1)
+
+    assert read(tmp_path, 0, 1) == [{"made": [], "type": "MULTI_CPU"}]
+
+
 def test_gradients_meet_once_in_a_step_of_two_micro_batches(came: Results) -> None:
     for each in came("meets"):
         assert each == {"steps": 8, "meetings": 8}
@@ -183,6 +200,22 @@ def test_a_launcher_says_which_process_this_is() -> None:
     assert Place.here(environment={}) == Place()
     del told["LOCAL_RANK"]
     assert Place.here(1, environment=told) == Place(3, 4, 1, is_launched=True)
+
+
+def test_a_process_takes_the_gpu_of_its_number_among_those_that_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert Place(3, 4, 3).gpu == torch.device("cuda", 3)
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert Place(3, 4, 3).gpu == torch.device("cuda", 0)
+
+
+def test_what_is_on_the_host_travels_beside_what_is_on_the_devices() -> None:
+    peers = object.__new__(Peers)
+    peers.group, peers._group = "NCCL", "gloo"
+
+    assert peers.way_of(torch.ones(1)) == "gloo"
+    assert peers.way_of(torch.ones(1, device="meta")) == "NCCL"
 
 
 def test_half_a_launcher_is_said() -> None:

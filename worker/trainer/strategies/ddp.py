@@ -35,7 +35,7 @@ class Ddp(Single):
 
     def __init__(self, args: TrainingArguments, place: Place) -> None:
         refuse_what_one_process_does(args, place.world)
-        device = torch.device("cuda", place.local_rank) if _has_gpu(args) else torch.device("cpu")
+        device = place.gpu if _has_gpu(args) else torch.device("cpu")
         if device.type == "cuda":
             torch.cuda.set_device(device)
         peers = Peers(place, args.ddp_backend, timedelta(seconds=args.ddp_timeout), device)
@@ -71,10 +71,6 @@ class Ddp(Single):
             trains = any(each.requires_grad for each in model.parameters())
             self._wrapped[model] = DistributedDataParallel(model, device_ids=on, **self._options()) if trains else model
         return self._wrapped[model]
-
-    def _place(self, model: nn.Module) -> nn.Module:
-        placed: nn.Module = self.accelerator.prepare_model(model, evaluation_mode=True)
-        return placed
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         """The model itself: nobody waits for another in forward. Buffers first become those of the main process, as in
@@ -151,7 +147,7 @@ class Ddp(Single):
             return super().load_weights(model, folder)
         self.peers.first(lambda: super(Ddp, self).load_weights(model, folder))
         for tensor in model.state_dict().values():
-            dist.broadcast(tensor, src=0)
+            dist.broadcast(tensor, src=0, group=self.peers.way_of(tensor))
         return None
 
     def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def leaf_of_each(leaf: Tensor, shapes: list[tuple[int, ...]], peers: Alone) -> l
         padded = leaf.new_zeros(box)
         padded[tuple(slice(size) for size in leaf.shape)] = leaf
     received = [torch.empty_like(padded, memory_format=torch.contiguous_format) for _ in shapes]
-    dist.all_gather(received, padded.contiguous(), group=peers.group)
+    dist.all_gather(received, padded.contiguous(), group=peers.way_of(padded))
     return [each[tuple(slice(size) for size in shape)] for each, shape in zip(received, shapes, strict=True)]
 
 

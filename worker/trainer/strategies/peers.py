@@ -56,6 +56,10 @@ class Alone:
     def total(self, number: Any) -> Any:
         return number
 
+    def way_of(self, tensor: torch.Tensor) -> Any:
+        """The group in which it travels: from device to device, or, of a tensor on the host, beside the gradients."""
+        return self.group
+
     def wait(self) -> None:
         """For all of them to come here."""
 
@@ -113,11 +117,14 @@ class Peers(Alone):
     def total(self, number: Any) -> Any:
         """Of a number on the host, or of a tensor where it is. A tensor is changed in place."""
         if isinstance(number, torch.Tensor):
-            dist.all_reduce(number, group=self._group if number.device.type == "cpu" else self.group)
+            dist.all_reduce(number, group=self.way_of(number))
             return number
         found = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
         dist.all_reduce(found, group=self._group)
         return type(number)(found.item())
+
+    def way_of(self, tensor: torch.Tensor) -> Any:
+        return self._group if tensor.device.type == "cpu" else self.group
 
     def wait(self) -> None:
         self.any([False])

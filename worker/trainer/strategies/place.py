@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 PRECISION = "ACCELERATE_MIXED_PRECISION"
 _PRECISIONS = ("no", "bf16", "fp16", "fp8")
@@ -24,9 +28,16 @@ class Place:
     rank: int = 0
     world: int = 1
     local_rank: int = 0
-    """Which one of this machine's; it takes the GPU of that number."""
+    """Which one of this machine's."""
     is_launched: bool = False
     """By something that started several, or could have."""
+
+    @property
+    def gpu(self) -> torch.device:
+        """Of its number, as Accelerate counts: a launcher may have left each process to see its own only."""
+        import torch
+
+        return torch.device("cuda", self.local_rank % torch.cuda.device_count())
 
     @classmethod
     def here(cls, local_rank: int = -1, environment: Mapping[str, str] = os.environ) -> Place:

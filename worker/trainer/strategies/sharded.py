@@ -74,7 +74,7 @@ class Sharded(Ddp):
     def _share_first_weights(self, model: nn.Module) -> None:
         if len(set(self.peers.everyone(_fingerprint(model)))) > 1:
             for tensor in model.state_dict().values():
-                dist.broadcast(tensor, src=0)
+                dist.broadcast(tensor, src=0, group=self.peers.way_of(tensor))
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         norm = super().clip(parameters, max_norm)

@@ -22,7 +22,7 @@ from contract.arguments import TrainingArguments
 from worker.trainer import checkpoint as files
 from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.callbacks import CallbackHandler
-from worker.trainer.precision import LossScale, autocast, fp8_handlers, precision_of, require_fp8_layers
+from worker.trainer.precision import LossScale, autocast, compute_in_fp8, fp8_handlers, precision_of
 from worker.trainer.samplers import ALL, Share
 from worker.trainer.strategies.copying import Beside, moved
 from worker.trainer.strategies.peers import Alone
@@ -86,14 +86,9 @@ class Single:
         return model.to(self.device)
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Autocast is put around `forward` here. Preparing the same model again would put it around twice."""
-        if model in self.accelerator._models:
-            optimizer = self.accelerator.prepare(optimizer)
-        else:
-            placement = [self._placement, None]
-            model, optimizer = self.accelerator.prepare(self._cast(model), optimizer, device_placement=placement)
-            if self.precision == "fp8":
-                require_fp8_layers(model)
+        if self.precision == "fp8":
+            compute_in_fp8(model)
+        model, optimizer = self._place(model), self.accelerator.prepare(optimizer)
         if self.precision == "fp16":
             self.scale = LossScale(self.plain_optimizer(optimizer), self.device)
             # One scale for both: a training step of the user's own may call accelerator.backward.
@@ -113,11 +108,15 @@ class Single:
         return model
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
-        known = model in self.accelerator._models
-        if known:
+        return self._place(model)
+
+    def _place(self, model: nn.Module) -> nn.Module:
+        """Autocast is put around `forward` here: once, however often a model comes. Told that it is for training,
+        Accelerate would wrap it in DDP too, wherever a launcher has started this process."""
+        if model in self.accelerator._models:
             return model
-        prepared: nn.Module = self.accelerator.prepare_model(self._cast(model), self._placement, evaluation_mode=True)
-        return prepared
+        placed: nn.Module = self.accelerator.prepare_model(self._cast(model), self._placement, evaluation_mode=True)
+        return placed
 
     @property
     def _placement(self) -> bool | None:
