@@ -30,9 +30,11 @@ GROUPS: dict[str, str] = {
 """Each group of components, and what one of it is called."""
 
 
-PACKAGES, SECRETS = "packages", "secrets"
+PACKAGES, SECRETS, HUBS = "packages", "secrets", "hubs"
 """What a catalogue tells besides, in the form of components, so that a service one version older can read it: installed
-packages, with their version for a summary, and the names of the secrets that this node holds."""
+packages, with their version for a summary, the names of the secrets that this node holds, and whether it fetches from a
+hub, by what its setting would say."""
+HUB_ON = "FOOTPLATE_HUB=on"
 
 
 def entry_point_group(group: str) -> str:
@@ -73,7 +75,7 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
         return cls(groups)
 
     def names(self, of: str) -> list[str] | None:
-        """What is told of PACKAGES or SECRETS; None: this node is of a version that tells none."""
+        """What is told of PACKAGES, SECRETS or HUBS; None: this node is of a version that tells none."""
         return sorted(self.root[of]) if of in self.root else None
 
     def get(self, group: str, name: str) -> Described | None:

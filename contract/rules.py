@@ -8,6 +8,7 @@ from typing import Any
 from contract.arguments import TrainingArguments
 from contract.body import pointer_to
 from contract.errors import Problem
+from contract.hub import HOW, PATH_ARGUMENTS, hub_name, is_hub_name
 from contract.ids import is_file
 from contract.learning_rules import broken_learning_rules
 from contract.short_forms import Json, Named, components
@@ -15,10 +16,6 @@ from contract.strategies import broken_strategy_rules
 
 ROOTS = ("data://", "models://")
 """What the path of a component may begin with; whoever reads it resolves it there and nowhere else."""
-
-
-PATH_ARGUMENTS = frozenset({"path", "paths", "file", "files", "folder"})
-"""Arguments that name files. Strings in them must name a root; anywhere else a string without one is just a string."""
 
 
 def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
@@ -119,10 +116,8 @@ def _has(data: Any, part: str) -> bool:
 def _paths(value: Any, path: tuple[str | int, ...], *, is_path: bool = False) -> Iterator[Problem]:
     """Paths are names under roots: none climbs out, and an argument that is one names its root."""
     if isinstance(value, str):
-        if value.startswith("hub://"):
-            yield Problem(
-                pointer_to(*path), "not_available_yet", "nothing is fetched from a hub yet", "use data:// or models://"
-            )
+        if is_hub_name(value):
+            yield from _of_a_hub(value, path)
         elif value.startswith(ROOTS) and {"..", "."} & set(value.split("://", 1)[1].split("/")):
             yield Problem(pointer_to(*path), "path_outside_root", "a path under a root has no '.' or '..' in it")
         elif is_path and not value.startswith(ROOTS) and not is_file(value):
@@ -141,6 +136,13 @@ def _without_root(value: str, path: tuple[str | int, ...]) -> Problem:
     near = (root + value.lstrip("./~"))[:80]
     hint = f"put it below {root} on the nodes, or upload it" if "://" in value else f"did you mean {near!r}?"
     return Problem(pointer_to(*path), "path_without_root", f"{value[:80]!r} is under no root", hint)
+
+
+def _of_a_hub(name: str, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    try:
+        hub_name(name)
+    except ValueError as error:
+        yield Problem(pointer_to(*path), "bad_hub_name", f"{name[:200]!r}: {error}", f"for example {HOW}")
 
 
 def _parts(pointer: str) -> tuple[str, ...]:

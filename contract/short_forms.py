@@ -3,6 +3,7 @@
     "model": "toy/mlp"                      -> {"use": "toy/mlp", "args": {}}
     "data": <component or path>             -> {"train": <component>}
     "data": {"eval": "data://x/dev.jsonl"}  -> a reader chosen by suffix, of an uploaded file's id as well
+    "data": "hub://owner/name"              -> hf/dataset, of "hub://datasets/owner/name"
     "strategy": "ddp"                       -> {"type": "ddp"}
     "strategy": {"type": "accelerate", …}   -> what that config comes to        (accelerate_config.py)
     "training": {"report_to": "wandb"}      -> "report_to": ["wandb"]            (both_places.py)
@@ -21,6 +22,7 @@ from contract.accelerate_config import unfold
 from contract.body import pointer_to
 from contract.both_places import unite
 from contract.errors import Problem
+from contract.hub import hub_name, is_hub_name, of_data
 from contract.strategies import with_strategy
 
 Json = dict[str, Any]
@@ -131,18 +133,30 @@ def _data(value: Any, long: Long) -> Any:
 
 
 def _dataset(value: Any, pointer: str, long: Long) -> Any:
+    if isinstance(value, dict) and isinstance(value.get("args"), dict):
+        return {**value, "args": of_data(value["args"])}
     if not isinstance(value, str):
         return value
     if not _is_path(value):
         return {"use": value}
+    if is_hub_name(value) and _is_repository(value := of_data(value, is_path=True)):
+        return {"use": "hf/dataset", "args": {"path": value}}
     suffix = _suffix(value)
-    if suffix not in READERS and not value.startswith("hub://"):
+    if suffix not in READERS:
         there = ", ".join(f"{suffix} ({name})" for suffix, name in READERS.items())
         kind = f"{suffix!r} files" if suffix else "a path without a suffix"
         long.problems.append(
             Problem(pointer, "no_reader", f"nothing reads {kind}; there is: {there}", 'name a reader with "use"')
         )
     return {"use": READERS.get(suffix, READERS[".jsonl"]), "args": {"paths": [value]}}
+
+
+def _is_repository(name: str) -> bool:
+    """And no file in it; one whose name cannot be read is told of by the rules."""
+    try:
+        return not hub_name(name).path
+    except ValueError:
+        return True
 
 
 def _is_path(text: str) -> bool:

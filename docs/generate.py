@@ -171,8 +171,8 @@ def components_page() -> str:
             MADE,
             'A name alone, or `{"use": name, "args": {…}}`. `GET /components` answers with the same, and with what the',
             "plugins bring that your nodes have installed; a wrong name or argument is told at `POST /jobs`. Paths are",
-            "names under `data://` or `models://`. What needs a library beyond the Trainer's says which extra",
-            "has it.",
+            "names under `data://` or `models://`, or [on a hub](hub.md). What needs a library beyond the",
+            "Trainer's says which extra has it.",
             *lines,
             "",
         ]

@@ -49,6 +49,8 @@ class ServiceSettings(Settings):
     """Websockets and event streams that one key may hold open at an API process. 0: any."""
     code: Literal["on", "off"] = "off"
     """Whether users may bring code of their own. It runs with the rights of training. `make up` says on."""
+    hub: Literal["on", "off"] = "off"
+    """Whether jobs may name what lies on a hub: hub://owner/name. Nodes that are to fetch it have it on as well."""
     upload_max_mb: PositiveFloat = 4096.0
     """The largest file that POST /files takes, in MiB."""
     env_allowed: EnvAllowed = ""

@@ -19,7 +19,7 @@ from contract.spec import JobSpec
 from worker.bundles import Own, own
 from worker.components.needs import missing
 from worker.learning import metric, named_optimizers
-from worker.roots import Files, Roots, resolved
+from worker.roots import ROOTS, Files, Roots, resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class _Building:
 
     def _beside_model(self) -> Component | None:
         path = self.spec.model.args.get("path") if self.spec.model else None
-        if not isinstance(path, str) or not path.startswith(("data://", "models://")):
+        if not isinstance(path, str) or not path.startswith(ROOTS):
             return None
         folder = Path(self.roots.resolve(path))
         if not any((folder / name).is_file() for name in TOKENIZER_FILES):

@@ -24,7 +24,7 @@ from kombu.exceptions import KombuError
 from pydantic import ValidationError
 
 from contract import keys
-from contract.components import SECRETS, Catalogue, Described
+from contract.components import HUB_ON, HUBS, SECRETS, Catalogue, Described
 from contract.messages import Gpu, NodeBeat, NodeReply, RunningAttempt
 from contract.repeated import Repeated
 from worker.artifacts import StoreWatch, store_trouble
@@ -174,7 +174,7 @@ class Heartbeat(threading.Thread):
     def _message(self, running: list[RunningAttempt]) -> NodeBeat:
         self._number += 1
         settings, node = self._settings, self._node
-        self._catalogue = catalogue = self._catalogue or _catalogue(node)
+        self._catalogue = catalogue = self._catalogue or _catalogue(node, settings)
         self._not_ready, store = node.places.why_not_ready(), self._store_trouble()
         is_known = catalogue is None or self._known_catalogue == catalogue["hash"]
         return NodeBeat(
@@ -305,13 +305,14 @@ def _attempt_of(header: Header) -> RunningAttempt:
     return RunningAttempt(job=header.job, attempt=header.attempt, fence=header.fence, claim=header.claim)
 
 
-def _catalogue(node: Node) -> dict[str, Any] | None:
-    """The catalogue and its hash, once the warm parent's child has written them. It knows no secret, not even by name:
-    those are added here."""
+def _catalogue(node: Node, settings: WorkerSettings) -> dict[str, Any] | None:
+    """The catalogue and its hash, once the warm parent's child has written them. It knows no secret, not even by name,
+    and no setting: those are added here."""
     with suppress(FileNotFoundError):
         written = json.loads(node.places.catalogue.read_text())["catalogue"]
         held = {name: Described(name=name, group=SECRETS, args={}) for name in sorted(node.secrets)}
-        whole = Catalogue.model_validate({**written, SECRETS: held})
+        hubs = {HUB_ON: Described(name=HUB_ON, group=HUBS, args={})} if settings.hub == "on" else {}
+        whole = Catalogue.model_validate({**written, SECRETS: held, HUBS: hubs})
         return {"hash": whole.hash, "catalogue": whole.as_json()}
     return None
 

@@ -71,6 +71,8 @@ class Order(BaseModel):
     artifacts: Path
     data: Path
     models: Path
+    hub: dict[str, str] = Field(default_factory=dict)
+    """The folder of each place on a hub: `hub://owner/name@main`. Its name is the commit."""
     threads: int
     environment: dict[str, str] = Field(default_factory=dict)
 
@@ -95,7 +97,12 @@ class Order(BaseModel):
     @property
     def roots(self) -> Roots:
         """What names of files mean here."""
-        return Roots(self.data, self.models, self.artifacts / UPLOADS)
+        return Roots(self.data, self.models, self.artifacts / UPLOADS, self.hub)
+
+    @property
+    def commits(self) -> dict[str, str]:
+        """What of a hub is trained on, in words."""
+        return {place: f"commit {Path(folder).name}" for place, folder in self.hub.items()}
 
 
 class Started(BaseModel):

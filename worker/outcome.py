@@ -14,6 +14,7 @@ from contract.errors import (
     FootplateError,
     InvalidSpec,
     NotAvailableYet,
+    NotFetched,
     OwnCodeError,
     UnknownComponent,
 )
@@ -47,6 +48,10 @@ def _says(*texts: str) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
 
 
+def _not_fetched(code: str) -> Callable[[BaseException], bool]:
+    return lambda error: isinstance(error, NotFetched) and error.code.startswith(code)
+
+
 _LOST = ("closed by peer", "reset by peer", "Connection was likely closed", "remote process exited", "Broken pipe")
 """How torch's messengers say that another process is gone."""
 
@@ -71,6 +76,10 @@ DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_n
 
 EXCEPTIONS = (
     _Row(lambda error: isinstance(error, UnknownComponent | InvalidSpec | NotAvailableYet), Reason.NOT_BUILDABLE, ""),
+    _Row(_not_fetched("hub_unreachable"), Reason.CRASHED, ""),
+    _Row(_not_fetched("hub_cache"), Reason.CRASHED, ""),
+    _Row(_not_fetched("dataset_"), Reason.DATASET_ERROR, ""),
+    _Row(_not_fetched(""), Reason.NOT_BUILDABLE, ""),
     _Row(lambda error: isinstance(error, OwnCodeError), Reason.NOT_BUILDABLE, ""),
     _Row(_is("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError"), Reason.OOM, "gpu_out_of_memory", SMALLER),
     _Row(_says("CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED"), Reason.OOM, "gpu_out_of_memory", SMALLER),

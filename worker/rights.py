@@ -115,6 +115,8 @@ def _read(settings: WorkerSettings) -> Iterator[Path]:
     # The folder that the node was started in is there for ours alone, and those were just named.
     yield from (Path(entry) for entry in sys.path if os.path.isabs(entry) and Path(entry) != Path.cwd())
     yield from (settings.data_path, settings.models_path)
+    if settings.hub == "on":
+        yield settings.hub_path
     if settings.bucket is None:
         yield from (settings.artifacts_path / each for each in (layout.UPLOADS, layout.bundle_file("").parent))
 

@@ -1,4 +1,4 @@
-"""Names of files: what `data://`, `models://` and uploaded files' ids mean here, and how arguments get the files.
+"""Names of files: what `data://`, `models://`, `hub://` and uploaded files' ids mean here, and how arguments get them.
 
 A spec reaches files by these names and in no other way: nothing outside a root, whatever links lie in it.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from contract.errors import DatasetError, did_you_mean
 from contract.files import sha256_of
+from contract.hub import PATH_ARGUMENTS, hub_name, is_hub_name
 from contract.ids import FileId, is_file
-from contract.rules import PATH_ARGUMENTS
 from worker.kept import Changed, open_kept
+
+ROOTS = ("data://", "models://", "hub://")
 
 MOST_FILES = 100_000
 """A pattern that matches more is a mistake, and would be minutes of looking."""
@@ -31,6 +33,8 @@ class Roots:
     data: Path
     models: Path
     uploads: Path | None = None
+    hub: Mapping[str, str] = field(default_factory=dict)
+    """The folder of each place on a hub that was fetched."""
     read: Files = field(default_factory=dict, compare=False)
     """The files behind each `data://` name that was resolved. Uploaded ones cannot change."""
 
@@ -42,7 +46,7 @@ class Roots:
         path = _inside(root, root / rest, name)
         if not path.exists():
             known = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-            hint = did_you_mean(path.name, known) or f"put it below {root}"
+            hint = did_you_mean(path.name, known) or (_of_hub(known) if is_hub_name(name) else f"put it below {root}")
             raise DatasetError(f"{name} is not on this node: there is no {path}", hint=hint)
         return self._noted(name, [str(path)])[0]
 
@@ -84,6 +88,11 @@ class Roots:
             yield each
 
     def _parts(self, name: str) -> tuple[Path, str]:
+        if is_hub_name(name):
+            named = hub_name(name)
+            if named.place not in self.hub:
+                raise DatasetError(f"{name} was not fetched: no argument of a component names it")
+            return Path(self.hub[named.place]), named.path
         scheme, _, rest = name.partition("://")
         rest = rest.lstrip("/")
         if ".." in rest.split("/"):
@@ -91,12 +100,22 @@ class Roots:
         return {"data": self.data, "models": self.models}[scheme].resolve(), rest
 
 
+def _of_hub(known: list[str]) -> str:
+    return f"what was fetched there: {', '.join(sorted(known)[:20]) or 'nothing'}; pickled files never are"
+
+
 def _inside(root: Path, path: Path, name: str) -> Path:
     found = path.resolve()
-    if not found.is_relative_to(root):
-        scheme = name.partition("://")[0]
-        raise DatasetError(f"{name} leads out of {scheme}://", hint="name something inside it, without links out")
-    return found
+    if is_hub_name(name):
+        # A file there is a link to its bytes, which lie beside the repository's commits, under no name that says much.
+        root = root.resolve().parent.parent
+        return path if found.is_relative_to(root) else _leads_out(name)
+    return found if found.is_relative_to(root) else _leads_out(name)
+
+
+def _leads_out(name: str) -> NoReturn:
+    scheme = name.partition("://")[0]
+    raise DatasetError(f"{name} leads out of {scheme}://", hint="name something inside it, without links out")
 
 
 def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
@@ -126,9 +145,11 @@ def _items(values: list[Any], roots: Roots, is_path: bool) -> Iterator[Any]:
 
 
 def _names_a_file(value: str) -> bool:
-    return value.startswith(("data://", "models://")) or is_file(value)
+    return value.startswith(ROOTS) or is_file(value)
 
 
 def _require_root(value: str, is_path: bool) -> None:
     if is_path and not _names_a_file(value):
-        raise DatasetError(f"{value!r} names no root", hint="write data://…, models://… or an uploaded file's id")
+        raise DatasetError(
+            f"{value!r} names no root", hint="write data://…, models://…, hub://… or an uploaded file's id"
+        )

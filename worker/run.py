@@ -161,7 +161,7 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
 def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) -> Beginning | None:
     """By the first rank, for all."""
     _carry_tracking(order, emit)
-    now = looks(read)
+    now = {**looks(read), **order.commits}
     write_down(order.files.folder, now)
     begins = beginning(spec, order, emit)
     if begins is not None and begins.is_own:

@@ -6,6 +6,7 @@ import os
 import socket
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, PositiveFloat
 
@@ -31,6 +32,10 @@ class WorkerSettings(Settings):
     """What data:// means. Empty: `data` in the home folder."""
     models: Path | None = None
     """What models:// means. Empty: `models` in the home folder."""
+    hub: Literal["on", "off"] = "off"
+    """Whether this node fetches what jobs name on a hub, from HF_ENDPOINT and with HF_TOKEN, if it has them."""
+    hub_cache: Path | None = None
+    """Where it keeps that, as huggingface_hub keeps it. Empty: `hub` in the home folder."""
     env_allowed: EnvAllowed = ""
     """Variables that a job's `env` may set here: as the service's, so that what it accepts is set."""
     training_user: str = ""
@@ -67,6 +72,10 @@ class WorkerSettings(Settings):
     @property
     def models_path(self) -> Path:
         return (self.models or self.home / "models").absolute()
+
+    @property
+    def hub_path(self) -> Path:
+        return (self.hub_cache or self.home / "hub").absolute()
 
     def slot_count(self, gpu_count: int) -> int:
         return self.slots or gpu_count or max(1, (os.cpu_count() or 2) // 2)

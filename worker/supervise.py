@@ -1,7 +1,8 @@
 """Owns one attempt, from its grant until SQL has its last event. Imports no torch; waits for nobody but in `select`.
 
     meet        of a job on several nodes: waits until each of them has claimed its part
-    fetch       where the artifact store is a bucket: what training needs of it (shipping.py)
+    fetch       where the artifact store is a bucket: what training needs of it (shipping.py);
+                and what it needs of a hub (hub.py)
     launch      the warm parent forks training
     watch       what it says goes into the journal; what ends it: control, a drain, its limits
     hand in     and what it leaves, to that bucket
@@ -38,6 +39,7 @@ from worker import outcome
 from worker.control import Link
 from worker.ending import Seen, crashed, how_it_ended
 from worker.environment import asked_for
+from worker.hub import HubFetch
 from worker.journal import Header, Journal, JournalFull
 from worker.launch import Order
 from worker.meeting import NOWHERE, Meeting, Place
@@ -110,10 +112,12 @@ class Supervisor:
         self._user = node.rights.user
         self._stall_seconds = float(resources.get("stall_limit") or 600.0)
         secrets = {name: self._node.secrets.get(name, "") for name in grant.spec.get("secrets") or []}
-        self._hidden = Hidden(secrets.values())
+        # Training does not get the node's own, and a file of the node's user may hold it as well.
+        self._hidden = Hidden([*secrets.values(), os.environ.get("HF_TOKEN", "")])
         self._asked_for = self._environment()
         self._journal = self._new_journal()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._hub = HubFetch(settings, grant, self._user, self._wake)
         self._link = Link(client, grant, self._journal, self._wake)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, self._hear_control)
@@ -170,15 +174,17 @@ class Supervisor:
                 self._shipping.close()
 
     def _fetch(self) -> bool:
-        """Whether there is something to launch. A store that is away is waited for, as long as nobody stops it."""
-        if self._shipping is None or self._is_called_off:
-            return not self._is_called_off
-        self._shipping.fetch()
-        while not self._shipping.is_idle and not self._is_called_off:
-            self._hear(TICK_SECONDS)
-            self._look_for_stops(time.monotonic())
-        if self._shipping.failure is not None:
-            self._end_with(outcome.of_exception(self._shipping.failure))
+        """Whether there is something to launch. Who is away is waited for, as long as nobody stops it."""
+        for fetching in (self._shipping, self._hub):
+            if fetching is None or self._is_called_off:
+                continue
+            fetching.fetch()
+            while not fetching.is_idle and not self._is_called_off:
+                self._hear(TICK_SECONDS)
+                self._look_for_stops(time.monotonic())
+            if fetching.failure is not None:
+                self._end_with(outcome.of_exception(fetching.failure))
+        self._hear_control()
         self._started = time.monotonic()
         return not self._is_called_off
 
@@ -261,6 +267,7 @@ class Supervisor:
             artifacts=self._root,
             data=settings.data_path,
             models=settings.models_path,
+            hub=self._hub.folders,
             threads=int(os.environ.get("OMP_NUM_THREADS") or self._node.threads),
             environment={**own, **self._asked_for, "TMPDIR": self._scratch_of(rank)},
         )
@@ -406,8 +413,9 @@ class Supervisor:
     def _hear_control(self) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        while self._shipping is not None and not self._shipping.told.empty():
-            self._keep([self._shipping.told.get()])
+        for told in (self._hub.told, *([self._shipping.told] if self._shipping else [])):
+            while not told.empty():
+                self._keep([told.get()])
         while not self._link.replies.empty():
             self._take_reply(self._link.replies.get())
         while not self._link.outages.empty():
@@ -495,6 +503,7 @@ class Supervisor:
         self._is_delivered = True
 
     def _close(self) -> None:
+        self._hub.close()
         self._link.close()
         self._spans.close()
         if self._is_delivered or self._is_superseded:

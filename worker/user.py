@@ -69,13 +69,18 @@ def give(folder: Path, user: User) -> None:
 
 
 def make_room(root: Path, below: PurePosixPath, user: User) -> Path:
-    """A folder that training writes to, in one that it does not. Those on the way stay root's, so that nobody can put a
-    link there, and let everybody pass, whatever the umask is."""
+    """A folder that training writes to, in one that it does not."""
+    at = make_way(root, below)
+    give(at, user)
+    return at
+
+
+def make_way(root: Path, below: PurePosixPath) -> Path:
+    """Folders that stay root's, so that nobody can put a link there, and let everybody pass, whatever the umask is."""
     at = root
     for part in below.parts:
         at /= part
         with suppress(FileExistsError):
             at.mkdir()
             at.chmod(0o755)
-    give(at, user)
     return at

@@ -25,7 +25,7 @@ from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
 from service.api.views import moment
 from service.deps import Services, StrictRoute, json_response, services_of
-from service.jobs.files import NAMES_ONE, check, drop
+from service.jobs.files import IS_ON_HUB, NAMES_ONE, check, drop, not_fetched
 from service.jobs.kinds import check_content, checked_name
 from service.opening import open_below
 from service.problems import BodyTooLarge
@@ -144,8 +144,13 @@ async def delete_file(request: Request, file: FilePath) -> Response:
 
 
 async def check_files(services: Services, spec: JobSpec, spec_json: str, body: Callable[[], object]) -> None:
-    """InvalidSpec, with pointers into the user's own body, for files that his project does not have."""
-    if NAMES_ONE in spec_json and (problems := await services.db.read(partial(check, project=spec.project, spec=spec))):
+    """InvalidSpec, with pointers into the user's own body, for files that his project lacks, or that nobody fetches."""
+    problems = []
+    if NAMES_ONE in spec_json:
+        problems += await services.db.read(partial(check, project=spec.project, spec=spec))
+    if IS_ON_HUB in spec_json:
+        problems += not_fetched(services.settings, services.catalogues.told, spec)
+    if problems:
         told = body()
         assert isinstance(told, dict)
         long = long_form(told)

@@ -1,19 +1,25 @@
-"""Let go of an uploaded file, and hold those that a spec names."""
+"""Let go of an uploaded file, and hold those that a spec names. Of what lies on a hub: whether anybody fetches it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
+from contract.components import HUB_ON, HUBS, Catalogue
 from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from contract.files import named_in
+from contract.files import named_in, on_hub
 from contract.ids import FileId
 from contract.spec import JobSpec
+from service.settings import ServiceSettings
 from service.store import files, jobs
 
 NAMES_ONE = '"file_'
 """What is in the JSON of every spec that names an uploaded file, and in that of few others."""
+
+
+IS_ON_HUB = '"hub://'
+"""The same of what lies on a hub."""
 
 
 class FileInUse(FootplateError):
@@ -45,3 +51,18 @@ def hold(conn: Connection, project: str, spec: JobSpec, spec_json: str) -> None:
     """In the transaction that writes the job: nobody takes its files away meanwhile. Raises InvalidSpec."""
     if NAMES_ONE in spec_json and (problems := check(conn, project, spec, hold=True)):
         raise InvalidSpec(problems)
+
+
+def not_fetched(settings: ServiceSettings, told: Sequence[Catalogue], spec: JobSpec) -> list[Problem]:
+    """What a spec names on a hub, where the operator lets nobody fetch it, or no node does."""
+    if settings.hub == "off":
+        because = "this service lets no job fetch from a hub"
+    elif told and not any(one.get(HUBS, HUB_ON) for one in told):
+        because = "no node fetches from a hub"
+    else:
+        return []
+    named = on_hub(spec.as_json())
+    return [Problem(pointer, "hub_is_off", f"{name[:200]}: {because}", HOW_TO_TURN_ON) for pointer, name in named]
+
+
+HOW_TO_TURN_ON = f"the operator allows it with {HUB_ON}, on service and nodes; data:// and models:// need nothing"

@@ -3,6 +3,7 @@
     models/hf/causal-lm     a component, in its group
     packages/einops>=0.8    a package, as `code.requires` says it
     secrets/wandb           the name of a secret
+    hubs/FOOTPLATE_HUB=on   that it fetches from a hub
 
 A name that no node has is refused where the job is posted. This is for the others: what only some nodes have.
 """
@@ -15,8 +16,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
-from contract.components import GROUPS, PACKAGES, SECRETS, Catalogue
+from contract.components import GROUPS, HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue
 from contract.errors import did_you_mean
+from contract.files import on_hub
 from contract.short_forms import NAMING, components
 from contract.spec import JobSpec
 
@@ -31,7 +33,8 @@ def parts_of(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _parts(spec: JobSpec) -> Iterator[str]:
-    for _, group, component in components(spec.model_dump(mode="json", include=NAMING)):
+    named = spec.model_dump(mode="json", include=NAMING)
+    for _, group, component in components(named):
         if group in GROUPS and ":" not in component["use"]:
             yield f"{group}/{component['use']}"
     for text in spec.code.requires if spec.code else ():
@@ -40,6 +43,8 @@ def _parts(spec: JobSpec) -> Iterator[str]:
         yield f"{PACKAGES}/{DEEPSPEED}"
     for name in spec.secrets:
         yield f"{SECRETS}/{name}"
+    if any(on_hub(named)):
+        yield f"{HUBS}/{HUB_ON}"
 
 
 class Installed:
@@ -63,7 +68,10 @@ class Installed:
 def _missing(parts: Sequence[str], there: Catalogue) -> Iterator[str]:
     for part in parts:
         group, _, name = part.partition("/")
-        if group in (PACKAGES, SECRETS):
+        if group == HUBS:
+            if there.get(HUBS, name) is None:
+                yield name
+        elif group in (PACKAGES, SECRETS):
             # A node that is one version older tells neither, and says what it lacks when it runs the job.
             if there.names(group) is not None and not _has(there, group, name):
                 yield f"{group.removesuffix('s')} {name}"

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from contract.errors import InvalidSpec, Problem
-from contract.rules import PATH_ARGUMENTS
+from contract.hub import PATH_ARGUMENTS
 from contract.spec import JobSpec
 
 TOY = {"model": "toy/mlp", "data": "toy/regression"}

@@ -183,12 +183,6 @@ def test_saying_what_happens_anyway_is_no_mistake():
     assert places(body) == []
 
 
-def test_hub_names_are_refused_wherever_they_stand():
-    args = {"use": "hf/x", "args": {"paths": [{"path": "hub://bert"}]}}
-    assert places({**TOY, "model": args}) == [("/model/args/paths/0/path", "not_available_yet")]
-    assert places({**TOY, "data": "hub://squad"}) == [("/data", "not_available_yet")]
-
-
 @pytest.mark.parametrize("path", ["data://../x.jsonl", "data://a/../../x.jsonl", "models://..", "data://./x.jsonl"])
 def test_no_path_climbs_out_of_its_root(path):
     data = {"use": "files/jsonl", "args": {"paths": [path]}}

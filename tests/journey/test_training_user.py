@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples.conftest import EXAMPLES, zipped
+from tests.support.hub_server import hub_server
 from tests.support.processes import is_alive
 from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, standing_system
 from tests.support.ways import OpenProcesses
@@ -103,7 +104,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """Service and a node, all started by root, in a folder that everybody may pass."""
     folder = tmp_path_factory.mktemp("rights")
     url = f"sqlite:///{folder}/home/footplate.db"
-    with standing_system(folder, url, starting=OpenProcesses, FOOTPLATE_CODE="on") as system:
+    with standing_system(folder, url, starting=OpenProcesses, FOOTPLATE_CODE="on", FOOTPLATE_HUB="on") as system:
         yield system
 
 
@@ -225,6 +226,20 @@ def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System)
     assert op.stat().st_mtime_ns == when
     assert owners(built) == {UNNAMED}
     assert built.parent.stat().st_uid == 0
+
+
+def test_what_root_has_fetched_of_a_hub_is_trained_on(system: System) -> None:
+    with hub_server(system.processes) as hub:
+        lines = [json.dumps({"x": [at / 40.0] * 8, "labels": at % 4}) for at in range(40)]
+        hub.push("datasets/me/rows", {"train.jsonl": "\n".join(lines).encode()})
+        data = {"use": "hf/dataset", "args": {"path": "hub://datasets/me/rows"}}
+        node = system.start_node(8, FOOTPLATE_POOL="fetching", **hub.environment)
+        run(system, {**SHORT_TOY, "data": data, "resources": {"pool": "fetching"}})
+        exposed = {one["name"]: one["exposed"] for one in system.get("/nodes")["data"]}
+        node.terminate()
+
+    assert exposed["node-8"] is None
+    assert owners(system.folder / "hub") == {0}
 
 
 def test_a_script_with_a_secret_and_a_home_of_its_own_runs(system: System) -> None:

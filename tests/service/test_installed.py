@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contract.components import PACKAGES, SECRETS, Catalogue, Described
+from contract.components import HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue, Described
 from contract.lifecycle import Reason
 from contract.testing import make_spec
 from service.jobs.installed import Installed, parts_of
@@ -50,6 +50,10 @@ def test_a_job_needs_what_its_spec_names_and_nothing_of_its_own_code() -> None:
     assert Needs.from_json(Needs.of(spec).to_json()) == Needs.of(spec)
 
 
+def test_what_lies_on_a_hub_needs_a_node_that_fetches_it() -> None:
+    assert parts_of(make_spec(data="hub://me/rows")) == ("data/hf/dataset", f"{HUBS}/{HUB_ON}", MLP)
+
+
 def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
     older = Needs().to_json().replace(', "parts": []', "")
 
@@ -72,6 +76,8 @@ def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
         (node("secrets/wandb"), "secrets/hub", ("secret hub",)),
         (node(MLP), "packages/einops", ()),
         (node(MLP), "secrets/hub", ()),
+        (node(f"{HUBS}/{HUB_ON}"), f"{HUBS}/{HUB_ON}", ()),
+        (node(MLP), f"{HUBS}/{HUB_ON}", (HUB_ON,)),
         (Installed(None), BERT, ()),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from contract.errors import DatasetError
 from worker.components.needs import needs
 
 Paths = Annotated[list[str], "Files under data://, read in this order; a name may be a pattern such as part-*.jsonl"]
@@ -72,13 +73,22 @@ def parquet(
 @needs("pyarrow", extra="arrow")
 def dataset(
     *,
-    path: Annotated[str, "Folder that datasets' save_to_disk wrote"],
+    path: Annotated[str, "Folder that datasets' save_to_disk wrote, or a dataset's repository: hub://owner/name"],
+    config: Annotated[str | None, "Which of a repository's configurations; null is its default one"] = None,
     split: Annotated[str | None, "Which of several, such as train; null where there is one"] = None,
     offset: Offset = 0,
     limit: Limit = None,
 ) -> Any:
-    """Rows of a folder that Hugging Face's datasets has saved: numbers, texts and lists of them."""
+    """Rows of a dataset of Hugging Face's: numbers, texts and lists of them."""
     from worker.components.lines import part
-    from worker.components.tables import saved_rows
+    from worker.components.repository import repository_rows
+    from worker.components.tables import is_saved, saved_rows
 
-    return part(saved_rows(Path(path), split), offset, limit)
+    folder = Path(path)
+    if not is_saved(folder):
+        return part(repository_rows(folder, config, split), offset, limit)
+    if config is not None:
+        raise DatasetError(
+            f"{folder.name} was written by save_to_disk and has no configurations", hint="leave config out"
+        )
+    return part(saved_rows(folder, split), offset, limit)

@@ -105,17 +105,19 @@ def _config(wanted: Wanted, processor: Any) -> Any:
         return _config_from_nothing(wanted.config, processor)
     folder = Path(wanted.path)
     if (folder / "adapter_config.json").is_file():
-        raise NotBuildable(f"{folder.name} holds an adapter and no model", hint="name the model that it was made for")
+        raise NotBuildable(
+            f"{_called(folder)} holds an adapter and no model", hint="name the model that it was made for"
+        )
     if not (folder / "config.json").is_file():
         raise NotBuildable(
-            f"{folder.name} holds no config.json, so it is no model's folder",
+            f"{_called(folder)} holds no config.json, so it is no model's folder",
             hint="save the model there with its save_pretrained",
         )
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise NotBuildable(
-            f"{folder.name}/config.json is of no model that is known here: {_first_line(error)}",
+            f"{_called(folder)}/config.json is of no model that is known here: {_first_line(error)}",
             hint="models whose code lies beside their weights are not run: bring that code as a bundle",
         ) from error
     for name, value in _meant(config, wanted.config).items():
@@ -193,10 +195,13 @@ def _require_safetensors(folder: Path) -> None:
     pickled = [name for name in there if name.endswith(PICKLED)]
     if pickled:
         raise NotBuildable(
-            f"{folder.name} holds its weights as {', '.join(pickled[:3])}: opening such a file may run what is in it",
+            f"{_called(folder)} holds its weights as {', '.join(pickled[:3])}: opening one may run what is in it",
             hint="load them where you trust them, and save_pretrained writes safetensors",
         )
-    raise NotBuildable(f"{folder.name} holds no weights", hint="put model.safetensors there, or say from_scratch: true")
+    raise NotBuildable(
+        f"{_called(folder)} holds no weights",
+        hint="put model.safetensors there, or say from_scratch: true; of a hub, no other weights are fetched",
+    )
 
 
 def _require_rows_for_every_token(model: Any, processor: Any) -> None:
@@ -245,6 +250,12 @@ def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
         raise NotBuildable(f"peft cannot put this adapter into the model: {_first_line(error)}") from error
     setattr(adapted, MERGES_AT_END, given.get(_MERGE, False))
     return adapted
+
+
+def _called(folder: Path) -> str:
+    """Its name; of a repository's commit that is kept as huggingface_hub keeps it, the repository's."""
+    repository = folder.parents[1].name if folder.parent.name == "snapshots" else ""
+    return repository.partition("--")[2].replace("--", "/") or folder.name
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Processors of Hugging Face's: what turns texts into tokens. Read from a folder, never from a hub, never with code."""
+"""Processors of Hugging Face's: what turns texts into tokens. Read from a folder, never with code."""
 
 from __future__ import annotations
 

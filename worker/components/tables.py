@@ -94,6 +94,11 @@ def _batches(path: Path, file: Any, names: list[str]) -> Iterator[Any]:
         raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
+def is_saved(folder: Path) -> bool:
+    """By save_to_disk; else it may be a repository. Of an empty one, and of a file, saved_rows says what it is not."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
 def saved_rows(folder: Path, split: str | None) -> Table:
     """What `save_to_disk` wrote: the Arrow files that state.json lists. Nothing of `datasets` is needed, nor run."""
     folder = _split(folder, split)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from contract.components import HUB_ON, HUBS, Catalogue, Described
 from contract.lifecycle import JobState
 from footplate import AsyncClient
 from footplate.errors import InvalidRequest
@@ -194,3 +195,33 @@ async def test_the_client_sends_what_is_not_there_and_brings_it_back(api: Api, t
         await client.files.delete(kept.id)
         with pytest.raises(InvalidRequest, match="jsonl"):
             await client.files.upload(tmp_path / "rows.txt")
+
+
+ON_HUB = {"use": "toy/mlp", "args": {"path": "hub://me/tiny"}}
+OFF, ON = Catalogue.of([]), Catalogue.of([Described(name=HUB_ON, group=HUBS)])
+
+
+@pytest.mark.parametrize(("setting", "told"), [("off", []), ("off", [ON]), ("on", [OFF])])
+async def test_what_nobody_fetches_from_a_hub_is_refused_with_the_setting(
+    serve: Serve, sqlite_url: str, setting: str, told: list[Catalogue]
+) -> None:
+    api = await serve(sqlite_url, hub=setting)
+    api.services.catalogues.told = told
+
+    answers = [await api.client.post(path, json={**SPEC, "model": ON_HUB}) for path in ("/jobs", "/jobs/validate")]
+
+    for refused in answers:
+        assert refused.status_code == 422
+        (problem,) = refused.json()["errors"]
+        assert (problem["pointer"], problem["code"]) == ("/model/args/path", "hub_is_off")
+        assert "FOOTPLATE_HUB=on" in problem["hint"]
+
+
+@pytest.mark.parametrize("told", [[], [OFF, ON]])
+async def test_where_a_node_fetches_it_a_job_may_name_what_lies_on_a_hub(
+    serve: Serve, sqlite_url: str, told: list[Catalogue]
+) -> None:
+    api = await serve(sqlite_url, hub="on")
+    api.services.catalogues.told = told
+
+    assert await api.submit(model=ON_HUB)

@@ -138,7 +138,7 @@ def test_pickled_weights_are_refused_by_name(bert: Path, tmp_path: Path) -> None
 
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
 
-    with pytest.raises(NotBuildable, match=r"holds its weights as pytorch_model\.bin: opening such a file may run"):
+    with pytest.raises(NotBuildable, match=r"holds its weights as pytorch_model\.bin: opening one may run"):
         hf_models.masked_lm(None, path=str(tmp_path))
 
 

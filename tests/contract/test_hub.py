@@ -1,0 +1,88 @@
+"""Names of what lies on a hub: taken apart, refused with what would work, and told of by where they stand."""
+
+import pytest
+
+from contract.files import on_hub
+from contract.hub import HubName, hub_name
+from contract.spec import JobSpec
+from contract.testing import make_spec
+from tests.contract.specs import TOY, places
+
+COMMIT = "0123456789abcdef" * 2 + "01234567"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("hub://bert-base-uncased", HubName("model", "bert-base-uncased")),
+        ("hub://me/tiny", HubName("model", "me/tiny", "main")),
+        ("hub://me/tiny.v2@v1.0", HubName("model", "me/tiny.v2", "v1.0")),
+        ("hub://me/tiny@v1/checkpoints/last", HubName("model", "me/tiny", "v1", "checkpoints/last")),
+        ("hub://datasets/squad", HubName("dataset", "squad")),
+        ("hub://datasets/me/rows/data/*.parquet", HubName("dataset", "me/rows", "main", "data/*.parquet")),
+        (f"hub://me/tiny@{COMMIT}", HubName("model", "me/tiny", COMMIT)),
+    ],
+)
+def test_a_name_says_what_and_at_which_revision(name, parts):
+    assert hub_name(name) == parts
+    assert hub_name(parts.place) == HubName(parts.kind, parts.repo, parts.revision)
+
+
+def test_a_commit_is_one_already():
+    assert hub_name(f"hub://me/tiny@{COMMIT}").commit == COMMIT
+    assert hub_name("hub://me/tiny@v1").commit is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["hub://", "hub:///etc", "hub://../x", "hub://a/../b", "hub://me/tiny/../../x", "hub://me/tiny@", "hub://a b/c",
+     "hub://me/tiny@ref/../x/..", "hub://me/tiny//x", "hub://-a/b", "hub://me/a--b", "hub://user:key@host/x?y=z"],
+)  # fmt: skip
+def test_what_is_no_name_is_told_wherever_it_stands(name):
+    model = {"use": "hf/x", "args": {"peft": [{"base": name}]}}
+    assert places({**TOY, "model": model}) == [("/model/args/peft/0/base", "bad_hub_name")]
+    assert places({**TOY, "data": {"use": "hf/dataset", "args": {"path": name}}}) == [
+        ("/data/args/path", "bad_hub_name")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "long"),
+    [
+        ("hub://me/rows", {"use": "hf/dataset", "args": {"path": "hub://datasets/me/rows"}}),
+        ("hub://me/rows.v2", {"use": "hf/dataset", "args": {"path": "hub://datasets/me/rows.v2"}}),
+        ("hub://me/rows/a.csv", {"use": "files/csv", "args": {"paths": ["hub://datasets/me/rows/a.csv"]}}),
+        (
+            {"use": "hf/dataset", "args": {"path": "hub://datasets/squad@v1"}},
+            {"use": "hf/dataset", "args": {"path": "hub://datasets/squad@v1"}},
+        ),
+        (
+            {"use": "a/b", "args": {"path": "hub://squad", "tokenizer": "hub://me/tiny"}},
+            {"use": "a/b", "args": {"path": "hub://datasets/squad", "tokenizer": "hub://me/tiny"}},
+        ),
+    ],
+)
+def test_what_names_rows_names_a_dataset(given, long):
+    spec = JobSpec.parse({**TOY, "data": given})
+    assert spec.as_json()["data"]["train"] == long
+    assert JobSpec.parse(spec.as_json()) == spec
+
+
+def test_a_checkpoint_on_a_hub_is_none_to_go_on_from():
+    """What it holds beside the weights is pickled; its weights are a model's path."""
+    assert places({**TOY, "resume_from": {"path": "hub://me/tiny/checkpoint-5"}})[0][0] == "/resume_from/path"
+
+
+def test_every_name_in_a_spec_is_found():
+    spec = make_spec(
+        model={"use": "hf/causal-lm", "args": {"path": "hub://me/tiny"}},
+        processor={"use": "hf/tokenizer", "args": {"path": "hub://me/other@v1"}},
+        data={"train": "hub://me/rows", "eval": {"a": "hub://me/rows/a.csv"}},
+    )
+
+    assert dict(on_hub(spec.as_json())) == {
+        "/model/args/path": "hub://me/tiny",
+        "/processor/args/path": "hub://me/other@v1",
+        "/data/train/args/path": "hub://datasets/me/rows",
+        "/data/eval/a/args/paths/0": "hub://datasets/me/rows/a.csv",
+    }

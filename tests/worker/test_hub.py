@@ -1,0 +1,292 @@
+"""What an attempt fetches of a hub: one commit for its job, clear words for what cannot be had, and no token told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.ids import Fence, new_claim_id, new_job_id
+from contract.messages import Grant
+from contract.testing import make_spec
+from tests.support.hub_server import TOKEN, HubServer
+from tests.support.processes import Processes, children, until
+from tests.support.s3_server import S3Server
+from worker import hub as module
+from worker import outcome
+from worker.hub import HubFetch
+from worker.roots import Roots
+from worker.settings import WorkerSettings
+from worker.user import User
+
+ANOTHER = User(name="65530", uid=65530, gid=65530)
+FILES = {"config.json": b"{}", "model.safetensors": b"weights", "pytorch_model.bin": b"pickle", "onnx/m.onnx": b"x"}
+TINY = {"model": {"use": "hf/causal-lm", "args": {"path": "hub://me/tiny"}}}
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    processes = Processes(tmp_path_factory.mktemp("hub"))
+    yield HubServer(processes)
+    processes.stop_all()
+
+
+@pytest.fixture
+def hub(there: HubServer, monkeypatch: pytest.MonkeyPatch) -> HubServer:
+    """Empty, and what this process's children would ask."""
+    for kind in ("models", "datasets"):
+        if (there.folder / kind).exists():
+            there.drop(kind)
+    for name, value in there.environment.items():
+        monkeypatch.setenv(name, value)
+    return there
+
+
+class Attempt:
+    """On a node with a cache of its own."""
+
+    def __init__(
+        self, folder: Path, job: Any, number: int, node: str, source: int, settings: Any, user: Any, spec: Any
+    ) -> None:
+        given = {"home": folder, "hub": "on", "hub_cache": folder / node, **settings}
+        grant = Grant(
+            job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), source=source, nodes=source + 1,
+            spec=make_spec(**spec).as_json(), lease_seconds=30, beat_seconds=2,
+        )  # fmt: skip
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self.hub = HubFetch(WorkerSettings(**given), grant, user, self.wake)
+        self.notes: list[dict[str, Any]] = []
+        self.hub.fetch()
+
+    def ended(self) -> Attempt:
+        until(lambda: self.hub.is_idle, within=60, what="it has fetched, or given up")
+        while not self.hub.told.empty():
+            self.notes.append(self.hub.told.get()["data"])
+        return self
+
+    @property
+    def verdict(self) -> tuple[str, str, str]:
+        """(reason, code, what a user reads)."""
+        failure = self.ended().hub.failure
+        assert failure is not None
+        reason, error = outcome.of_exception(failure)
+        return str(reason), error.code, f"{error.message}; {error.hint}"
+
+    @property
+    def commit(self) -> str:
+        assert self.ended().hub.failure is None
+        (folder,) = self.hub.folders.values()
+        return Path(folder).name
+
+    def close(self) -> None:
+        self.hub.close()
+        os.close(self.wake)
+
+
+Make = Callable[..., Attempt]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Iterator[Make]:
+    """`attempt(2, node="other", model=…)`, of one job."""
+    job, made = new_job_id(), list[Attempt]()
+
+    def make(
+        number: int = 1, node: str = "one", source: int = 0, settings: Any = (), user: Any = None, **spec: Any
+    ) -> Attempt:
+        made.append(Attempt(tmp_path, job, number, node, source, dict(settings), user, spec or TINY))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_it_is_fetched_without_what_could_run_code_and_named_as_it_was(hub: HubServer, attempt: Make) -> None:
+    commit = hub.push("models/me/tiny", FILES)
+
+    got = attempt().ended()
+
+    assert got.commit == commit
+    folder = Path(got.hub.folders["hub://me/tiny@main"])
+    assert sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()) == [
+        "config.json", "model.safetensors",
+    ]  # fmt: skip
+    roots = Roots(folder, folder, None, got.hub.folders)
+    assert Path(roots.resolve("hub://me/tiny")).samefile(folder)
+    assert [one["code"] for one in got.notes] == ["hub_pinned", "hub_fetched"]
+    assert TOKEN not in str(got.notes)
+
+
+def test_later_attempts_take_the_commit_of_the_first_without_asking(
+    hub: HubServer, attempt: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = hub.push("models/me/tiny", FILES)
+    assert attempt(1).commit == first
+    second = hub.push("models/me/tiny", {**FILES, "model.safetensors": b"others"})
+
+    assert attempt(2, node="another").commit == first
+    hub.drop("models/me/tiny")
+    # On a node that has it nobody is asked.
+    again = attempt(3).ended()
+    assert again.commit == first
+    assert [one["code"] for one in again.notes] == ["hub_fetched"]
+
+    # The control: without the record the job would go on with another model.
+    hub.push("models/me/tiny", FILES)
+    hub.push("models/me/tiny", FILES)
+    monkeypatch.setattr(HubFetch, "_read", lambda self, attempt: None)
+    assert attempt(4, node="third").commit == second
+
+
+def test_a_second_node_waits_for_what_the_first_one_settles(hub: HubServer, attempt: Make) -> None:
+    commit = hub.push("models/me/tiny", FILES)
+    hub.hold()
+    second = attempt(1, node="second", source=1)
+    first = attempt(1)
+    until(lambda: hub.is_holding, within=30, what="the first one fetches")
+    hub.push("models/me/tiny", {**FILES, "config.json": b"[]"})
+    hub.release()
+
+    assert (first.commit, second.commit) == (commit, commit)
+
+
+def test_a_commit_is_taken_as_it_is(hub: HubServer, attempt: Make) -> None:
+    commit = hub.push("models/me/tiny", FILES)
+    hub.push("models/me/tiny", {**FILES, "config.json": b"[]"})
+
+    got = attempt(model={"use": "hf/causal-lm", "args": {"path": f"hub://me/tiny@{commit}"}})
+
+    assert got.commit == commit
+    assert not [line for line in hub.asked if line.startswith(f"GET /api/models/me/tiny/revision/{commit}")]
+
+
+def test_files_in_a_repository_are_fetched_alone(hub: HubServer, attempt: Make) -> None:
+    rows = {f"data/{name}": b'{"x": 1}' for name in ("a.jsonl", "b.jsonl", "c.pkl")}
+    hub.push("datasets/me/rows", {**rows, "other/d.jsonl": b"{}", "README.md": b"# Rows"})
+
+    got = attempt(data="hub://me/rows/data/*.jsonl").ended()
+
+    roots = Roots(Path(), Path(), None, got.hub.folders)
+    found = roots.matching("hub://datasets/me/rows/data/*.jsonl")
+    assert [Path(one).name for one in found] == ["a.jsonl", "b.jsonl"]
+    (folder,) = got.hub.folders.values()
+    assert {one.name for one in Path(folder).rglob("*") if one.is_file()} == {"a.jsonl", "b.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason", "code", "says"),
+    [
+        ("nothing", "not_buildable", "model_not_found", "has no model me/tiny"),
+        ("gated", "not_buildable", "model_gated", "accept its terms there, with the account of the nodes' HF_TOKEN"),
+        ("revision", "not_buildable", "model_revision_not_found", "has no revision 'v9'"),
+        ("lost", "not_buildable", "model_file_not_found", "lists a file of hub://me/tiny@main and does not have it"),
+        ("pickled", "not_buildable", "model_file_not_found", "pickled files and code never are"),
+        ("data", "dataset_error", "dataset_not_found", "has no dataset me/rows"),
+        ("off", "not_buildable", "hub_is_off", "fetches nothing from a hub"),
+    ],
+)
+def test_what_is_not_to_be_had_is_said(
+    hub: HubServer, attempt: Make, wrong: str, reason: str, code: str, says: str
+) -> None:
+    if wrong not in ("nothing", "data"):
+        commit = hub.push("models/me/tiny", {"pytorch_model.bin": b""} if wrong == "pickled" else FILES)
+    if wrong == "gated":
+        hub.gate("models/me/tiny")
+    if wrong == "lost":
+        hub.lose("models/me/tiny", commit, "config.json")
+    spec: dict[str, Any] = {"data": "hub://me/rows"} if wrong == "data" else {}
+    if wrong == "revision":
+        spec = {"model": {"use": "hf/causal-lm", "args": {"path": "hub://me/tiny@v9"}}}
+
+    got = attempt(settings={"hub": "off"} if wrong == "off" else {}, **spec)
+
+    assert got.verdict[:2] == (reason, code)
+    assert says in got.verdict[2]
+
+
+def test_a_hub_that_is_away_is_waited_for_and_then_another_attempt_may_try(
+    hub: HubServer, attempt: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = hub.push("models/me/tiny", FILES)
+    hub.go_away()
+    waits = attempt()
+    until(lambda: not waits.hub.told.empty(), within=60, what="it says that it waits")
+    hub.come_back()
+    assert waits.commit == commit
+    assert waits.notes[0]["code"] == "hub_unreachable"
+
+    hub.go_away()
+    monkeypatch.setattr(module, "AWAY_SECONDS", 0.0)
+    assert attempt(2, node="another").verdict[:2] == ("crashed", "hub_unreachable")
+    assert attempt(3).commit == commit
+    hub.come_back()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has another user train")
+def test_where_root_fetches_for_another_user_he_may_read_it(hub: HubServer, attempt: Make, tmp_path: Path) -> None:
+    hub.push("models/me/tiny", FILES)
+    (tmp_path / "store").mkdir()
+    before = os.umask(0o077)
+    try:
+        got = attempt(settings={"artifacts": str(tmp_path / "store")}, user=ANOTHER).ended()
+        own = attempt(node="own", settings={"artifacts": str(tmp_path / "own-store")}).ended()
+    finally:
+        os.umask(before)
+
+    def closed(top: Path) -> list[Path]:
+        # Beside what is named lies what huggingface_hub keeps for itself.
+        found = [path for path in top.rglob("*") if not {".locks", "trees"} & set(path.parts)]
+        return [path for path in found if ~path.stat().st_mode & (0o005 if path.is_dir() else 0o004)]
+
+    assert closed(tmp_path / "one") == []
+    assert [path for path in closed(tmp_path / "store") if path.is_dir()] == []
+    # The control: where training has the node's own rights, its umask counts.
+    assert own.commit == got.commit
+    assert closed(tmp_path / "own")
+
+
+def test_a_link_in_the_records_place_leads_nowhere(attempt: Make, hub: HubServer, tmp_path: Path) -> None:
+    """An attempt's training owns its folder, and what fetches for the next one may be root."""
+    hub.push("models/me/tiny", FILES)
+    first = attempt(1).ended()
+    record = next((tmp_path / "artifacts").rglob("hub.json"))
+    elsewhere = tmp_path / "elsewhere.json"
+    record.rename(elsewhere)
+    record.symlink_to(elsewhere)
+
+    then = attempt(2).ended()
+
+    assert first.hub.failure is None
+    assert isinstance(then.hub.failure, OSError)
+    assert not then.hub.folders
+
+
+def test_who_is_called_off_leaves_no_process_behind(hub: HubServer, attempt: Make) -> None:
+    hub.push("models/me/tiny", FILES)
+    hub.hold()
+    got = attempt()
+    until(lambda: hub.is_holding, within=30, what="it fetches")
+
+    got.hub.close()
+
+    until(lambda: got.hub.is_idle and not children(os.getpid())[1:], within=30, what="what fetched is gone")
+    assert got.hub.failure is None
+    hub.release()
+
+
+def test_beside_a_bucket_the_record_lies_there(hub: HubServer, attempt: Make, s3: S3Server) -> None:
+    first = hub.push("models/me/tiny", FILES)
+    settings = {"artifacts": s3.environment("hub")["FOOTPLATE_ARTIFACTS"]}
+    assert attempt(1, settings=settings).commit == first
+    hub.push("models/me/tiny", {**FILES, "config.json": b"[]"})
+
+    again = attempt(2, node="another", settings=settings)
+
+    assert again.commit == first
+    record = again.hub._read(2)
+    assert record == json.loads(json.dumps({"hub://me/tiny@main": first}))

@@ -1,0 +1,132 @@
+"""Rows of a dataset's repository, as hubs have them: which files are a split is said by its card, or by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from contract.errors import DatasetError, did_you_mean
+
+SUFFIXES = {
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+ABOUT_IT = frozenset({"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json"})
+"""Of a dataset, and no rows."""
+WORDS = {"train": "train|training", "validation": "validation|valid|val|dev", "test": "test|testing|eval|evaluation"}
+"""What the files of each split are called, as the library `datasets` has it."""
+
+Splits = dict[str, list[Path]]
+
+
+def repository_rows(folder: Path, config: str | None, split: str | None) -> Any:
+    splits = _splits(folder, config)
+    if not splits:
+        raise DatasetError(
+            f"{folder.name} is no folder that save_to_disk wrote, and no dataset's repository: it has no file of rows",
+            hint=f"in Python: datasets.load_dataset(…).save_to_disk(folder); or files of {', '.join(SUFFIXES)}",
+        )
+    if split is None and len(splits) == 1:
+        (split,) = splits
+    if split is None or split not in splits:
+        asked = "needs a split" if split is None else f"has no split {split!r}"
+        raise DatasetError(
+            f"the dataset {asked}; there is: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
+        )
+    return _rows(splits[split], split)
+
+
+def _rows(files: list[Path], split: str) -> Any:
+    kinds = {SUFFIXES[file.suffix.lower()] for file in files}
+    if len(kinds) != 1:
+        raise DatasetError(
+            f"the split {split} is in files of several kinds: {', '.join(sorted(kinds))}",
+            hint="name those that are meant, for files/parquet, files/jsonl or files/csv",
+        )
+    (kind,) = kinds
+    if kind == "parquet":
+        from worker.components.tables import parquet_rows
+
+        return parquet_rows(files, None)
+    if kind == "csv":
+        from worker.components.csv_rows import CsvRows
+
+        return CsvRows(files, None, None)
+    from worker.components.lines import JsonLines
+
+    return JsonLines(files)
+
+
+def _splits(folder: Path, config: str | None) -> Splits:
+    """By split, in the order of their names."""
+    configs = _configs(folder / "README.md")
+    if configs:
+        return _of_card(folder, configs, config)
+    if config is not None:
+        raise DatasetError(f"the dataset has one configuration, and {config!r} is asked for", hint="leave config out")
+    found: Splits = {}
+    for file in sorted(_readable(folder)):
+        found.setdefault(_split_of(str(file.relative_to(folder))), []).append(file)
+    unnamed = found.pop("", [])
+    # Where none is called by a split's name, all of it is to train on.
+    return found or ({"train": unnamed} if unnamed else {})
+
+
+def _readable(folder: Path) -> Iterator[Path]:
+    return (
+        path for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and path.name not in ABOUT_IT and path.is_file()
+    )  # fmt: skip
+
+
+def _split_of(name: str) -> str:
+    for split, words in WORDS.items():
+        if re.search(rf"(^|[/._\-0-9])({words})([/._\-0-9]|$)", name.lower()):
+            return split
+    return ""
+
+
+# The card
+
+
+def _configs(card: Path) -> list[dict[str, Any]]:
+    """What the card says of configurations; nothing where there is no card, or it says nothing."""
+    if not card.is_file():
+        return []
+    yaml: Any = import_module("yaml")
+    found = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", card.read_text(errors="replace"), re.DOTALL)
+    try:
+        about = yaml.safe_load(found[1]) if found else {}
+    except yaml.YAMLError as error:
+        raise DatasetError(f"the dataset's card, README.md, cannot be read: {error}") from error
+    configs = about.get("configs") if isinstance(about, dict) else None
+    return [one for one in configs or [] if isinstance(one, dict) and one.get("data_files")]
+
+
+def _of_card(folder: Path, configs: list[dict[str, Any]], wanted: str | None) -> Splits:
+    names = {str(one.get("config_name", "default")): one for one in configs}
+    usual = [name for name, one in names.items() if one.get("default") or name == "default" or len(names) == 1]
+    name = wanted or next(iter(usual), None)
+    if name is None or name not in names:
+        asked = "needs a config" if name is None else f"has no config {name!r}"
+        raise DatasetError(f"the dataset {asked}; there is: {', '.join(names)}", hint=did_you_mean(name or "", names))
+    files = names[name]["data_files"]
+    parts = files if isinstance(files, list) and all(isinstance(one, dict) for one in files) else [{"path": files}]
+    within = str(names[name].get("data_dir") or "")
+    found = {str(one.get("split", "train")): list(_named(folder, within, one.get("path"))) for one in parts}
+    return {split: paths for split, paths in found.items() if paths}
+
+
+def _named(folder: Path, within: str, patterns: Any) -> Iterator[Path]:
+    for pattern in patterns if isinstance(patterns, list) else [patterns]:
+        text = str(pattern)
+        if text.startswith("/") or ".." in text.split("/") or ".." in within.split("/"):
+            raise DatasetError(f"the dataset's card names files elsewhere: {text[:80]!r}")
+        yield from sorted(each for each in (folder / within).glob(text) if each.suffix.lower() in SUFFIXES)
