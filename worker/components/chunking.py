@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy
 
 from contract.errors import DatasetError
-from worker.components.rows import Row, column, several, where
+from worker.components.rows import Row, several, where
 
 AT_ONCE = 1000
 
@@ -51,12 +52,16 @@ def _tokens(rows: Any, end: int | None) -> Iterator[Any]:
         numbers = range(start, min(start + AT_ONCE, len(rows)))
         several_rows = several(rows, numbers)
         for number, row in zip(numbers, several_rows, strict=True):
-            if "input_ids" not in row:
-                raise DatasetError(
-                    f"{where(rows, number)}: chunk cuts tokens, and this row has none, only: {', '.join(row)}",
-                    hint='put {"use": "tokenize", "args": {"column": …, "truncation": false}} before it',
-                )
-            tokens = list(column([row], "input_ids")[0])
-            if end is not None and (not tokens or tokens[-1] != end):
-                tokens.append(end)
+            tokens = tokens_of(row, end, partial(where, rows, number))
             yield numpy.asarray(tokens, dtype=numpy.int32)
+
+
+def tokens_of(row: Row, end: int | None, where: Callable[[], str]) -> list[int]:
+    """And the end token behind them, where they do not end in it."""
+    if "input_ids" not in row:
+        raise DatasetError(
+            f"{where()}: chunk cuts tokens, and this row has none, only: {', '.join(row)}",
+            hint='put {"use": "tokenize", "args": {"column": …, "truncation": false}} before it',
+        )
+    tokens = list(row["input_ids"])
+    return tokens if end is None or (tokens and tokens[-1] == end) else [*tokens, end]

@@ -2,6 +2,7 @@
 
 Rows stay rows by number, and are made when they are asked for: order, resuming and shuffling stay the Trainer's, and
 nothing is written beside the data. Only `chunk` reads everything once: what a block holds depends on all before it.
+Of a stream, rows are changed as they come, and its place is kept through every map (streams.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from contract.errors import NotBuildable
 from worker.components.hf_processors import require_tokenizer
-from worker.components.rows import Mapped, require_rows
+from worker.components.rows import is_stream, mapped, require_rows
 
 Longest = Annotated[int | None, "Texts are cut to so many tokens; null is the tokenizer's own limit, where it has one"]
 
@@ -34,7 +35,7 @@ def tokenize(
 
     require_tokenizer(processor, "tokenize")
     longest = max_target_length or max_length
-    return Mapped(rows, Tokenize(processor, column, pair, target, prefix, max_length, longest, truncation))
+    return mapped(rows, Tokenize(processor, column, pair, target, prefix, max_length, longest, truncation))
 
 
 def tokenize_words(
@@ -53,7 +54,7 @@ def tokenize_words(
     require_tokenizer(processor, "tokenize-words")
     if not getattr(processor, "is_fast", False):
         raise NotBuildable("tokenize-words needs a tokenizer with tokenizer.json: this one does not tell words apart")
-    return Mapped(rows, TokenizeWords(processor, column, labels, max_length, label_every_piece))
+    return mapped(rows, TokenizeWords(processor, column, labels, max_length, label_every_piece))
 
 
 def answers(
@@ -74,7 +75,7 @@ def answers(
     require_tokenizer(processor, "answers")
     if not getattr(processor, "is_fast", False):
         raise NotBuildable("answers needs a tokenizer with tokenizer.json: this one does not know where tokens stand")
-    return Mapped(rows, Answers(processor, question, context, column, max_length))
+    return mapped(rows, Answers(processor, question, context, column, max_length))
 
 
 def chunk(
@@ -86,12 +87,17 @@ def chunk(
     end_texts: Annotated[bool, "Put the end token between texts, where the tokenizer has one"] = True,
 ) -> Any:
     """All tokens one after the other, cut into blocks of one length; what is left at the end is dropped."""
+    if block_size < 1:
+        raise NotBuildable(f"chunk: block_size is {block_size}, and a block has at least one token")
+    end = getattr(processor, "eos_token_id", None) if end_texts else None
+    if is_stream(rows):
+        from worker.components.streams import ChunkedStream
+
+        return ChunkedStream(rows, block_size, end)
     from worker.components.chunking import Chunks
 
     require_rows(rows)
-    if block_size < 1:
-        raise NotBuildable(f"chunk: block_size is {block_size}, and a block has at least one token")
-    return Chunks(rows, block_size, getattr(processor, "eos_token_id", None) if end_texts else None)
+    return Chunks(rows, block_size, end)
 
 
 def chat(
@@ -118,7 +124,7 @@ def chat(
             "chat: the template does not mark what the assistant says, so nobody can tell which tokens to learn",
             hint="put {% generation %} … {% endgeneration %} around it in chat_template, or learn all",
         )
-    return Mapped(rows, Chat(processor, column, max_length, learn == "assistant"))
+    return mapped(rows, Chat(processor, column, max_length, learn == "assistant"))
 
 
 def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new ones"]) -> Any:
@@ -127,21 +133,21 @@ def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new
 
     if len(set(columns.values())) != len(columns):
         raise NotBuildable("rename: two columns would get one name")
-    return Mapped(rows, Rename(dict(columns)))
+    return mapped(rows, Rename(dict(columns)))
 
 
 def keep(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
     """Leaves all other columns out."""
     from worker.components.columns import Keep
 
-    return Mapped(rows, Keep(tuple(columns)))
+    return mapped(rows, Keep(tuple(columns)))
 
 
 def drop(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
     """Leaves these columns out."""
     from worker.components.columns import Drop
 
-    return Mapped(rows, Drop(tuple(columns)))
+    return mapped(rows, Drop(tuple(columns)))
 
 
 def labels(
@@ -167,7 +173,7 @@ def labels(
         )
     if names is not None:
         _tell(config, names, known)
-    return Mapped(rows, Labels(column, numbers))
+    return mapped(rows, Labels(column, numbers))
 
 
 def _names_of(config: Any) -> dict[str, int]:

@@ -46,11 +46,32 @@ class Mapped:
         return where(self.rows, index)
 
 
+def mapped(rows: Any, change: Callable[[list[Row]], list[Row]]) -> Any:
+    """By number where there are numbers, else as they come."""
+    if not is_stream(rows):
+        return Mapped(rows, change)
+    from worker.components.streams import MappedStream
+
+    return MappedStream(rows, change)
+
+
+def is_stream(rows: Any) -> bool:
+    """One that was begun cannot be read a second time: it is no data to train on."""
+    return hasattr(rows, "__iter__") and not hasattr(rows, "__next__") and not _has_numbers(rows)
+
+
+def _has_numbers(rows: Any) -> bool:
+    """torch's IterableDataset inherits a __getitem__ that is none."""
+    from torch.utils.data import IterableDataset
+
+    return hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, IterableDataset)
+
+
 def require_rows(rows: Any) -> None:
-    if not hasattr(rows, "__getitem__") or not hasattr(rows, "__len__"):
+    if not _has_numbers(rows):
         raise DatasetError(
-            f"a map needs rows by number, and a {type(rows).__name__} is a stream",
-            hint="let the dataset itself yield what the model takes, and leave data.map out",
+            f"a map needs rows by number, or a stream that can be read again; a {type(rows).__name__} is neither",
+            hint="give it __getitem__ and __len__, or make it an IterableDataset of torch's",
         )
     if len(rows) == 0:
         raise DatasetError("a map was given a dataset without a row", hint="see where data.train and data.eval lead")

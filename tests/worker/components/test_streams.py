@@ -1,0 +1,183 @@
+"""Maps over streams: rows as of a set by number, and after a resume the very next one, with nothing read twice."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from contract.errors import DatasetError
+from worker.components import maps, toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.samplers import Share
+from worker.trainer.stream import ShareOfStream
+from worker.trainer.testing import Events, Print, StopAt, fingerprint
+from worker.trainer.trainer import Trainer, set_seed
+
+WORDS = ["the", "film", "is", "dull", "cast", "warm", "and", "story", "moving"]
+TEXTS = [" ".join(WORDS[(at * step) % 9] for step in range(1, 2 + at % 7)) for at in range(240)]
+ROWS = [{"said": text, "label": ["bad", "good"][at % 2], "note": at} for at, text in enumerate(TEXTS)]
+
+
+class Numbered(list[Any]):
+    """The same rows by number."""
+
+
+class Stream(IterableDataset[Any]):
+    """Says where it is. Each loading process reads its own share; every row it reads is written down."""
+
+    def __init__(self, log: Path | None = None) -> None:
+        self.log, self.at, self.start = log, 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        share = ROWS[info.id :: info.num_workers] if info else ROWS
+        self.at, self.start = self.start, 0
+        for row in share[self.at :]:
+            self.at += 1
+            if self.log is not None:
+                with self.log.open("a") as file:
+                    file.write(".")
+            yield row
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["at"]
+
+
+def tokens(rows: Any, tokenizer: Any) -> Any:
+    return maps.tokenize(maps.keep(rows, columns=["said"]), tokenizer, column="said", truncation=False)
+
+
+def chatted(rows: Any, tokenizer: Any) -> Any:
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    made = maps.mapped(rows, lambda several: [{"messages": [{"role": "user", "content": r["said"]}]} for r in several])
+    return maps.chat(made, tokenizer)
+
+
+MAPS: dict[str, Callable[[Any, Any], Any]] = {
+    "rename": lambda rows, _: maps.rename(rows, columns={"said": "text"}),
+    "drop": lambda rows, _: maps.drop(rows, columns=["note"]),
+    "labels": lambda rows, _: maps.labels(rows, None, column="label", names=["bad", "good"]),
+    "tokenize": tokens,
+    "chat": chatted,
+    "chunk": lambda rows, tokenizer: maps.chunk(tokens(rows, tokenizer), tokenizer, block_size=16),
+    "chunk of long rows": lambda rows, tokenizer: maps.chunk(tokens(rows, tokenizer), tokenizer, block_size=2),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_stream_is_mapped_as_a_set_by_number_is(tokenizer: Any, name: str) -> None:
+    by_number = MAPS[name](Numbered(ROWS), tokenizer)
+
+    stream = MAPS[name](Stream(), tokenizer)
+
+    assert [*stream] == [by_number[at] for at in range(len(by_number))]
+    assert [*stream] == [by_number[at] for at in range(len(by_number))], "and again, in the next epoch"
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("taken", [1, 7, 50])
+def test_a_stream_goes_on_with_the_very_next_row(tokenizer: Any, name: str, taken: int) -> None:
+    first, rows = MAPS[name](Stream(), tokenizer), []
+    reading = iter(first)
+    rows += [next(reading) for _ in range(taken)]
+    place = json.loads(json.dumps(first.state_dict()))
+
+    then = MAPS[name](Stream(), tokenizer)
+    then.load_state_dict(place)
+    assert then.state_dict() == place, "it is there, also before it is read on"
+
+    assert [*rows, *then] == [*MAPS[name](Stream(), tokenizer)]
+
+
+def test_of_several_processes_each_takes_its_share_and_finds_it_again(tokenizer: Any) -> None:
+    def shares() -> list[Any]:
+        return [ShareOfStream(MAPS["chunk"](Stream(), tokenizer), Share(rank, 2), 3) for rank in (0, 1)]
+
+    whole = [[*share] for share in shares()]
+    begun = shares()
+    reading = [iter(share) for share in begun]
+    taken = [[next(each) for _ in range(6)] for each in reading]
+    after = shares()
+    for share, before in zip(after, begun, strict=True):
+        share.load_state_dict(before.state_dict())
+
+    assert [[*first, *rest] for first, rest in zip(taken, after, strict=True)] == whole
+    came = sorted(str(row) for share in whole for row in share)
+    assert came == sorted(str(row) for row in MAPS["chunk"](Stream(), tokenizer))
+
+
+def test_a_row_that_cannot_be_used_is_said_by_its_place(tokenizer: Any) -> None:
+    begun = maps.rename(Stream(), columns={"sayd": "text"})
+    with pytest.raises(DatasetError, match="row 1 of the stream: there is no column 'sayd', only: said, label, note"):
+        next(iter(begun))
+
+    reading = maps.drop(Stream(), columns=["note"])
+    reading.load_state_dict({"rows": {"at": 5}, "number": 5})
+    unknown = maps.labels(reading, None, column="label", names=["good"])
+    unknown.load_state_dict({"rows": {"rows": {"at": 6}, "number": 6}, "number": 6})
+    with pytest.raises(DatasetError, match="row 7 of the stream: no class is named 'bad'"):
+        next(iter(unknown))
+
+
+def test_what_tells_no_place_and_no_length_does_not_say_that_it_does(tokenizer: Any) -> None:
+    class Nowhere(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(ROWS)
+
+    mapped = maps.drop(Nowhere(), columns=["note"])
+
+    assert not hasattr(mapped, "state_dict")
+    assert not hasattr(mapped, "remove_columns")
+    assert pickle.loads(pickle.dumps(maps.drop(Stream(), columns=["note"]))).state_dict() == {
+        "number": 0, "rows": {"at": 0},
+    }  # fmt: skip
+
+
+def blocks(features: Any) -> dict[str, Any]:
+    ids = torch.tensor([each["input_ids"] for each in features])
+    return {"input_ids": ids, "labels": ids}
+
+
+def run(
+    folder: Path, tokenizer: Any, log: Path, *, stop_at: int | None = None, resume: bool = False, workers: int
+) -> Print:
+    args = TrainingArguments(
+        str(folder), per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=22, logging_steps=1,
+        save_strategy="no", disable_tqdm=True, dataloader_num_workers=workers,
+    )  # fmt: skip
+    set_seed(7)
+    events = Events()
+    trainer = Trainer(
+        toy.gpt(vocab_size=len(tokenizer), layers=1, width=8, dropout=0.2),
+        args,
+        data_collator=blocks,
+        train_dataset=MAPS["chunk"](Stream(log), tokenizer),
+        callbacks=[events, *([StopAt(stop_at)] if stop_at else [])],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return fingerprint(trainer, events.losses)
+
+
+@pytest.mark.parametrize("stop", [3, 13])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_goes_on_in_mid_epoch_to_the_last_bit(tmp_path: Path, tokenizer: Any, stop: int, workers: int) -> None:
+    whole = run(tmp_path / "whole", tokenizer, tmp_path / "whole.log", workers=workers)
+    run(tmp_path / "cut", tokenizer, tmp_path / "before.log", stop_at=stop, workers=workers)
+
+    after = run(tmp_path / "cut", tokenizer, tmp_path / "after.log", resume=True, workers=workers)
+
+    assert after.losses == whole.losses[stop:]
+    assert (after.weights, after.rng) == (whole.weights, whole.rng)
+    if not workers:
+        read = [len((tmp_path / f"{name}.log").read_text()) for name in ("whole", "before", "after")]
+        assert read[1] + read[2] == read[0]
