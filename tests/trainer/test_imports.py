@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from worker import trainer
+
 
 def python(script: str) -> str:
     one = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -29,6 +33,12 @@ assert "torch._dynamo" in sys.modules and "worker.trainer.trainer" in sys.module
 print(len(os.listdir("/proc/self/task")), torch.cuda.is_initialized())
 """
     assert python(script) == "1 False"
+
+
+def test_what_only_a_newer_torch_has_is_left_out_with_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "NEWER", ("torch.profiler._of_another_version",))
+
+    trainer.preload()
 
 
 def test_a_child_of_a_preloaded_parent_trains_without_importing_more_of_torch() -> None:

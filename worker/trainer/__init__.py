@@ -4,6 +4,7 @@ Importing this package imports nothing; the names come from `footplate` or from 
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 
 WHAT_TRAINING_IMPORTS = (
     "torch",
@@ -15,12 +16,16 @@ WHAT_TRAINING_IMPORTS = (
     "multiprocessing.popen_fork",
     "multiprocessing.queues",
     "numpy.ctypeslib",
-    "torch.profiler._cupti_monitor",
     "torch.utils.serialization.config",
 )
+NEWER = ("torch.profiler._cupti_monitor",)
+"""Beside these, what torch 2.11 does not have yet."""
 
 
 def preload() -> None:
     """Imports all that training will, and runs nothing: for a parent that forks, so that no child pays for it."""
     for name in WHAT_TRAINING_IMPORTS:
         import_module(name)
+    for name in NEWER:
+        if find_spec(name):
+            import_module(name)
