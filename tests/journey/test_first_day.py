@@ -149,6 +149,39 @@ def test_a_fork_goes_on_as_its_job_did_and_one_that_takes_the_weights_begins_ane
     assert begun[1] < whole[1], "what it had learnt by step 90 it has not forgotten"
 
 
+def test_a_fork_ends_with_the_best_model_of_the_job_before_it_which_is_deleted_meanwhile(standing: System) -> None:
+    """The greatest loss shall be the best: it is that of the first evaluation, and the fork finds no greater one."""
+    training = {
+        "max_steps": 20, "eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 5,
+        "save_total_limit": 1, "load_best_model_at_end": True, "metric_for_best_model": "loss",
+        "greater_is_better": True, "learning_rate": 1e-2,
+    }  # fmt: skip
+    job = standing.submit(
+        data={"train": "toy/regression", "eval": "toy/regression"}, model="toy/mlp", training=training
+    )
+    before = standing.until_settled(job)
+    assert (before["state"], before["result"]["best"]["step"]) == ("succeeded", 5), before
+    best, folder = standing.final_weights(job), standing.folder / "artifacts" / "jobs" / job
+
+    gate = standing.gate()
+    patch = {"training": {"max_steps": 40}, "callbacks": [gate.at(27, 33)]}
+    fork = standing.do(job, "fork", {"checkpoint": "latest", "patch": patch}).json()["id"]
+    standing.until_reached(fork, gate, 27)
+    standing.until_checkpoint(fork, 25)
+    assert standing.client.delete(f"/jobs/{job}").status_code == 204
+    standing.until(lambda: not folder.exists(), within=60, what="nothing is left of the job before it", job=fork)
+    gate.open(27)
+    standing.until_reached(fork, gate, 33)
+    standing.until_checkpoint(fork, 30)
+    standing.kill_training(fork)
+    gate.open(33)
+    done = standing.until_settled(fork)
+
+    assert (done["state"], done["attempt"], done["result"]["steps"]) == ("succeeded", 2, 40), done
+    assert done["result"]["best"] == before["result"]["best"]
+    assert standing.final_weights(fork) == best
+
+
 def test_cancel_while_queued_is_immediate_and_no_worker_starts_it(standing: System) -> None:
     job = standing.submit(resources={"gpus_per_node": 1})
     standing.until(lambda: standing.job(job)["reason"] == "no_such_shape", within=10, what="it says why", job=job)
