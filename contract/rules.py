@@ -14,6 +14,8 @@ from contract.learning_rules import broken_learning_rules
 from contract.short_forms import Json, Named, components
 from contract.strategies import broken_strategy_rules
 
+STREAMED = ("files/csv", "files/jsonl", "files/parquet", "files/text", "hf/dataset")
+"""Their rows may be read as they come."""
 ROOTS = ("data://", "models://")
 """What the path of a component may begin with; whoever reads it resolves it there and nowhere else."""
 
@@ -38,11 +40,23 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
     if training and training.eval_strategy != "no" and not _has(document.get("data"), "eval"):
         detail = f"eval_strategy is {training.eval_strategy}, and there is nothing to evaluate on"
         yield Problem("/training/eval_strategy", "disagreement", detail, "add data.eval, or leave eval_strategy out")
+    if training and training.max_steps <= 0 and not document.get("loop"):
+        yield from _without_end(document.get("data"))
     if isinstance(resume_from := document.get("resume_from"), dict):
         yield from _of_a_start(resume_from, has_loop=bool(document.get("loop")))
     yield from _ids_once(document.get("optimizers"))
     yield from broken_learning_rules(document, training)
     yield from broken_strategy_rules(document, training)
+
+
+def _without_end(data: Any) -> Iterator[Problem]:
+    train = data.get("train") if isinstance(data, dict) else None
+    if not isinstance(train, dict) or train.get("use") not in STREAMED:
+        return
+    args = train.get("args")
+    if isinstance(args, dict) and args.get("streaming") is True:
+        detail = "max_steps is needed: nobody has counted the rows of a stream, so nobody can tell when it ends"
+        yield Problem("/training/max_steps", "missing", detail, "give it, or leave data.train's streaming out")
 
 
 def _of_a_loop(document: Json, *, has_code: bool) -> Iterator[Problem]:

@@ -206,6 +206,16 @@ def test_a_path_that_names_no_root_is_told_at_once(field, component, pointer, hi
     assert (problem.pointer, problem.code, problem.hint) == (pointer, "path_without_root", hint)
 
 
+def test_a_stream_is_told_its_end_by_whoever_submits_it():
+    rows = {"use": "files/jsonl", "args": {"paths": ["data://a.jsonl"], "streaming": True}}
+    spec = {**TOY, "data": {"train": rows}}
+    assert places(spec) == [("/training", "missing")]
+    assert places({**spec, "training": {"max_steps": 5}}) == []
+    assert (
+        places({**TOY, "data": {"train": "toy/regression", "eval": rows}, "training": {"eval_strategy": "epoch"}}) == []
+    )
+
+
 @pytest.mark.parametrize("value", [{}, [], "", {"type": {}}, {"use": []}, [{}]], ids=str)
 def test_nonsense_in_any_field_is_the_user_s_fault_and_not_ours(value):
     fields = [*JobSpec.model_fields]

@@ -5,6 +5,7 @@ None is read into memory: of lines it is held where each begins (lines.py), of t
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,14 +16,22 @@ from worker.components.needs import needs
 
 Paths = Annotated[list[str], "Files under data://, read in this order; a name may be a pattern such as part-*.jsonl"]
 Offset = Annotated[int, "How many rows are passed over at the beginning", Field(ge=0)]
+Streaming = Annotated[
+    bool, "Rows as they come, in the files' order, without looking through them before; needs max_steps"
+]
 Limit = Annotated[Annotated[int, Field(ge=1)] | None, "How many rows at most; null is all of them"]
 
 
-def jsonl(*, paths: Paths, offset: Offset = 0, limit: Limit = None) -> Any:
+def jsonl(*, paths: Paths, offset: Offset = 0, limit: Limit = None, streaming: Streaming = False) -> Any:
     """Rows of JSON lines files: each line is an object."""
-    from worker.components.lines import JsonLines, part
+    from worker.components.lines import JsonLines, json_row, part
 
-    return part(JsonLines([Path(path) for path in paths]), offset, limit)
+    files = [Path(path) for path in paths]
+    if streaming:
+        from worker.components.file_streams import FileStream, LineReader
+
+        return FileStream(files, LineReader(json_row), offset, limit)
+    return part(JsonLines(files), offset, limit)
 
 
 def csv(
@@ -32,12 +41,16 @@ def csv(
     columns: Annotated[list[str] | None, "Names of the columns, where the first line does not tell them"] = None,
     offset: Offset = 0,
     limit: Limit = None,
+    streaming: Annotated[
+        bool, "Rows as they come, in the files' order, which are looked through before all the same; needs max_steps"
+    ] = False,
 ) -> Any:
     """Rows of CSV and TSV files. A column all of whose values are numbers is one of numbers."""
     from worker.components.csv_rows import CsvRows
     from worker.components.lines import part
 
-    return part(CsvRows([Path(path) for path in paths], delimiter, columns), offset, limit)
+    rows = part(CsvRows([Path(path) for path in paths], delimiter, columns), offset, limit)
+    return _in_turn(rows) if streaming else rows
 
 
 def text(
@@ -47,12 +60,20 @@ def text(
     column: Annotated[str, "What the text is called"] = "text",
     offset: Offset = 0,
     limit: Limit = None,
+    streaming: Streaming = False,
 ) -> Any:
     """Rows of plain text in UTF-8."""
-    from worker.components.lines import TextFiles, TextLines, part
+    from worker.components.lines import TextFiles, TextLines, part, text_row
 
     files = [Path(path) for path in paths]
-    return part(TextLines(files, column) if by == "line" else TextFiles(files, column), offset, limit)
+    if by == "file":
+        rows = part(TextFiles(files, column), offset, limit)
+        return _in_turn(rows) if streaming else rows
+    if streaming:
+        from worker.components.file_streams import FileStream, LineReader
+
+        return FileStream(files, LineReader(partial(text_row, column=column)), offset, limit)
+    return part(TextLines(files, column), offset, limit)
 
 
 @needs("pyarrow", extra="arrow")
@@ -62,12 +83,18 @@ def parquet(
     columns: Annotated[list[str] | None, "Which columns to read; null is all of them"] = None,
     offset: Offset = 0,
     limit: Limit = None,
+    streaming: Streaming = False,
 ) -> Any:
-    """Rows of Parquet files, read once into a mapped file of Arrow's."""
+    """Rows of Parquet files, read once into a mapped file of Arrow's, or as they come."""
     from worker.components.lines import part
     from worker.components.tables import parquet_rows
 
-    return part(parquet_rows([Path(path) for path in paths], columns), offset, limit)
+    files = [Path(path) for path in paths]
+    if streaming and files:
+        from worker.components.file_streams import FileStream, ParquetReader
+
+        return FileStream(files, ParquetReader(files, columns), offset, limit)
+    return part(parquet_rows(files, columns), offset, limit)
 
 
 @needs("pyarrow", extra="arrow")
@@ -78,17 +105,27 @@ def dataset(
     split: Annotated[str | None, "Which of several, such as train; null where there is one"] = None,
     offset: Offset = 0,
     limit: Limit = None,
+    streaming: Streaming = False,
 ) -> Any:
     """Rows of a dataset of Hugging Face's: numbers, texts and lists of them."""
     from worker.components.lines import part
-    from worker.components.repository import repository_rows
+    from worker.components.repository import files_of
     from worker.components.tables import is_saved, saved_rows
 
     folder = Path(path)
     if not is_saved(folder):
-        return part(repository_rows(folder, config, split), offset, limit)
+        kind, files = files_of(folder, config, split)
+        read: Any = {"parquet": parquet, "csv": csv, "jsonl": jsonl}[kind]
+        return read(paths=list(map(str, files)), offset=offset, limit=limit, streaming=streaming)
     if config is not None:
         raise DatasetError(
             f"{folder.name} was written by save_to_disk and has no configurations", hint="leave config out"
         )
-    return part(saved_rows(folder, split), offset, limit)
+    rows = part(saved_rows(folder, split), offset, limit)
+    return _in_turn(rows) if streaming else rows
+
+
+def _in_turn(rows: Any) -> Any:
+    from worker.components.file_streams import FileStream, NumberedReader
+
+    return FileStream([Path()], NumberedReader(rows))

@@ -51,12 +51,7 @@ class Lines:
     def where(self, index: int) -> str:
         """The line's number as an editor shows it; empty lines count there, and are no rows here."""
         path, start, _ = self._place(index)
-        try:
-            with path.open("rb") as file:
-                before = _newlines(file, start)
-        except OSError:
-            return str(path)
-        return f"{path}, line {before + 1}"
+        return line_of(path, start)
 
     def _place(self, index: int) -> tuple[Path, int, int]:
         row = index + len(self) if index < 0 else index
@@ -88,10 +83,7 @@ class JsonLines(Lines):
     """Each line is an object."""
 
     def _row(self, content: bytes, path: Path) -> Row:
-        value = json.loads(content)
-        if not isinstance(value, dict):
-            raise DatasetError(f"a row is a JSON object, and this is {kind(value)}")
-        return value
+        return json_row(content)
 
 
 class TextLines(Lines):
@@ -102,8 +94,7 @@ class TextLines(Lines):
         super().__init__(paths)
 
     def _row(self, content: bytes, path: Path) -> Row:
-        # Empty lines after it lie before the next row.
-        return {self.column: content.partition(b"\n")[0].rstrip(b"\r").decode("utf-8-sig")}
+        return text_row(content, self.column)
 
 
 class TextFiles(TextLines):
@@ -118,6 +109,18 @@ class TextFiles(TextLines):
 
     def _row(self, content: bytes, path: Path) -> Row:
         return {self.column: content.decode("utf-8-sig")}
+
+
+def json_row(content: bytes) -> Row:
+    value = json.loads(content)
+    if not isinstance(value, dict):
+        raise DatasetError(f"a row is a JSON object, and this is {kind(value)}")
+    return value
+
+
+def text_row(content: bytes, column: str) -> Row:
+    # Empty lines after it lie before the next row.
+    return {column: content.partition(b"\n")[0].rstrip(b"\r").decode("utf-8-sig")}
 
 
 class Part:
@@ -143,6 +146,15 @@ def part(rows: Any, offset: int, limit: int | None) -> Any:
     if not numbers:
         raise DatasetError(f"offset is {offset}, and there are {len(rows)} rows", hint="a smaller offset leaves some")
     return rows if len(numbers) == len(rows) else Part(rows, numbers)
+
+
+def line_of(path: Path, place: int) -> str:
+    """`train.jsonl, line 7`: where a place in bytes is for people."""
+    try:
+        with path.open("rb") as file:
+            return f"{path}, line {_newlines(file, place) + 1}"
+    except OSError:
+        return str(path)
 
 
 def _newlines(file: Any, end: int) -> int:

@@ -26,7 +26,8 @@ WORDS = {"train": "train|training", "validation": "validation|valid|val|dev", "t
 Splits = dict[str, list[Path]]
 
 
-def repository_rows(folder: Path, config: str | None, split: str | None) -> Any:
+def files_of(folder: Path, config: str | None, split: str | None) -> tuple[str, list[Path]]:
+    """What reads them, and the files of a split."""
     splits = _splits(folder, config)
     if not splits:
         raise DatasetError(
@@ -40,28 +41,14 @@ def repository_rows(folder: Path, config: str | None, split: str | None) -> Any:
         raise DatasetError(
             f"the dataset {asked}; there is: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
         )
-    return _rows(splits[split], split)
-
-
-def _rows(files: list[Path], split: str) -> Any:
-    kinds = {SUFFIXES[file.suffix.lower()] for file in files}
+    kinds = {SUFFIXES[file.suffix.lower()] for file in splits[split]}
     if len(kinds) != 1:
         raise DatasetError(
             f"the split {split} is in files of several kinds: {', '.join(sorted(kinds))}",
             hint="name those that are meant, for files/parquet, files/jsonl or files/csv",
         )
     (kind,) = kinds
-    if kind == "parquet":
-        from worker.components.tables import parquet_rows
-
-        return parquet_rows(files, None)
-    if kind == "csv":
-        from worker.components.csv_rows import CsvRows
-
-        return CsvRows(files, None, None)
-    from worker.components.lines import JsonLines
-
-    return JsonLines(files)
+    return kind, splits[split]
 
 
 def _splits(folder: Path, config: str | None) -> Splits:

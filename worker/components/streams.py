@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 from contract.errors import DatasetError
 from worker.components.chunking import tokens_of
+from worker.components.file_streams import FileStream
 from worker.components.rows import BadRow, Row
 
 State = dict[str, Any]
@@ -34,7 +35,8 @@ class Through(IterableDataset[Row]):
             yield from self._made_of(dict(row))
 
     def where(self) -> str:
-        return f"row {self.number} of the stream"
+        is_ours = isinstance(self.rows, Through | FileStream)
+        return self.rows.where() if is_ours else f"row {self.number} of the stream"
 
     def _begun(self, begins_at: State | None) -> Iterator[Row]:
         """What is there before the next row is read."""

@@ -47,12 +47,12 @@ def parquet_rows(paths: list[Path], columns: list[str] | None) -> Table:
         raise DatasetError("a dataset of files was given no file", hint='write "paths": ["data://…"]')
     import pyarrow
 
-    files = [_opened(path) for path in paths]
-    schema = _schema(paths, files, columns)
+    files = [opened(path) for path in paths]
+    schema = schema_of(paths, files, columns)
     with tempfile.NamedTemporaryFile(prefix="rows-", suffix=".arrow") as copy:
         with pyarrow.ipc.new_file(copy, schema) as writer:
             for path, file in zip(paths, files, strict=True):
-                for batch in _batches(path, file, schema.names):
+                for batch in rows_of(path, file, schema.names):
                     writer.write_batch(batch)
         copy.flush()
         reader = pyarrow.ipc.open_file(pyarrow.memory_map(copy.name))
@@ -60,7 +60,7 @@ def parquet_rows(paths: list[Path], columns: list[str] | None) -> Table:
     return Table(batches, ", ".join(path.name for path in paths[:3]))
 
 
-def _opened(path: Path) -> Any:
+def opened(path: Path) -> Any:
     import pyarrow.parquet
 
     try:
@@ -69,7 +69,7 @@ def _opened(path: Path) -> Any:
         raise DatasetError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _schema(paths: list[Path], files: list[Any], columns: list[str] | None) -> Any:
+def schema_of(paths: Sequence[Path], files: list[Any], columns: list[str] | None) -> Any:
     import pyarrow
 
     schema = files[0].schema_arrow.remove_metadata()
@@ -85,11 +85,11 @@ def _schema(paths: list[Path], files: list[Any], columns: list[str] | None) -> A
     return schema if columns is None else pyarrow.schema([schema.field(name) for name in columns])
 
 
-def _batches(path: Path, file: Any, names: list[str]) -> Iterator[Any]:
+def rows_of(path: Path, file: Any, names: list[str], **how: Any) -> Iterator[Any]:
     import pyarrow
 
     try:
-        yield from file.iter_batches(batch_size=AT_ONCE, columns=names)
+        yield from file.iter_batches(batch_size=AT_ONCE, columns=names, **how)
     except (OSError, pyarrow.ArrowException) as error:
         raise DatasetError(f"{path} cannot be read: {error}") from error
 

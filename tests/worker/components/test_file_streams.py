@@ -1,0 +1,137 @@
+"""Streams of files: the rows that they have by number; after a resume the very next one, with nothing read twice."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from torch.utils.data import DataLoader
+
+from contract.errors import DatasetError
+from worker.components import files, maps
+
+ROWS = [{"text": f"row {at}, \u00e4 \U0001f600", "label": at % 3} for at in range(50)]
+SAVED = str(Path(__file__).parent / "saved_by_datasets")
+
+
+def jsonl(folder: Path, **more: Any) -> Any:
+    for name, rows in (("a", ROWS[:20]), ("b", []), ("c", ROWS[20:])):
+        text = "\ufeff" * (name == "a") + "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+        (folder / f"{name}.jsonl").write_text(text)
+    return files.jsonl(paths=[str(folder / f"{name}.jsonl") for name in "abc"], **more)
+
+
+def csv(folder: Path, **more: Any) -> Any:
+    (folder / "a.csv").write_text("text,label\n" + "".join(f'"{row["text"]}\n",{row["label"]}\n' for row in ROWS))
+    return files.csv(paths=[str(folder / "a.csv")], **more)
+
+
+def text(folder: Path, **more: Any) -> Any:
+    (folder / "a.txt").write_bytes("\r\n".join(row["text"] for row in ROWS).encode())
+    return files.text(paths=[str(folder / "a.txt")], **more)
+
+
+def whole_texts(folder: Path, **more: Any) -> Any:
+    for at in range(12):
+        (folder / f"{at}.txt").write_text(f"{at}\n{at}")
+    return files.text(paths=[str(folder / f"{at}.txt") for at in range(12)], by="file", **more)
+
+
+def parquet(folder: Path, **more: Any) -> Any:
+    for name, rows in (("a", ROWS[:20]), ("b", ROWS[20:])):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{name}.parquet", row_group_size=7)
+    return files.parquet(paths=[str(folder / f"{name}.parquet") for name in "ab"], **more)
+
+
+def saved(folder: Path, **more: Any) -> Any:
+    return files.dataset(path=SAVED, split="train", **more)
+
+
+def repository(folder: Path, **more: Any) -> Any:
+    parquet(folder)
+    return files.dataset(path=str(folder), **more)
+
+
+Made = Callable[..., Any]
+KINDS = pytest.mark.parametrize("made", [jsonl, csv, text, whole_texts, parquet, saved, repository])
+
+
+@KINDS
+@pytest.mark.parametrize("which", [{}, {"offset": 2}, {"limit": 2}, {"offset": 1, "limit": 1}])
+def test_a_stream_has_the_rows_of_the_set_by_number(tmp_path: Path, made: Made, which: dict[str, int]) -> None:
+    by_number = made(tmp_path, **which)
+
+    stream = made(tmp_path, **which, streaming=True)
+
+    assert not hasattr(stream, "__len__")
+    assert [*stream] == [by_number[at] for at in range(len(by_number))]
+    assert [*stream] == [*pickle.loads(pickle.dumps(stream))], "and again, in the next epoch and in another process"
+
+
+@KINDS
+@pytest.mark.parametrize("taken", [1, 2])
+def test_it_goes_on_with_the_very_next_row(tmp_path: Path, made: Made, taken: int) -> None:
+    for which in ({}, {"offset": 1, "limit": 4}):
+        first = made(tmp_path, streaming=True, **which)
+        reading = iter(first)
+        rows = [next(reading) for _ in range(taken)]
+        place = json.loads(json.dumps(first.state_dict()))
+
+        then = made(tmp_path, streaming=True, **which)
+        then.load_state_dict(place)
+        assert then.state_dict() == place, "it is there, also before it is read on"
+
+        assert [*rows, *then] == [*made(tmp_path, streaming=True, **which)]
+
+
+def test_what_lies_before_its_place_is_not_read_again(tmp_path: Path) -> None:
+    first = jsonl(tmp_path, streaming=True)
+    reading = iter(first)
+    for _ in range(30):
+        next(reading)
+    (tmp_path / "a.jsonl").unlink()
+    content = (tmp_path / "c.jsonl").read_bytes()
+    place = first.state_dict()["place"]
+    (tmp_path / "c.jsonl").write_bytes(b"\0" * place + content[place:])
+
+    then = files.jsonl(paths=[str(tmp_path / f"{name}.jsonl") for name in "abc"], streaming=True)
+    then.load_state_dict(first.state_dict())
+
+    assert [*then] == ROWS[30:]
+
+
+@pytest.mark.parametrize("made", [jsonl, parquet])
+def test_loading_processes_share_it_and_no_row_comes_twice(tmp_path: Path, made: Made) -> None:
+    loader = DataLoader(made(tmp_path, streaming=True), batch_size=None, num_workers=2)
+
+    rows = [*loader]
+
+    assert rows == ROWS
+
+
+def test_a_row_that_cannot_be_used_is_told_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n\n{"x": 2\n[3]\n')
+    stream = files.jsonl(paths=[str(tmp_path / "a.jsonl")], streaming=True)
+    reading = iter(maps.rename(stream, columns={"x": "y"}))
+    assert next(reading) == {"y": 1}
+    with pytest.raises(DatasetError, match=r"a\.jsonl, line 3: "):
+        next(reading)
+    misnamed = maps.keep(files.jsonl(paths=[str(tmp_path / "a.jsonl")], streaming=True), columns=["z"])
+    with pytest.raises(DatasetError, match=r"a\.jsonl, line 1: there is no column 'z', only: x"):
+        next(iter(misnamed))
+    gone = files.jsonl(paths=[str(tmp_path / "gone.jsonl")], streaming=True)
+    with pytest.raises(DatasetError, match=r"gone\.jsonl cannot be read: No such file"):
+        next(iter(gone))
+
+
+def test_a_column_that_is_not_there_is_told_before_the_first_row(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="has no column 'txt', only: text, label"):
+        parquet(tmp_path, columns=["txt"], streaming=True)
+    with pytest.raises(DatasetError, match="was given no file"):
+        files.jsonl(paths=[], streaming=True)
