@@ -41,7 +41,8 @@ class Steering(TrainerCallback):
 
     def begin(self, folder: str | None) -> None:
         """Training goes on from here. What was set before is in the arguments; what came after comes again."""
-        step = 0 if folder is None else TrainerState.load_from_json(Path(folder) / STATE).global_step
+        peers = self._trainer.strategy.peers
+        step = 0 if folder is None else peers.first(lambda: _step_of(Path(folder)))
         held: dict[str, Any] = {}
         for deed in self._known:
             if deed.step is not None and deed.step > step:
@@ -89,6 +90,11 @@ class Steering(TrainerCallback):
             set={name: Change(was=was, now=now) for name, (was, now) in changed.values.items()},
         )  # fmt: skip
         self._wire.send(Kind.DO, data.model_dump(exclude_defaults=True), state.global_step, state.epoch)
+
+
+def _step_of(folder: Path) -> int:
+    """Read where the folder is: not every node need see it."""
+    return TrainerState.load_from_json(folder / STATE).global_step
 
 
 def can_evaluate(trainer: Trainer) -> bool:

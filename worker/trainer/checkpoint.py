@@ -367,7 +367,16 @@ def rng_states(folder: Path) -> list[Any]:
 
 def is_in_pieces(folder: Path) -> bool:
     """Each of several processes wrote its own."""
-    return (folder / PIECES).is_dir()
+    return (folder / PIECES).is_dir() or (folder / OPTIMIZER_PIECES).is_dir()
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether a file of a checkpoint is of the optimizer's, by its path there."""
+    return name.startswith("optimizer")
+
+
+def is_no_optimizer(name: str) -> bool:
+    return not is_optimizer(name)
 
 
 def holds_model(folder: Path) -> bool:

@@ -137,7 +137,8 @@ class Saving(Parts):
             self.control = self.callback_handler.on_save(self.args, self.state, self.control, saved)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        self.strategy.load_weights(model if model is not None else self.model, Path(resume_from_checkpoint))
+        with self.strategy.brought(Path(resume_from_checkpoint), files.is_no_optimizer) as folder:
+            self.strategy.load_weights(model if model is not None else self.model, folder)
 
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(str(self.state.best_model_checkpoint))
@@ -367,7 +368,8 @@ def load_optimizer(trainer: Saving, folder: Path) -> None:
     """Moments and steps come back; rates and decays stay what the arguments say."""
     strategy, scheduler = trainer.strategy, trainer.lr_scheduler
     optimizer = strategy.plain_optimizer(trainer.optimizer)
-    stored = strategy.stored_optimizer(optimizer, folder)
+    with strategy.brought(folder, files.is_optimizer) as here:
+        stored = strategy.stored_optimizer(optimizer, here)
     schedule, scale = strategy.peers.first(lambda: _read_schedule(folder))
     if strategy.scale is not None and scale is not None:
         strategy.scale.load_state_dict(scale)

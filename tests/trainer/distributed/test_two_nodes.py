@@ -1,4 +1,4 @@
-"""Two network namespaces as two nodes: other addresses, no loopback between them, and folders of their own."""
+"""Two network namespaces as two nodes: other addresses, no loopback between them, and folders that only one sees."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.apart import require_apart, without
 from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.asked import STRATEGIES
 from tests.trainer.distributed.launch import SECONDS, read
+from worker.trainer import checkpoint as files
 
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 
@@ -27,6 +30,7 @@ def ip(*words: str) -> None:
 @pytest.fixture
 def nodes() -> Iterator[list[str]]:
     """The names of two namespaces with a cable between them."""
+    require_apart()
     if shutil.which("ip") is None:
         pytest.skip("two nodes are two network namespaces, and there is no program `ip` here")
     names = [f"fp{os.getpid() % 100_000}{side}" for side in "ab"]
@@ -61,7 +65,8 @@ def across(nodes: list[str], folders: list[Path], asked: list[dict[str, Any]]) -
         ]  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": f"v{name}"}
         with (folder / "output").open("w") as output:
-            command = ["ip", "netns", "exec", name, *launcher]
+            others = [each for each in folders if each != folder]
+            command = ["ip", "netns", "exec", name, *without(*others), *launcher]
             running.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment))
     try:
         for each in running:
@@ -93,6 +98,30 @@ def test_two_nodes_without_a_shared_disk_train_save_and_resume_as_one(nodes: lis
             assert found["rest"]["weights"] == found["whole"]["weights"]
             kept = (folder / str(scenario["name"]) / "checkpoint-5").is_dir()
             assert kept == (rank == 0 or bool(scenario.get("save_on_each_node")))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp 2", "fsdp 2 in pieces"])
+def test_a_model_in_pieces_needs_no_shared_disk(nodes: list[str], tmp_path: Path, strategy: str) -> None:
+    """The first node's checkpoint has the pieces of both; a resume, and the best model in the end, are handed on."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    one = scenarios.trained(tmp_path, name="one", text=True)
+    values = {"text": True, **STRATEGIES[strategy]}
+    asked = [{"run": "resumed", "name": "again", "at": 5, **values}, {"run": "best", "name": "best", **values}]
+
+    across(nodes, folders, asked)
+
+    for rank, folder in enumerate(folders):
+        resumed, best = (_found(folder, number, rank) for number in (0, 1))
+        scenarios.assert_same_run(resumed["whole"], one)
+        assert resumed["first"]["losses"] + resumed["rest"]["losses"] == resumed["whole"]["losses"]
+        assert resumed["rest"]["weights"] == resumed["whole"]["weights"]
+        assert best["again"] == pytest.approx(best["evaluations"][0], abs=1e-6)
+        kept = ["checkpoint-2", "checkpoint-4"] if rank == 0 else []
+        assert best["kept"] == kept
+        assert [path.name for path in folder.glob("*/.tmp*")] == []
+    files.verify(folders[0] / "again" / "checkpoint-5")
 
 
 def _found(folder: Path, number: int, rank: int) -> dict[str, Any]:

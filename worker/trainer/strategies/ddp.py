@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from contract.arguments import TrainingArguments
-from worker.trainer import checkpoint as files
 from worker.trainer.callbacks import CallbackHandler
 from worker.trainer.samplers import Share
+from worker.trainer.strategies import folders
 from worker.trainer.strategies.agreeing import Agreeing
 from worker.trainer.strategies.gather import everyones, refuse_objects
 from worker.trainer.strategies.lockstep import lockstep
-from worker.trainer.strategies.peers import Peers, as_told
+from worker.trainer.strategies.peers import Peers
 from worker.trainer.strategies.place import Place
 from worker.trainer.strategies.single import Single
 from worker.trainer.stream import ShareOfStream
@@ -126,40 +125,12 @@ class Ddp(Single):
     # Files
 
     def written(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
-        made: T | None = None
-        error: Exception | None = None
-        try:
-            if self.args.should_save:
-                made = commit()
-            else:
-                follow()
-        except Exception as raised:
-            error = raised
-        told = self.peers.everyone((made, None if error is None else as_told(error)))
-        failed = next((each for _, each in told if each is not None), None)
-        if failed is not None:
-            raise error or failed
-        return told[0][0]  # type: ignore[return-value]
+        work: Callable[[], Any] = commit if self.args.should_save else follow
+        made: T = self.peers.each(work)[0]
+        return made
 
-    def load_weights(self, model: nn.Module, folder: Path) -> None:
-        """By each process where each sees the folder; else by the main one, which hands them on."""
-        if self._all_see(folder):
-            return super().load_weights(model, folder)
-        self.peers.first(lambda: super(Ddp, self).load_weights(model, folder))
-        for tensor in model.state_dict().values():
-            dist.broadcast(tensor, src=0, group=self.peers.way_of(tensor))
-        return None
-
-    def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:
-        if self._all_see(folder):
-            return super().stored_optimizer(optimizer, folder)
-        return self.peers.first(lambda: super(Ddp, self).stored_optimizer(optimizer, folder))
-
-    def _all_see(self, folder: Path) -> bool:
-        """The same one: nodes may have disks of their own, with something else of that name."""
-        manifest = folder / files.MANIFEST
-        found = hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else str(folder.is_dir())
-        return len(set(self.peers.everyone(found))) == 1
+    def brought(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
+        return folders.brought(self.peers, folder, Path(self.args.output_dir or "."), wants)
 
     def forget(self, *, all_but: nn.Module) -> None:
         super().forget(all_but=all_but)

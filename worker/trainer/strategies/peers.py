@@ -46,6 +46,13 @@ class Alone:
         """What the main process makes; the others get it. What it raises is raised everywhere."""
         return make()
 
+    def each(self, make: Callable[[], T]) -> list[T]:
+        """What each process makes, in their order. What one of them raises is raised everywhere."""
+        return [make()]
+
+    def hand(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
+        """What one has in these bytes: into those of another, or of all."""
+
     def any(self, flags: list[bool]) -> list[bool]:
         """Each flag that is up somewhere is up everywhere."""
         return flags
@@ -103,6 +110,28 @@ class Peers(Alone):
         if raised is not None or made[1] is not None:
             raise raised or made[1]
         return made[0]  # type: ignore[no-any-return]
+
+    def each(self, make: Callable[[], T]) -> list[T]:
+        made: T | None = None
+        raised: Exception | None = None
+        try:
+            made = make()
+        except Exception as error:
+            raised = error
+        told = self.everyone((made, None if raised is None else as_told(raised)))
+        for rank, (_, failed) in enumerate(told):
+            if failed is not None:
+                # The same one everywhere: who bears it in one process bears it in all.
+                raise (raised if raised is not None and rank == self.rank else failed) from None
+        return [each for each, _ in told]  # type: ignore[misc]
+
+    def hand(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
+        if to is None:
+            dist.broadcast(data, src=source, group=self._group)
+        elif self.rank == source:
+            dist.send(data, dst=to, group=self._group)
+        elif self.rank == to:
+            dist.recv(data, src=source, group=self._group)
 
     def any(self, flags: list[bool]) -> list[bool]:
         votes = torch.tensor(flags, dtype=torch.uint8)

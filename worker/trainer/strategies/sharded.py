@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ from worker.trainer import adapters
 from worker.trainer import checkpoint as files
 from worker.trainer.named import NamedOptimizers
 from worker.trainer.precision import precision_of
-from worker.trainer.strategies import shards
+from worker.trainer.strategies import folders, shards
 from worker.trainer.strategies.ddp import Ddp
 from worker.trainer.strategies.place import Place
 
@@ -134,28 +133,7 @@ class Sharded(Ddp):
         optimizer.load_state_dict({"state": pieces, "param_groups": state["param_groups"]})
 
     def written_in_pieces(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
-        """Every process writes its own pieces into the folder that the main process has opened."""
-        opened = False
-
-        def write(folder: Path) -> None:
-            nonlocal opened
-            opened = True
-            self.peers.first(lambda: str(folder))
-            pieces(folder)
-
-        def lead() -> T:
-            try:
-                return commit(write)
-            except Exception as error:
-                if not opened:
-                    self.peers.first(partial(_raise, error))
-                raise
-
-        return self.written(lead, lambda: pieces(Path(self.peers.first(lambda: ""))))
-
-
-def _raise(error: Exception) -> Any:
-    raise error
+        return folders.written(self.peers, commit, pieces, Path(self.args.output_dir or "."))
 
 
 def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:

@@ -241,6 +241,10 @@ class Single:
         """Every process writes its own into the folder that the main process opens."""
         return commit(pieces)
 
+    def brought(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
+        """Where this process reads those files of it whose names are wanted: what the main process has there."""
+        return nullcontext(folder)
+
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         return self.plain_optimizer(optimizer).state_dict()
 

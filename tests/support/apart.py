@@ -1,0 +1,25 @@
+"""Processes of this machine that see no more of each other's folders than those of two machines would."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_HIDE = 'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@"'
+
+
+def without(*folders: Path) -> list[str]:
+    """Words before a command, which then finds these folders empty: what it writes there is on a disk of its own, which
+    goes with it. It is still the process that was started."""
+    return ["unshare", "--mount", "sh", "-c", _HIDE, "apart", *map(str, folders), "--"]
+
+
+def require_apart() -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("nodes have mounts of their own, and there is no program `unshare` here")
+    tried = subprocess.run([*without(Path("/mnt")), "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"nodes have mounts of their own, which cannot be made here: {tried.stderr.strip()}")

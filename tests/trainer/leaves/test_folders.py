@@ -1,0 +1,181 @@
+"""What several machines wrote, in one folder; and what one has, on the others. Processes are threads here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from worker.trainer import checkpoint as files
+from worker.trainer.strategies import folders
+from worker.trainer.strategies.peers import Alone, Peers
+
+WORLD = 3
+WITHIN = 30
+
+
+class Company:
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(WORLD, timeout=WITHIN)
+        self.said: list[Any] = [None] * WORLD
+        self.lines: dict[tuple[int, int], SimpleQueue[Tensor]] = {
+            (one, other): SimpleQueue() for one in range(WORLD) for other in range(WORLD)
+        }
+        self.spoils = False
+
+
+class Thread(Alone):
+    """One of them, alone on its machine."""
+
+    world = WORLD
+    each = Peers.each
+
+    def __init__(self, rank: int, company: Company) -> None:
+        self.rank, self._company = rank, company
+
+    def everyone(self, value: Any) -> list[Any]:
+        self._company.said[self.rank] = value
+        self._company.barrier.wait()
+        said = list(self._company.said)
+        self._company.barrier.wait()
+        return said
+
+    def first(self, make: Callable[[], Any]) -> Any:
+        return self.each(lambda: make() if self.is_main else None)[0]
+
+    def wait(self) -> None:
+        self.everyone(None)
+
+    def hand(self, data: Tensor, source: int, to: int | None = None) -> None:
+        others = [rank for rank in range(WORLD) if rank != source and to in (None, rank)]
+        if self.rank == source:
+            for other in others:
+                self._company.lines[source, other].put(data.clone().fill_(7) if self._company.spoils else data.clone())
+        elif self.rank in others:
+            data.copy_(self._company.lines[source, self.rank].get(timeout=WITHIN))
+
+
+@pytest.fixture
+def company(monkeypatch: pytest.MonkeyPatch) -> Company:
+    monkeypatch.setattr(folders, "PIECE_BYTES", 4)
+    monkeypatch.setattr(folders, "_sees", lambda peers, place: peers.is_main)
+    return Company()
+
+
+def all_do(company: Company, work: Callable[[Thread], Any]) -> list[Any]:
+    """What it came to in each: an error, where it raised."""
+
+    def one(rank: int) -> Any:
+        try:
+            return work(Thread(rank, company))
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(WORLD) as pool:
+        return list(pool.map(one, range(WORLD)))
+
+
+def saved(company: Company, folder: Path, fill: Callable[[int, Path], None]) -> list[Any]:
+    def work(peers: Thread) -> Any:
+        own = folder / f"machine-{peers.rank}"
+        commit = lambda write: files.commit(own, 5, write, {})  # noqa: E731
+        return folders.written(peers, commit, lambda at: fill(peers.rank, at), own)
+
+    return all_do(company, work)
+
+
+def one_of_each(rank: int, at: Path) -> None:
+    (at / "deep").mkdir()
+    (at / "deep" / f"piece-{rank}").write_text("0123456789"[: 4 * rank])
+    (at / "same").write_text(f"of {rank}")
+
+
+def test_what_each_machine_wrote_is_one_checkpoint_on_the_first(company: Company, tmp_path: Path) -> None:
+    """Of nothing, of one piece, of two; where several have written one path, the first one's stands."""
+    made = saved(company, tmp_path, one_of_each)
+
+    assert [type(each) for each in made] == [files.Checkpoint] * WORLD, made
+    folder = tmp_path / "machine-0" / "checkpoint-5"
+    listed = files.verify(folder)["files"]
+    assert listed.keys() == {"same", "deep/piece-0", "deep/piece-1", "deep/piece-2"}
+    assert [(folder / "deep" / f"piece-{rank}").read_text() for rank in range(WORLD)] == ["", "0123", "01234567"]
+    assert (folder / "same").read_text() == "of 0"
+    assert [list((tmp_path / f"machine-{rank}").iterdir()) for rank in (1, 2)] == [[], []]
+
+
+@pytest.mark.parametrize("where", range(WORLD))
+def test_a_disk_that_is_full_on_one_machine_leaves_no_checkpoint_and_is_told_by_all(
+    company: Company, tmp_path: Path, where: int
+) -> None:
+    def fill(rank: int, at: Path) -> None:
+        one_of_each(rank, at)
+        if rank == where:
+            raise OSError("no space left on device")
+
+    made = saved(company, tmp_path, fill)
+
+    assert all(isinstance(each, files.CannotSave) and "no space left" in str(each) for each in made), made
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_disk_that_fills_up_with_what_others_send_leaves_none_waiting(
+    company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, at: int, piece: Tensor, file: folders.Listed) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(folders, "_write", full)
+    made = saved(company, tmp_path, one_of_each)
+
+    assert all(isinstance(each, files.CannotSave) for each in made), made
+    monkeypatch.undo()
+
+
+def test_bytes_that_came_as_others_are_not_sealed(company: Company, tmp_path: Path) -> None:
+    company.spoils = True
+    made = saved(company, tmp_path, one_of_each)
+
+    assert all("in other bytes than it was sent" in str(each) for each in made), made
+    assert not (tmp_path / "machine-0" / "checkpoint-5").exists()
+
+
+def test_who_cannot_begin_keeps_nobody_waiting(company: Company, tmp_path: Path) -> None:
+    (tmp_path / "machine-0").write_text("a file, where a folder has to be")
+
+    made = saved(company, tmp_path, one_of_each)
+
+    assert all(isinstance(each, files.CannotSave) for each in made), made
+
+
+def test_what_the_first_has_is_read_where_it_is_not_seen(company: Company, tmp_path: Path) -> None:
+    saved(company, tmp_path, one_of_each)
+
+    def read(peers: Thread) -> Any:
+        own = tmp_path / f"machine-{peers.rank}"
+        with folders.brought(peers, own / "checkpoint-5", own, lambda name: name != "same") as here:
+            return here.name, {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()}
+
+    first, *others = all_do(company, read)
+
+    assert others == [("checkpoint-5", {"manifest.json", *(f"deep/piece-{rank}" for rank in range(WORLD))})] * 2
+    assert first == ("checkpoint-5", others[0][1] | {"same"})
+    assert [list((tmp_path / f"machine-{rank}").iterdir()) for rank in (1, 2)] == [[], []], "and is gone afterwards"
+
+
+def test_where_all_have_the_same_nothing_is_sent(company: Company, tmp_path: Path) -> None:
+    for rank in range(WORLD):
+        files.commit(tmp_path / f"machine-{rank}", 5, lambda at: (at / "same").write_text("x") and None, {})
+
+    def bring(peers: Thread) -> Path:
+        own = tmp_path / f"machine-{peers.rank}"
+        return folders.bring(peers, own / "checkpoint-5", own / "copy")
+
+    found = all_do(company, bring)
+
+    assert found == [tmp_path / f"machine-{rank}" / "checkpoint-5" for rank in range(WORLD)]
