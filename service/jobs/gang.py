@@ -38,6 +38,13 @@ def fails_all(end: DoneData) -> bool:
     return end.ending is Ending.FAILED and not end.another_s and end.reason != Reason.TIME_LIMIT
 
 
+def has_to_end(parts: Sequence[SourceRow]) -> bool:
+    """Whether those that go on have nothing to do any more. Who has finished waits for the first, which may take its
+    time to hand in outputs; once that is done it waits for nobody."""
+    first_is_done = bool(parts) and parts[0].done is not None
+    return first_is_done or any(end.ending is not Ending.FINISHED for end in ends(parts))
+
+
 def known_end(parts: Sequence[SourceRow]) -> DoneData | None:
     """What the attempt has come to, whatever becomes of the parts that have not said anything: the first has finished,
     which speaks for all and writes the outputs, or one has failed by itself."""

@@ -131,7 +131,7 @@ class _Look:
     ) -> None:  # fmt: skip
         self.conn, self.job, self.known, self.timers, self.clock = conn, job, known, timers, clock
         self.parts = [part for part in parts if part.ended_at is None]
-        self.is_ending = len(parts) > len(self.parts) > 0
+        self.is_ending = len(parts) > len(self.parts) > 0 and gang.has_to_end(parts)
         self.nodes = len(parts)
         self.now, self.settings, self.rescued = now, settings, rescued
         self.used: set[Hashable] = set()

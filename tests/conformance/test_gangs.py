@@ -184,6 +184,19 @@ def test_a_part_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> N
     assert first.beat().superseded
 
 
+def test_the_first_may_take_its_time_to_hand_in_what_all_have_finished(stage: Stage) -> None:
+    job, (first, second) = running(stage)
+    second.finishes()
+    for _ in range(9):
+        stage.rescue()
+        stage.later(10)
+        first.beat()
+    stage.rescue()
+    first.finishes()
+
+    assert (stage.job(job).state, stage.job(job).attempt) == (JobState.SUCCEEDED, 1)
+
+
 def test_once_the_first_has_finished_nothing_that_happens_to_the_others_matters(stage: Stage) -> None:
     job, (first, second) = running(stage)
     first.finishes()
