@@ -41,8 +41,11 @@ def pinned_folder(job: JobId, checkpoint: CheckpointId, step: int) -> PurePosixP
     return job_folder(job) / "pinned" / checkpoint / f"checkpoint-{step}"
 
 
+OUTPUTS = "outputs"
+
+
 def outputs_folder(job: JobId, attempt: int) -> PurePosixPath:
-    return attempt_folder(job, attempt) / "outputs"
+    return attempt_folder(job, attempt) / OUTPUTS
 
 
 def bundle_file(sha256: str) -> PurePosixPath:

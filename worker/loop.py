@@ -43,8 +43,12 @@ from worker.trainer import checkpoint as files
 from worker.trainer.checkpoint import CannotSave, Checkpoint
 from worker.trainer.precision import fp8_handlers, precision_of
 from worker.trainer.state import TrainerControl, TrainerState
+from worker.trainer.strategies import folders
 from worker.trainer.strategies.peers import Alone, Peers
 from worker.trainer.strategies.place import Place
+
+BROUGHT = ".brought"
+"""In an attempt's folder: the checkpoint of which a node was handed a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +116,21 @@ class Job:
         return self._emit.agree()
 
     def latest(self) -> Latest | None:
-        """The job's newest checkpoint that verifies, of this attempt or one before; None: start at step 0."""
+        """The job's newest checkpoint that verifies, of this attempt or one before; None: start at step 0. A node that
+        does not see the first one's folder is handed a copy."""
         if not self._has_looked:
             self._has_looked = True
             if (found := self._peers.first(self._find)) is not None:
                 self._latest = Latest(Path(found), int(Path(found).name.rpartition("-")[2]))
                 self._state.global_step = self._latest.step
                 self._emit.on_train_begin(self.args, self._state, self._control)
-        return self._latest
+        return self._latest and self._brought(self._latest)
+
+    def _brought(self, latest: Latest) -> Latest:
+        place = self.folder / BROUGHT
+        is_here = self._peers.is_main or latest.path.is_dir()
+        seen = latest.path if is_here else place / latest.path.name
+        return Latest(folders.bring(self._peers, seen, place), latest.step)
 
     def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Figures of training, and how far it is."""
@@ -139,29 +150,23 @@ class Job:
         saves all that it has prepared, for `accelerator.load_state(job.latest())`. Of several processes each comes
         here: the first one commits, and calls `write`."""
         self._is_at(step, None)
-        if not self._peers.is_main and write is None:
-            self._save_prepared(None)
-        saved = self._peers.first(lambda: self._commit(step, write or self._save_prepared))
+        saved = self._committed(step, write)
         self._emit.on_save(self.args, self._state, self._control, checkpoint=saved)
         if self._peers.is_main:
             files.rotate(self.folder, self.args.save_total_limit, {saved.path, *self._emit.relied_on()})
         self._latest, self._has_looked = Latest(saved.path, step), True
         return self._latest
 
-    def _commit(self, step: int, write: Callable[[Path], None]) -> Checkpoint:
-        return files.commit(self.folder, step, write, self._order.stamp)
+    def _committed(self, step: int, write: Callable[[Path], None] | None) -> Checkpoint:
+        def commit(fill: Callable[[Path], None]) -> Checkpoint:
+            return files.commit(self.folder, step, fill, self._order.stamp)
 
-    def _save_prepared(self, folder: Path | None) -> None:
-        """Each process its part, into the folder of the first one, which seals it once all are done."""
-        folder = self._peers.first(lambda: folder)
-        problem = None
-        try:
-            self.accelerator.save_state(str(folder), safe_serialization=True)
-        except OSError as error:
-            problem = error
-        elsewhere = [told for told in self._peers.everyone(problem and str(problem)) if told]
-        if problem is not None or elsewhere:
-            raise problem or OSError(elsewhere[0])
+        if write is not None:
+            return self._peers.first(lambda: commit(write))
+        return folders.written(self._peers, commit, self._save_prepared, self.folder)
+
+    def _save_prepared(self, folder: Path) -> None:
+        self.accelerator.save_state(str(folder), safe_serialization=True)
 
     def save(self, path: str | Path) -> None:
         """Keeps a file or a folder among the job's outputs, by its name: of whichever process asks."""

@@ -3,7 +3,7 @@ of this node's own, laid out as the store is, and what it has committed there is
 
     fetch     before training: its bundle, uploaded files, the newest checkpoint that verifies
     hold      nobody hears of a checkpoint before the store has all of it, its manifest last
-    finish    what else the attempt leaves, outputs above all, before anybody hears that it ended
+    finish    what else the attempt leaves (left.py), outputs above all, before anybody hears that it ended
 
 One thread in the supervisor's process: training holds no key to the store, and waits for none of this. A store that is
 away is asked again until somebody gives up; what was committed there before stands meanwhile.
@@ -11,7 +11,6 @@ away is asked again until somebody gives up; what was committed there before sta
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -20,7 +19,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -28,12 +27,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from contract import layout
-from contract.below import file_below, link_below
+from contract.below import NOT_THERE, link_below
 from contract.events import CheckpointData, Kind, now_text
 from contract.files import named_in
 from contract.messages import CheckpointOffer, Grant
 from contract.remote import RemoteStore, StoreAway, stays_inside
 from worker.artifacts import AttemptFiles
+from worker.left import Left, is_a_script
 from worker.same_data import RECORD
 from worker.tracking import FOLDER as TRACKED
 
@@ -42,8 +42,6 @@ log = logging.getLogger("footplate.worker")
 FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
 """Until a store that is away is asked again; doubles with each try."""
 ASIDE, STATE = ".shipping", "trainer_state.json"
-NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
-"""Not, or not any more; or a link has its name, or that of a folder on the way."""
 _NAME = re.compile(r"checkpoint-\d+")
 
 Event = dict[str, Any]
@@ -55,6 +53,7 @@ class Shipping:
     def __init__(self, store: RemoteStore, grant: Grant, root: Path, wake: int) -> None:
         self._store, self._grant, self._root, self._wake = store, grant, root, wake
         self._files = AttemptFiles(root, grant.job, grant.attempt)
+        self._left = Left(store, grant, self._files)
         self.told: SimpleQueue[Event] = SimpleQueue()
         """What may be heard of now."""
         self.failure: Exception | None = None
@@ -160,10 +159,9 @@ class Shipping:
         for path in paths:
             # What is not there is missed by training, which says of what it is a part.
             self._patiently(path, partial(self._get, path))
-        if self._grant.source:
-            # Of several nodes the first one begins for all, and the Trainer hands on what it finds.
-            return
-        self._fetch_checkpoint()
+        if self._grant.source == 0:
+            # Of several nodes the first one begins for all, and what it finds is handed on to the others.
+            self._fetch_checkpoint()
         if self._grant.attempt > 1:
             self._patiently("what earlier attempts left", self._fetch_left)
 
@@ -217,19 +215,23 @@ class Shipping:
 
     def _fetch_left(self) -> None:
         """What an attempt finds of those before it, where they share a folder: what trackers told, a script's files."""
-        spec, job = self._grant.spec, self._grant.job
-        loop = spec.get("loop")
-        is_script = isinstance(loop, dict) and "script" in loop
-        if not is_script and not (spec.get("report_to") and self._grant.checkpoints):
-            return
+        is_script, is_first = is_a_script(self._grant), self._grant.source == 0
+        tracks = self._grant.spec.get("report_to") and self._grant.checkpoints and is_first
         for attempt in range(self._grant.attempt - 1, 0, -1):
-            folder = layout.attempt_folder(job, attempt)
-            place = str(folder if is_script else folder / "outputs" / TRACKED)
-            if found := self._store.files(place):
-                for one in found:
-                    if stays_inside(one.path):
-                        self._get(f"{place}/{one.path}")
+            if is_script and self._left.begin_with(attempt, self._note if is_first else _to_nobody):
                 return
+            if tracks and not is_script and self._fetch_tracked(attempt):
+                return
+
+    def _fetch_tracked(self, attempt: int) -> bool:
+        place = f"{layout.outputs_folder(self._grant.job, attempt)}/{TRACKED}"
+        found = [one.path for one in self._store.files(place) if stays_inside(one.path)]
+        for path in found:
+            self._get(f"{place}/{path}")
+        return bool(found)
+
+    def _note(self, text: str) -> None:
+        self._tell(Kind.NOTE, {"message": text})
 
     def _get(self, path: str) -> bool:
         """Whether it is there."""
@@ -307,36 +309,18 @@ class Shipping:
         self._patiently("what the attempt leaves", self._send_left)
 
     def _send_left(self) -> bool:
-        for file in self._left():
+        # Of a script's own checkpoints nobody was told.
+        for file in self._left.files(is_sent=_is_no_folder if is_a_script(self._grant) else _is_checkpoint):
             if not self._goes_on():
                 return False
             self._send_one(file)
+        self._left.is_handed_in()
         return True
 
     def _send_one(self, file: Path) -> None:
-        """Once. It is the file that was looked at, and no link that user code has put in its place since."""
-        path = self._files.relative(file)
-        if file in self._sent:
-            return
-        try:
-            opened = file_below(self._root, path)
-        except OSError as error:
-            if error.errno not in NOT_THERE:
-                raise
-            opened = None
-        if opened is not None:
-            try:
-                self._store.put(Path(f"/proc/self/fd/{opened}"), path)
-            finally:
-                os.close(opened)
+        """Once."""
+        if file not in self._sent and self._left.send(file):
             self._sent.add(file)
-
-    def _left(self) -> Iterator[Path]:
-        """Regular files, but for what saves have left half written, and checkpoints, which were sent."""
-        for parent, folders, names in os.walk(self._files.folder):
-            at = Path(parent)
-            folders[:] = sorted(one for one in folders if not (one.startswith(".") or _is_checkpoint(at / one)))
-            yield from (at / name for name in sorted(names) if (at / name).is_file() and not (at / name).is_symlink())
 
 
 def _best_of(folder: Path) -> str | None:
@@ -346,6 +330,14 @@ def _best_of(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return layout.checkpoint_in(best) if isinstance(best, str) else None
+
+
+def _to_nobody(text: str) -> None:
+    """Another node says it."""
+
+
+def _is_no_folder(folder: Path) -> bool:
+    return False
 
 
 def _is_checkpoint(folder: Path) -> bool:

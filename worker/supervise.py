@@ -454,7 +454,9 @@ class Supervisor:
             self._hear(TICK_SECONDS)
             if self._places.is_draining():
                 self._obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=self._settings.drain_seconds))
-            if self._stop is not None and (self._stop.mode is StopMode.KILL or time.monotonic() > self._stop_at):
+            # What another node came to ends training here, and not what a script of both has written.
+            stop = None if self._stop is None or self._stop.because == "peer" else self._stop
+            if stop is not None and (stop.mode is StopMode.KILL or time.monotonic() > self._stop_at):
                 shipping.give_up()
                 self._is_left_behind = True
                 return

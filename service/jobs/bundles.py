@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 from contract.bundles import missing_in
 from contract.environment import refused_env
 from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from contract.remote import RemoteStore
 from contract.spec import JobSpec
 from service.settings import ServiceSettings
 from service.store import bundles, jobs
@@ -55,19 +54,8 @@ def not_allowed(settings: ServiceSettings, spec: JobSpec) -> list[Problem]:
     found = refused_env(spec.env, settings.env_allowed)
     if spec.code is not None and settings.code == "off":
         found.append(Problem("/code", "code_is_off", CODE_IS_OFF, HOW_TO_TURN_ON))
-    if isinstance(settings.store, RemoteStore) and _saves_on_several_nodes(spec):
-        found.append(Problem("/resources/nodes", "store_is_a_bucket", NODES_SHARE_NO_FOLDER, HOW_TO_SHARE_ONE))
     return found
 
 
 CODE_IS_OFF = "this service takes no code of users'"
-
-
-def _saves_on_several_nodes(spec: JobSpec) -> bool:
-    """Whether each node writes a part of a checkpoint into a folder that all have to see."""
-    return spec.resources.nodes > 1 and (spec.loop is not None or spec.resources.strategy.type != "ddp")
-
-
-NODES_SHARE_NO_FOLDER = "here artifacts lie in a bucket, and this job's nodes would have to write into one folder"
-HOW_TO_SHARE_ONE = 'use "ddp" and no own loop, one node, or a store on a file system that all nodes see'
 HOW_TO_TURN_ON = "the operator allows it with FOOTPLATE_CODE=on; registered components need none"

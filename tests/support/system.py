@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -92,8 +93,10 @@ class System:
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
-    def run(self, *words: str, name: str = "", **environment: str) -> Process:
-        return self.processes.start("-m", *words, name=name or "-".join(words), env={**self.environment, **environment})
+    def run(self, *words: str, name: str = "", before: Sequence[str] = (), **environment: str) -> Process:
+        """`before` are words of another program, which is to start ours."""
+        program = [*before, sys.executable, "-m", *words]
+        return self.processes.start(*program, name=name or "-".join(words), env={**self.environment, **environment})
 
     def start_service(self, role: str = "all", name: str = "", *, wait: bool = True) -> Process:
         name = name or role
@@ -105,15 +108,15 @@ class System:
             self.url = url_file.read_text().strip()
         return service
 
-    def start_node(self, number: int = 1, *, slots: int = 1, wait: bool = True, **environment: str) -> Process:
-        node = self.nodes[number] = self.run(
-            "worker",
-            name=f"node-{number}",
-            FOOTPLATE_NODE_HOME=str(self.folder / f"node-{number}"),
-            FOOTPLATE_NODE_NAME=f"node-{number}",
-            FOOTPLATE_SLOTS=str(slots),
-            **environment,
-        )
+    def start_node(
+        self, number: int = 1, *, slots: int = 1, wait: bool = True, before: Sequence[str] = (), **environment: str
+    ) -> Process:
+        own = {
+            "FOOTPLATE_NODE_HOME": str(self.folder / f"node-{number}"),
+            "FOOTPLATE_NODE_NAME": f"node-{number}",
+            "FOOTPLATE_SLOTS": str(slots),
+        }
+        node = self.nodes[number] = self.run("worker", name=f"node-{number}", before=before, **{**own, **environment})
         if wait:
             self.until_node_is_up(number)
         return node

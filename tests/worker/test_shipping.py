@@ -18,6 +18,7 @@ from contract.errors import NoValidCheckpoint
 from contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id, new_job_id
 from contract.messages import CheckpointOffer, Grant
 from contract.remote import RemoteStore
+from contract.spec import JobSpec
 from contract.testing import make_spec
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
@@ -42,14 +43,25 @@ def store(s3: S3Server) -> RemoteStore:
 class Attempt:
     """On a node of its own: each has a folder that no other sees."""
 
-    def __init__(self, store: RemoteStore, folder: Path, job: JobId, number: int, *saved: CheckpointOffer, **spec: Any):
+    def __init__(
+        self,
+        store: RemoteStore,
+        folder: Path,
+        job: JobId,
+        number: int,
+        *saved: CheckpointOffer,
+        source: int = 0,
+        nodes: int = 1,
+        **spec: Any,
+    ):
         self.job, self.number, self.offers = job, number, list(saved)
-        self.root = folder / f"node-{number}"
+        self.root = folder / f"node-{number}-{source}"
         self.files = AttemptFiles(self.root, job, number)
         self.files.folder.mkdir(parents=True)
+        asked = JobSpec.parse(spec) if "loop" in spec else make_spec(**spec)
         grant = Grant(
-            job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), spec=make_spec(**spec).as_json(),
-            checkpoints=self.offers, lease_seconds=30, beat_seconds=2,
+            job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), spec=asked.as_json(),
+            checkpoints=self.offers, lease_seconds=30, beat_seconds=2, source=source, nodes=nodes,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
         self.shipping = Shipping(store, grant, self.root, self.wake)
@@ -67,6 +79,34 @@ class Attempt:
         """What was told once all of it was sent."""
         assert self.shipping.hold(list(events)) == [event for event in events if event["kind"] != "checkpoint"]
         return self.settled()
+
+    def heard_of(self, *events: JSON) -> list[JSON]:
+        """The checkpoints that somebody has heard of, once all of it was sent."""
+        passed = self.shipping.hold(list(events))
+        return [*passed, *(one for one in self.settled() if one["kind"] == "checkpoint" and one not in passed)]
+
+    def leaves(self, written: dict[str, str], *, is_lost: bool = False) -> None:
+        """A script has written these, and its node hands in what there is; or is lost before it has."""
+        for name, text in written.items():
+            (self.files.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.files.folder / name).write_text(text)
+        if not is_lost:
+            self.shipping.finish()
+            self.settled()
+
+    def is_gone(self) -> None:
+        """Its thread included."""
+        self.shipping.close()
+        self.shipping._thread.join(30)
+
+    def fetches(self) -> None:
+        self.shipping.fetch()
+        self.settled()
+
+    def has(self) -> dict[str, str]:
+        """What its folder begins with."""
+        found = (path for path in sorted(self.files.folder.rglob("*")) if path.is_file())
+        return {str(path.relative_to(self.files.folder)): path.read_text() for path in found}
 
     def settled(self) -> list[JSON]:
         until(lambda: self.shipping.is_idle, within=30, what="all of it was sent, or given up")
@@ -122,7 +162,7 @@ def _write(folder: Path, step: int, content: str, best: str | None) -> None:
     (folder / "trainer_state.json").write_text(json.dumps({"step": step, "best_model_checkpoint": best}))
 
 
-def _offer(event: JSON) -> CheckpointOffer:
+def offer_of(event: JSON) -> CheckpointOffer:
     data = event["data"]
     return CheckpointOffer(
         id=new_checkpoint_id(), step=event["step"], path=data["path"], manifest_sha256=data["manifest_sha256"]
@@ -139,7 +179,7 @@ def test_what_one_node_saved_begins_an_attempt_on_another(attempt: Make, store: 
     events = [first.save(10), first.save(20)]
 
     assert first.send({"kind": "log", "data": {}}, *events) == events
-    second = attempt(2, *map(_offer, reversed(events)))
+    second = attempt(2, *map(offer_of, reversed(events)))
     began = second.begins()
 
     assert began == Beginning(str(second.root / events[1]["data"]["path"]), is_own=True)
@@ -204,7 +244,7 @@ def test_a_broken_one_is_named_and_the_one_before_it_is_taken(
         store.write(store.read(f"{place}/manifest.json") + b" ", f"{place}/manifest.json")
     else:
         store.remove_file(f"{place}/{NAMES[0] if harm == 'missing' else 'manifest.json'}")
-    second = attempt(2, _offer(newer), _offer(older))
+    second = attempt(2, offer_of(newer), offer_of(older))
     if not verifies:
         monkeypatch.setattr(Shipping, "_is_got", lambda self, offer: True if _got_anyhow(self, offer) else None)
         with pytest.raises(NoValidCheckpoint):
@@ -237,7 +277,7 @@ def test_an_emptied_store_is_waited_for_and_not_believed(
     first.send(event)
     monkeypatch.setattr(shipping, "LONGEST_SECONDS", 0.2)
     emptied = RemoteStore("s3://shelf/emptied")
-    second = attempt(2, _offer(event))
+    second = attempt(2, offer_of(event))
     second.shipping._store = emptied
     if not asks:
         monkeypatch.setattr(emptied, "trouble", lambda: None)
@@ -313,10 +353,41 @@ def test_outputs_and_what_trackers_told_outlive_the_node(attempt: Make, store: R
         "outputs/model.safetensors", "outputs/tensorboard/events.1",
         *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"]),
     }  # fmt: skip
-    second = attempt(2, _offer(event), report_to=["tensorboard"])
+    second = attempt(2, offer_of(event), report_to=["tensorboard"])
     second.begins()
     curve = second.root / layout.outputs_folder(first.job, 1) / "tensorboard" / "events.1"
     assert curve.read_text() == "curve"
+
+
+SCRIPT: JSON = {"loop": {"script": "train.py"}, "code": {"bundle": "0" * 64}}
+
+
+def test_what_a_script_leaves_is_what_its_next_attempt_begins_with(attempt: Make) -> None:
+    first = attempt(1, **SCRIPT)
+    files.commit(first.files.folder, 10, lambda at: _write(at, 10, "weights", None), {})
+    first.leaves({"state/step": "10", "outputs/curve": "…", ".cache/half": "…"})
+
+    second = attempt(2, **SCRIPT)
+    second.fetches()
+
+    kept = {"state/step", "outputs/curve", *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"])}
+    assert second.has().keys() == kept, "a Trainer of its own has told nobody of its checkpoints"
+
+
+def test_each_node_of_a_script_begins_with_what_all_have_left(attempt: Make, store: RemoteStore) -> None:
+    """Where two have written one path, the first one's stands; of outputs there is one of each name."""
+    first, other = (attempt(1, source=source, nodes=2, **SCRIPT) for source in (0, 1))
+    first.leaves({"state/step": "10", "log": "first", "outputs/curve": "first"})
+    other.leaves({"state/rng-1": "10", "log": "other", "outputs/other": "other"})
+
+    for source in (0, 1):
+        again = attempt(2, source=source, nodes=2, **SCRIPT)
+        again.fetches()
+        assert again.has() == {
+            "state/step": "10", "state/rng-1": "10", "log": "first", "outputs/curve": "first", "outputs/other": "other",
+        }  # fmt: skip
+    place = first.files.relative(first.files.folder)
+    assert {one.path for one in store.files(f"{place}/outputs")} == {"curve", "other"}
 
 
 def test_the_best_one_comes_along_where_it_is_to_be_loaded(attempt: Make, store: RemoteStore) -> None:
@@ -328,7 +399,7 @@ def test_the_best_one_comes_along_where_it_is_to_be_loaded(attempt: Make, store:
     wanted = {"data": {"train": "toy/regression", "eval": "toy/regression"}, "training": each}
     wanted["training"]["load_best_model_at_end"] = True
 
-    second, third = attempt(2, _offer(newest), _offer(best), **wanted), attempt(3, _offer(newest), _offer(best))
+    second, third = attempt(2, offer_of(newest), offer_of(best), **wanted), attempt(3, offer_of(newest), offer_of(best))
     second.begins()
     third.begins()
 

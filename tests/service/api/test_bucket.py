@@ -212,14 +212,3 @@ async def test_a_backup_has_the_database_and_leaves_the_bucket_where_it_is(api: 
     assert [one.name for one in (tmp_path / "backup").iterdir()] == ["footplate.db"]
     with sqlite3.connect(tmp_path / "backup" / "footplate.db") as copy:
         assert copy.execute("SELECT id FROM jobs").fetchall() == [(job,)]
-
-
-async def test_a_job_whose_nodes_write_one_checkpoint_is_told_what_it_needs(api: Api) -> None:
-    shape = {"nodes": 2, "strategy": "fsdp"}
-
-    refused = await api.client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression", "resources": shape})
-
-    assert refused.status_code == 422
-    [problem] = refused.json()["errors"]
-    assert (problem["pointer"], problem["code"]) == ("/resources/nodes", "store_is_a_bucket")
-    await api.submit(resources={"nodes": 2})

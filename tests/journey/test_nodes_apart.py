@@ -1,0 +1,163 @@
+"""Jobs on two nodes that share no folder: each has a disk that no other process sees, and artifacts lie in a bucket.
+
+Whatever a spec can say runs there, and goes on elsewhere when one of them is lost, with all that lay on its disk.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.examples.conftest import Examples
+from tests.journey.test_several_nodes import with_gates
+from tests.support.apart import require_apart, without
+from tests.support.gates import Gate
+from tests.support.processes import Processes, at_ease, nothing_is_left_behind
+from tests.support.redis_server import RedisServer
+from tests.support.s3_server import S3Server
+from tests.support.system import JSON, System, assert_whole
+
+pytestmark = pytest.mark.timeout(900)
+
+WHOLE: JSON = {
+    "model": {"use": "toy/mlp", "args": {"hidden": 32, "dropout": 0.1}},
+    "data": {
+        "train": {"use": "toy/classification", "args": {"n": 256}},
+        "eval": {"use": "toy/classification", "args": {"n": 50, "seed": 1}},
+    },
+    "training": {
+        "max_steps": 40, "per_device_train_batch_size": 8, "learning_rate": 0.01, "logging_steps": 1, "seed": 7,
+        "save_strategy": "steps", "save_steps": 10, "eval_strategy": "steps", "eval_steps": 10,
+        "load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True,
+    },
+    "resources": {"nodes": 2, "gpus_per_node": 0, "strategy": {"type": "fsdp", "config": {"min_num_params": 500}}},
+}  # fmt: skip
+"""The best is the worst, which is the first, so that in the end a checkpoint of the lost node's attempt is loaded."""
+
+
+def with_strategy(kind: str, **config: object) -> JSON:
+    return {**WHOLE, "resources": {**WHOLE["resources"], "strategy": {"type": kind, "config": config}}}
+
+
+IN_PIECES = with_strategy("fsdp", min_num_params=500, state_dict_type="SHARDED_STATE_DICT")
+ZERO = with_strategy("deepspeed", train_batch_size="auto", gradient_clipping="auto", zero_optimization={"stage": 2})
+
+
+class Nodes:
+    """Each takes one part of a job, and stands where no other has been: what is lost comes back as another."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        for _ in range(3):
+            self.start(wait=False)
+        for number in system.nodes:
+            system.until_node_is_up(number)
+
+    def start(self, *, wait: bool = True) -> None:
+        disk = self.system.processes.folder / "disk"
+        disk.mkdir(exist_ok=True)
+        number = len(self.system.nodes) + 1
+        own = {"FOOTPLATE_NODE_HOME": str(disk / "node")}
+        self.system.start_node(number, wait=wait, before=without(disk), **own)
+
+    def lose(self, job: str, which: int) -> None:
+        """One of the job's, as a machine is lost: nothing of it is left, and nobody is told."""
+        lost = int(self.system.job(job)["nodes"][which].removeprefix("node-"))
+        self.system.nodes[lost].signal(signal.SIGKILL)
+        self.system.until(lambda: self.system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
+        self.start(wait=False)
+
+
+@pytest.fixture(scope="module")
+def nodes(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    require_apart()
+    folder = tmp_path_factory.mktemp("apart")
+    with ExitStack() as stack:
+        stack.callback(nothing_is_left_behind, folder)
+        stack.callback((redis := RedisServer().start()).close)
+        stack.callback((processes := Processes(folder)).stop_all)
+        settings = {"FOOTPLATE_CODE": "on", **s3.environment("apart")}
+        system = System(processes, redis, f"sqlite:///{folder}/footplate.db", **settings)
+        system.start_service()
+        yield Nodes(system)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(WHOLE, id="fsdp", marks=pytest.mark.soak),
+        pytest.param(IN_PIECES, id="fsdp in pieces"),
+        pytest.param(ZERO, id="deepspeed", marks=pytest.mark.soak),  # it compiles for minutes, on each node
+    ],
+)
+def test_a_model_in_pieces_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Nodes, spec: JSON) -> None:
+    system, gate = nodes.system, nodes.system.gate()
+    quiet = system.submit(spec)
+    expected = system.until_settled(quiet, within=at_ease(2400 if spec is ZERO else 200))
+    job = system.submit(spec, callbacks=[gate.at(25)])
+    until_held(system, job, gate)
+
+    nodes.lose(job, 1)
+    done = system.until_settled(job, within=at_ease(2400 if spec is ZERO else 200))
+
+    assert (expected["state"], expected["attempt"]) == ("succeeded", 1), expected["error"]
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    assert system.losses(job) == system.losses(quiet)
+    assert system.final_weights(job) == system.final_weights(quiet)
+    assert done["result"]["best"]["step"] == 10, "which only the lost attempt had"
+    events = system.events(job)
+    assert_whole(events)
+    first = next(one["step"] for one in events if one["kind"] == "log" and one["attempt"] == 2)
+    assert first == 21, "it went on from a checkpoint that both nodes had made"
+
+
+def until_held(system: System, job: str, gate: Gate) -> None:
+    system.until_reached(job, gate, 25)
+    system.until_checkpoint(job, 20, within=60)
+
+
+def test_an_own_loop_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Nodes) -> None:
+    """The first node is lost, which had the checkpoint; and the attempt that goes on is paused, and goes on again."""
+    system, examples = nodes.system, Examples(nodes.system)
+    spec = examples.with_code("own-loop/job.json", resources={"nodes": 2})
+    quiet = system.submit({**spec, "loop": {"use": "my_code:main", "args": {"epochs": 12}}})
+    assert examples.ended(quiet)["state"] == "succeeded"
+    gates = system.processes.folder / "gates"
+    gates.mkdir()
+    held = {"use": "held:main", "args": {"epochs": 12, "gates": str(gates), "steps": [4, 6]}}
+    job = system.submit({**spec, "loop": held, "code": {"bundle": examples.upload(with_gates())}})
+    system.until((gates / "4.1").exists, within=at_ease(60), what="it is held at its fourth step", job=job)
+    system.until_checkpoint(job, 2, within=at_ease(60))
+
+    nodes.lose(job, 0)
+    system.until((gates / "6.1").exists, within=at_ease(90), what="the next attempt is held, too", job=job)
+    assert system.do(job, "pause").status_code == 202
+    paused = system.until_state(job, "paused", "succeeded", within=at_ease(60))
+    system.do(job, "resume")
+    done = examples.ended(job)
+
+    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
+    assert system.losses(job) == system.losses(quiet)
+    assert sorted(system.losses(job)) == list(range(1, 13))
+    assert_whole(system.events(job))
+    assert {"model.pt", "spec.json", "metrics.json"} <= examples.outputs(job).keys()
+
+
+def test_a_script_finds_on_each_node_what_all_of_them_had_left(nodes: Nodes) -> None:
+    """Each process leaves its own generators there; the one that dies is on the second node."""
+    system, examples = nodes.system, Examples(nodes.system)
+    script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
+    spec = examples.with_code("own-loop/script.json", loop=script, resources={"nodes": 2})
+    job = system.submit({**spec, "retry": {"on": ["crashed"]}})
+    done = examples.ended(job)
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    first = system.get(f"/jobs/{job}/attempts")["data"][0]
+    assert "rank 1 of 2: training called sys.exit(3)" in first["error"]["message"]
+    said = [str(one["data"]) for one in system.events(job) if one["kind"] == "line"]
+    assert sum("continues at step 20" in line for line in said) == 2, "on each node"
+    assert not any("Could not load random states" in line for line in said)
+    assert_whole(system.events(job))
