@@ -1,0 +1,42 @@
+"""Switches of the protections around artifacts in a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tests.faults.off import switch
+
+
+@switch("a checkpoint is told once the store has it", module="worker.shipping")
+def tell_at_once(shipping: ModuleType) -> None:
+    hold = shipping.Shipping.hold
+
+    def pass_all(self: Any, events: list[Any]) -> list[Any]:
+        hold(self, events)
+        return events
+
+    shipping.Shipping.hold = pass_all
+
+
+@switch("what is replaced loses its manifest first", module="contract.remote")
+def leave_the_old_manifest(remote: ModuleType) -> None:
+    def commit(self: Any, folder: Path, names: Iterable[str], path: str, goes_on: Callable[[], bool]) -> bool:
+        for name in [*names, remote.layout.MANIFEST]:
+            self.put(folder / name, f"{path}/{name}")
+        return True
+
+    remote.RemoteStore.commit = commit
+
+
+@switch("what a script continues with was left by all of its nodes", module="worker.left")
+def take_what_some_have_left(left: ModuleType) -> None:
+    by_all = left.by_all
+    left.by_all = lambda found, nodes: by_all([*found, *(left._mark(node, nodes) for node in range(nodes))], nodes)
+
+
+@switch("what lay there already is nobody's to leave again", module="worker.left")
+def take_all_for_own(left: ModuleType) -> None:
+    left.Left._was_found = lambda self, opened, path: False

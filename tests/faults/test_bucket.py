@@ -1,0 +1,134 @@
+"""A node that dies between two objects that it sends to a bucket: what counts is there whole, or does not count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from contract import layout
+from contract.ids import new_job_id
+from contract.remote import RemoteStore, StoreAway
+from tests.faults.off import turned_off
+from tests.support.processes import until
+from tests.support.s3_server import S3Server
+from tests.worker.test_shipping import SCRIPT, Attempt, offer_of
+from worker.shipping import Shipping, _is_as, _listed
+
+Make = Callable[..., Attempt]
+
+
+@pytest.fixture
+def store(s3: S3Server, tmp_path: Path) -> RemoteStore:
+    made = RemoteStore(f"s3://shelf/faults/{tmp_path.name}")
+    made.write(b"ours", layout.PROBE)
+    return made
+
+
+@pytest.fixture
+def attempt(store: RemoteStore, tmp_path: Path, protection_off: list[str]) -> Iterator[Make]:
+    """`attempt(2, *offers)`, of one job."""
+    job = new_job_id()
+    with ExitStack() as stack:
+        for name in protection_off:
+            stack.enter_context(turned_off(name))
+
+        def make(number: int, *saved: object, **more: object) -> Attempt:
+            made = Attempt(store, tmp_path, job, number, *saved, **more)  # type: ignore[arg-type]
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """From this object on the store gets nothing from the node, nor does anybody tidy up. What it was asked for."""
+    asked: list[str] = []
+
+    def put(file: Path, path: str) -> None:
+        asked.append(path)
+        if path.endswith(last):
+            raise StoreAway("the node's line is cut")
+        RemoteStore.put(store, file, path)
+
+    monkeypatch.setattr(store, "put", put)
+    monkeypatch.setattr(Shipping, "_forget", lambda self, path: None)
+    return asked
+
+
+@pytest.mark.fault(1, without="a checkpoint is told once the store has it", red="nobody has all of checkpoint-20")
+def test_a_checkpoint_that_was_half_sent_was_never_heard_of(
+    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = attempt(1)
+    told = first.heard_of(older := first.save(10))
+    with monkeypatch.context() as patch:
+        asked = dies_before(store, "checkpoint-20/trainer_state.json", patch)
+        passed = first.shipping.hold([newer := first.save(20)])
+        until(lambda: any("checkpoint-20" in path for path in asked), within=30, what="some of it is sent")
+        until(lambda: first.hears("store_away"), within=30, what="and the rest is not")
+        first.is_gone()
+    told += [*passed, *(one for one in first.heard() if one["kind"] == "checkpoint" and one not in told)]
+
+    second = attempt(2, *(offer_of(one) for one in reversed(told)))
+    began = second.begins()
+
+    assert not second.found, f"nobody has all of checkpoint-20, and it was told: {second.found}"
+    assert told == [older] != [newer]
+    assert began is not None
+    assert began.folder.endswith("checkpoint-10")
+
+
+@pytest.mark.fault(10, without="what is replaced loses its manifest first", red="vouches for what was replaced")
+def test_no_manifest_vouches_for_a_checkpoint_that_is_being_replaced(
+    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that is saved twice has one place: whoever reads it meanwhile gets the one, the other or nothing."""
+    first = attempt(1)
+    first.heard_of(event := first.save(10, "weights"))
+    with monkeypatch.context() as patch:
+        dies_before(store, "checkpoint-10/trainer_state.json", patch)
+        first.shipping.hold([first.save(10, "another")])
+        until(lambda: first.hears("store_away"), within=30, what="half of the second one is there")
+        first.is_gone()
+
+    place = event["data"]["path"]
+    try:
+        manifest = store.read(f"{place}/{layout.MANIFEST}")
+    except FileNotFoundError:
+        return
+    for name, expected in _listed(manifest).items():
+        store.fetch(f"{place}/{name}", here := first.root / "read" / name)
+        assert _is_as(here, expected), f"the manifest vouches for what was replaced: {name}"
+
+
+@pytest.mark.fault(
+    1, without="what a script continues with was left by all of its nodes", red="a state that no run was in"
+)
+def test_a_script_does_not_go_on_in_what_only_some_of_its_nodes_have_left(attempt: Make) -> None:
+    for number, steps in ((1, "10"), (2, "20")):
+        for source in (0, 1):
+            node = attempt(number, source=source, nodes=2, **SCRIPT)
+            node.leaves({f"state-{source}": steps}, is_lost=(number, source) == (2, 1))
+
+    third = attempt(3, source=1, nodes=2, **SCRIPT)
+    third.fetches()
+
+    assert third.has() == {"state-0": "10", "state-1": "10"}, "a state that no run was in"
+
+
+@pytest.mark.fault(1, without="what lay there already is nobody's to leave again", red="which is older")
+def test_what_a_node_only_found_is_not_taken_for_what_another_wrote(attempt: Make) -> None:
+    """Each node's folder begins with everybody's files, and only one of them writes a newer one of each."""
+    for number, steps in ((1, "10"), (2, "20"), (3, "30")):
+        for source in (0, 1):
+            node = attempt(number, source=source, nodes=2, **SCRIPT)
+            node.fetches()
+            node.leaves({f"state-{source}": steps})
+
+    last = attempt(4, source=0, nodes=2, **SCRIPT)
+    last.fetches()
+
+    assert last.has() == {"state-0": "30", "state-1": "30"}, "it has what the other node had found, which is older"
