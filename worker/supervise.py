@@ -52,7 +52,7 @@ from worker.shipping import Shipping
 from worker.tracing import Untraced
 from worker.training import Training
 from worker.usage import Usage
-from worker.user import give, make_room
+from worker.user import give, hand_over, make_room
 
 log = logging.getLogger("footplate.worker")
 
@@ -230,7 +230,10 @@ class Supervisor:
         if (user := self._user) is None:
             return
         try:
-            make_room(self._root, attempt_folder(self._grant.job, self._grant.attempt), user)
+            folder = attempt_folder(self._grant.job, self._grant.attempt)
+            if self._shipping is not None:
+                hand_over(self._root, folder, user)
+            make_room(self._root, folder, user)
             for rank in self._ranks:
                 give(Path(self._scratch_of(rank)), user)
             give(Path(self._scratch), user)

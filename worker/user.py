@@ -1,7 +1,7 @@
 """Whom training becomes where its node is root's, and the folders that are made his.
 
-make_room(…), give(folder, user)    by the supervisor: what training writes to is training's
-user.become()                       by what the warm parent has forked, before it reads its order; and for good
+make_room(…), give(…), hand_over(…)    by the supervisor: what training writes to is training's
+user.become()                          by what the warm parent has forked, before it reads its order; and for good
 """
 
 from __future__ import annotations
@@ -84,3 +84,15 @@ def make_way(root: Path, below: PurePosixPath) -> Path:
             at.mkdir()
             at.chmod(0o755)
     return at
+
+
+def hand_over(root: Path, below: PurePosixPath, user: User) -> None:
+    """What was fetched for training: everybody may read it, whatever the umask is, and what lies below is training's.
+    Nobody but root has been there yet, so that there is no link in it."""
+    own = root / below
+    for parent, folders, names in os.walk(root, topdown=False):
+        for path in (Path(parent, name) for name in (*names, *folders)):
+            if path.is_relative_to(own):
+                os.chown(path, user.uid, user.gid)
+            else:
+                path.chmod(0o755 if path.is_dir() else 0o644)

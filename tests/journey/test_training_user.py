@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from contract import layout
+from contract.remote import RemoteStore
 from tests.examples.conftest import EXAMPLES, zipped
 from tests.support.hub_server import hub_server
 from tests.support.processes import is_alive
+from tests.support.s3_server import S3Server
 from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, standing_system
 from tests.support.ways import OpenProcesses
 from worker.rights import UNNAMED
@@ -275,3 +278,30 @@ def test_a_node_that_is_killed_takes_its_training_along_and_another_start_contin
     system.start_node()
     assert system.until_settled(job, within=120)["state"] == "succeeded"
     assert system.job(job)["attempt"] == 2
+
+
+def test_a_script_beside_a_bucket_goes_on_in_what_root_has_fetched_for_it(
+    tmp_path_factory: pytest.TempPathFactory, s3: S3Server
+) -> None:
+    """It may change that, as where attempts share a folder; and read the rest, whatever the node's umask is."""
+    folder = tmp_path_factory.mktemp("fetched")
+    settings = {"FOOTPLATE_CODE": "on", "FOOTPLATE_TRAINING_USER": str(UNNAMED), **s3.environment(folder.name)}
+    text = """
+import os, sys
+from pathlib import Path
+state = Path("state", "step")
+state.parent.mkdir(exist_ok=True)
+before = state.read_text() if state.exists() else ""
+state.write_text(before + f"as {os.getuid()};")
+Path("state", "beside").touch()
+sys.exit(0 if before else 3)
+"""
+    with standing_system(folder, slots=(1,), starting=OpenProcesses, **settings) as system:
+        (system.folder / "node-2").mkdir(mode=0o755)
+        system.start_node(2, before=["sh", "-c", 'umask 077; exec "$@"', "sh"], FOOTPLATE_POOL="closed")
+        spec = {"code": code(system, train=text), "loop": {"script": "train.py"}, "resources": {"pool": "closed"}}
+        done = run(system, {**spec, "retry": {"on": ["crashed"]}})
+
+    assert done["attempt"] == 2
+    left = RemoteStore(settings["FOOTPLATE_ARTIFACTS"]).read(f"{layout.attempt_folder(done['id'], 2)}/state/step")
+    assert left.decode() == f"as {UNNAMED};" * 2
