@@ -55,10 +55,10 @@ def main(job, home, store):
         with open(path, "ab"):
             pass
 
-    mine = {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if session(pid) == os.getsid(0)}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        if pid in mine:
-            continue
+    everyone = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    # Other training, which is still ending perhaps, is the same user's.
+    mine = {pid for pid in everyone if session(pid) == os.getsid(0) or os.getuid() and user(pid) == os.getuid()}
+    for pid in set(everyone) - mine:
         tries(f"environment of {name(pid)}", lambda: read(f"/proc/{pid}/environ"))
         tries(f"memory of {name(pid)}", lambda: os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR)))
         tries(f"descriptors of {name(pid)}", lambda: os.listdir(f"/proc/{pid}/fd"))
@@ -92,6 +92,14 @@ def session(pid):
         return os.getsid(pid)
     except OSError:
         return None
+
+
+def user(pid):
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next(int(line.split()[1]) for line in lines if line.startswith("Uid:"))
 
 
 def name(pid):
