@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ from worker.trainer.strategies.place import Place
 
 BROUGHT = ".brought"
 """In an attempt's folder: the checkpoint of which a node was handed a copy."""
+BEGUN = ".begun"
+"""In a script's: it has all that the attempt before it left. One that was ended before has a part, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +238,18 @@ def _run_script(loop: Script, order: Order) -> None:
 
 
 def _continue_in_a_copy(order: Order) -> None:
-    """Of what the attempt before it left in its folder: an attempt writes below its own only."""
+    """Of what the last attempt that had begun left in its folder: an attempt writes below its own only."""
+    own = order.files.folder
     for attempt in range(order.attempt - 1, 0, -1):
         theirs = order.artifacts / attempt_folder(order.job, attempt)
-        if theirs.is_dir():
-            shutil.copytree(theirs, order.files.folder, dirs_exist_ok=True, symlinks=True)
-            return
+        if (theirs / BEGUN).is_file():
+            shutil.copytree(theirs, own, ignore=partial(_its_mark, theirs), dirs_exist_ok=True, symlinks=True)
+            break
+    (own / BEGUN).touch()
+
+
+def _its_mark(attempt: Path, folder: str, names: list[str]) -> set[str]:
+    return {BEGUN} if Path(folder) == attempt else set()
 
 
 def _finished(spec: JobSpec, order: Order, emit: Emit, told: dict[str, Any]) -> DoneData:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from contract.errors import OwnCodeError
-from contract.ids import ClaimId, Fence, new_job_id
+from contract.ids import ClaimId, Fence, JobId, new_job_id
 from contract.spec import JobSpec
 from worker import bundles, gang, loop
 from worker.emit import Emit, Wire
@@ -25,14 +26,14 @@ from worker.trainer.checkpoint import verify
 class Attempt:
     """One attempt of a job with an own loop, without its supervisor."""
 
-    def __init__(self, folder: Path, number: int = 1) -> None:
+    def __init__(self, folder: Path, number: int = 1, job: JobId | None = None) -> None:
         self.heard, theirs = socket.socketpair()
         self.heard.settimeout(60)
         self.stop_fd = os.memfd_create("stop")
         os.ftruncate(self.stop_fd, mmap.PAGESIZE)
         nothing = {"gpus": [], "checkpoints": [], "artifacts": folder, "data": folder, "models": folder, "threads": 1}
         claim, fence = ClaimId("claim"), Fence(1)
-        self.order = Order(job=new_job_id(), attempt=number, fence=fence, claim=claim, spec={}, **nothing)
+        self.order = Order(job=job or new_job_id(), attempt=number, fence=fence, claim=claim, spec={}, **nothing)
         self.order.files.folder.mkdir(parents=True)
         self.wire = Wire(theirs.detach())
         self.emit = Emit(self.wire, self.stop_fd, self.order.files)
@@ -146,3 +147,31 @@ def test_who_loses_another_is_not_the_reason() -> None:
 
     assert gang.is_another_s(lost)
     assert not gang.is_another_s(ValueError("closed by peer"))
+
+
+@pytest.mark.parametrize("is_marked", ["last", "first"], ids=["protected", "control"])
+def test_a_script_that_is_ended_before_it_had_all_that_was_left_loses_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: str
+) -> None:
+    job = new_job_id()
+    first, second, third = attempts = [Attempt(tmp_path, number, job) for number in (1, 2, 3)]
+    loop._continue_in_a_copy(first.order)
+    for name in ("model", "optimizer"):
+        (first.order.files.folder / name).write_text("10")
+
+    def dies_half_way(theirs: Path, own: Path, **_: Any) -> None:
+        shutil.copyfile(theirs / "model", own / "model")
+        raise SystemExit("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copytree", dies_half_way)
+        with pytest.raises(SystemExit):
+            loop._continue_in_a_copy(second.order)
+    if is_marked == "first":
+        (second.order.files.folder / loop.BEGUN).touch()
+    loop._continue_in_a_copy(third.order)
+
+    found = {path.name for path in third.order.files.folder.iterdir()} - {loop.BEGUN}
+    assert found == ({"model", "optimizer"} if is_marked == "last" else {"model"})
+    for attempt in attempts:
+        attempt.close()
