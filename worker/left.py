@@ -1,6 +1,7 @@
 """What an attempt leaves in its folder beside checkpoints, between a node's disk and a bucket.
 
-One node leaves it as it is. Of several, which share no folder, each leaves its own:
+One node leaves it as it is, and a mark behind it where it is a script's. Of several, which share no folder, each leaves
+its own:
 
     outputs/…            where they are looked for: of one path, what was sent last stands
     …                    what the first node has written
@@ -49,7 +50,10 @@ class Left:
         found = [one.path for one in self._store.files(place) if stays_inside(one.path)]
         left = by_all(found, self._grant.nodes)
         if left is None:
-            passed_over(f"{place} is passed over: not every node has handed in what it left there")
+            whose = (
+                "the node has not handed in all that" if self._grant.nodes == 1 else "not every node has handed in what"
+            )
+            passed_over(f"{place} is passed over: {whose} it left there")
         for path, where in (left or {}).items():
             file = self._folder / path
             with suppress(FileNotFoundError):
@@ -85,7 +89,7 @@ class Left:
             self._store.put(Path(f"/proc/self/fd/{opened}"), f"{self._place}/{key}")
 
     def is_handed_in(self) -> None:
-        if self._grant.nodes > 1:
+        if is_a_script(self._grant):
             self._store.write(b"", f"{self._place}/{_mark(self._grant.source, self._grant.nodes)}")
 
     def _key(self, path: str, *, was_found: bool) -> str | None:
@@ -107,7 +111,7 @@ def by_all(found: Iterable[str], nodes: int) -> dict[str, str] | None:
     """By its path in the folder: where it lies in the attempt's. None: not every node has handed in what it left, and a
     part of it is no state that a run was in."""
     there = set(found)
-    if nodes > 1 and there and not there.issuperset(_mark(node, nodes) for node in range(nodes)):
+    if there and not there.issuperset(_mark(node, nodes) for node in range(nodes)):
         return None
     left: dict[str, str] = {}
     for layer in (BEFORE, *(f"{NODES}/{node}" for node in range(nodes - 1, 0, -1))):

@@ -132,3 +132,24 @@ def test_what_a_node_only_found_is_not_taken_for_what_another_wrote(attempt: Mak
     last.fetches()
 
     assert last.has() == {"state-0": "30", "state-1": "30"}, "it has what the other node had found, which is older"
+
+
+@pytest.mark.fault(
+    1, without="what a script continues with was left by all of its nodes", red="a state that no run was in"
+)
+def test_a_script_does_not_go_on_in_half_of_what_was_handed_in(
+    attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt(1, **SCRIPT).leaves({"model": "10", "optimizer": "10"})
+    second = attempt(2, **SCRIPT)
+    second.leaves({"model": "20", "optimizer": "20"}, is_lost=True)
+    with monkeypatch.context() as patch:
+        asked = dies_before(store, "/optimizer", patch)
+        second.shipping.finish()
+        until(lambda: any(path.endswith("/optimizer") for path in asked), within=30, what="some of it is sent")
+        second.is_gone()
+
+    third = attempt(3, **SCRIPT)
+    third.fetches()
+
+    assert third.has() == {"model": "10", "optimizer": "10"}, "a state that no run was in"
