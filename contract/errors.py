@@ -54,6 +54,9 @@ class FootplateError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        # A script's user has nothing but what Python prints; some of ours print it themselves.
+        if hint and type(self).__str__ is Exception.__str__:
+            self.add_note(hint)
 
 
 class InvalidSpec(FootplateError):

@@ -25,6 +25,7 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
     yield from _keeping(args)
     yield from _sharding(args)
     yield from _tracking(args)
+    yield from _debugging(args)
     for one, other in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
         if getattr(args, one) and getattr(args, other):
             yield Disagreement((one, other), f"{one} and {other} exclude each other", f"leave {one} out")
@@ -54,6 +55,12 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
                     f"{name} is about loading processes, and dataloader_num_workers is 0",
                     f"set dataloader_num_workers to 1 or more, or leave {name} out",
                 )
+
+
+def _debugging(args: TrainingArguments) -> Iterator[Disagreement]:
+    for name in args.debug:
+        if name != "underflow_overflow":
+            yield Disagreement(("debug",), f"debug names {str(name)!r}", "what there is to watch is underflow_overflow")
 
 
 def _durations(args: TrainingArguments) -> Iterator[Disagreement]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from pydantic import model_validator
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 from pydantic_core import ArgsKwargs
 
 from contract.arguments import distributed, groups
@@ -19,7 +19,14 @@ from contract.arguments.agree import disagreements
 from contract.arguments.groups import CONFIG
 from contract.arguments.legacy import translated
 from contract.arguments.notyet import CHOICES_NOT_YET, NOT_YET
-from contract.errors import NotAvailableYet
+from contract.errors import NotAvailableYet, did_you_mean
+
+_OBJECTS = frozenset(
+    {
+        "accelerator_config", "deepspeed", "fsdp_config", "liger_kernel_config", "lr_scheduler_kwargs",
+        "parallelism_config",
+    }
+)  # fmt: skip
 
 
 # A dataclass takes its fields from the last base first: read the bases from the bottom up. output_dir comes first.
@@ -59,8 +66,12 @@ class TrainingArguments(
         given = values.kwargs if isinstance(values, ArgsKwargs) else values
         if not isinstance(given, dict):
             return values
-        given = translated(given)
+        given = {name: _read(value) if name in _OBJECTS else value for name, value in translated(given).items()}
+        fields = [field.name for field in dataclasses.fields(cls)]
         for name, value in given.items():
+            if name not in fields and name not in NOT_YET:
+                near = did_you_mean(name, fields) or "help(TrainingArguments) lists them all"
+                raise TypeError(f"{cls.__name__} has no argument {name!r}: {near}")
             if name in NOT_YET and not NOT_YET[name].accepts(value):
                 raise NotAvailableYet(f"{name} is not available yet", hint=NOT_YET[name].instead)
             declined = CHOICES_NOT_YET.get(name, {})
@@ -70,6 +81,9 @@ class TrainingArguments(
         return ArgsKwargs(values.args, known) if isinstance(values, ArgsKwargs) else known
 
     def __post_init__(self) -> None:
+        made = next(kind for kind in type(self).__mro__ if "__dataclass_fields__" in vars(kind))
+        if not is_pydantic_dataclass(made):
+            self._take_checked()
         self.output_dir = os.path.expanduser(self.output_dir or "trainer_output")
         if isinstance(self.include_num_input_tokens_seen, bool):
             self.include_num_input_tokens_seen = "all" if self.include_num_input_tokens_seen else "no"
@@ -90,6 +104,14 @@ class TrainingArguments(
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = not self.metric_for_best_model.endswith("loss")
 
+    def _take_checked(self) -> None:
+        """A subclass made by `dataclasses.dataclass`, as scripts have them: nothing has looked at its values yet."""
+        kind = next(kind for kind in type(self).__mro__ if is_pydantic_dataclass(kind))
+        names = [field.name for field in dataclasses.fields(kind)]
+        checked = kind(**{name: getattr(self, name) for name in names})
+        for name in names:
+            setattr(self, name, getattr(checked, name))
+
     @property
     def follows_a_metric(self) -> bool:
         """The rate moves after evaluations, by what they found."""
@@ -104,11 +126,8 @@ class TrainingArguments(
             setattr(self, older, getattr(self, name))
         if self.activation_checkpointing is None:
             self.activation_checkpointing = self.gradient_checkpointing = False
-        if isinstance(self.activation_checkpointing_kwargs, str):
-            # What is no JSON stays as it is, for `agree.py` to say so.
-            with suppress(ValueError):
-                read = json.loads(self.activation_checkpointing_kwargs)
-                self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs = read
+        read = _read(self.activation_checkpointing_kwargs)
+        self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs = read
 
     @model_validator(mode="after")
     def _must_agree(self) -> TrainingArguments:
@@ -142,6 +161,13 @@ class TrainingArguments(
 @dataclass(config=CONFIG)
 class Seq2SeqTrainingArguments(groups.Generation, TrainingArguments):
     """What `training` is where it says anything of generating."""
+
+
+def _read(value: Any) -> Any:
+    """An object may come as JSON, as from a command line. What is none stays as it is, for its own check to say so."""
+    with suppress(ValueError):
+        return json.loads(value) if isinstance(value, str) and value.startswith("{") else value
+    return value
 
 
 def _names(value: str | list[str] | None) -> list[str]:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import traceback
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -141,8 +142,54 @@ def test_a_choice_that_is_not_there_yet_is_told_from_one_that_does_not_exist(nam
 def test_python_refuses_what_is_not_there_yet_and_what_does_not_exist() -> None:
     with pytest.raises(NotAvailableYet, match="optim_target_modules is not available yet"):
         TrainingArguments("out", optim_target_modules=["q"])  # type: ignore[call-arg]
-    with pytest.raises(ValidationError, match="no_such_thing"):
+    with pytest.raises(TypeError, match="no argument 'no_such_thing': help"):
         TrainingArguments("out", no_such_thing=1)  # type: ignore[call-arg]
+
+
+def test_python_answers_a_misspelt_name_with_the_nearest() -> None:
+    # The type that a call has for a name it does not know: scripts for several versions catch it.
+    with pytest.raises(TypeError, match="no argument 'learning_rte': did you mean 'learning_rate'"):
+        TrainingArguments("out", learning_rte=1)  # type: ignore[call-arg]
+
+
+def test_what_would_work_is_printed_below_an_error_of_a_script() -> None:
+    with pytest.raises(NotAvailableYet) as caught:
+        TrainingArguments("out", optim="galore_adamw")  # type: ignore[arg-type]
+
+    told = "".join(traceback.format_exception_only(caught.value))
+    assert "it changes what a parameter group is" in told
+    assert "hand in optimizers=" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("lr_scheduler_kwargs", {}),
+        ("activation_checkpointing_kwargs", {}),
+        ("fsdp_config", {"fsdp": True}),
+        ("deepspeed", {}),
+        ("liger_kernel_config", {"use_liger_kernel": True}),
+    ],
+)
+def test_an_object_may_be_written_as_json_in_python(name: str, more: dict[str, object]) -> None:
+    args = TrainingArguments("out", **{name: '{"reshard_after_forward": true}'}, **more)  # type: ignore[arg-type]
+
+    assert getattr(args, name) == {"reshard_after_forward": True}
+
+
+def test_a_subclass_by_the_standard_decorator_is_checked_like_its_base() -> None:
+    @dataclasses.dataclass
+    class Mine(TrainingArguments):
+        temperature: float = 0.5
+
+    args = Mine("out", learning_rate="1e-3", max_steps=3.0, temperature=2.0)  # type: ignore[arg-type]
+    assert (args.learning_rate, args.max_steps, args.temperature) == (1e-3, 3, 2.0)
+    assert dataclasses.replace(args, seed=3).temperature == 2.0
+    for wrong in ({"max_steps": "x"}, {"fp16": True, "bf16": True}, {"eval_strategy": "epok"}):
+        with pytest.raises(ValidationError, match=next(iter(wrong))):
+            Mine("out", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(NotAvailableYet, match="lomo"):
+        Mine("out", optim="lomo")  # type: ignore[arg-type]
 
 
 def test_callbacks_may_read_names_that_are_not_there_yet() -> None:

@@ -123,7 +123,10 @@ class HfArgumentParser(ArgumentParser):
             left -= set(taken)
             made.append(kind(**taken))
         if left and not allow_extra_keys:
-            raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(left)}")
+            known = [name for kind in self.dataclass_types for name in _fields(kind)]
+            hint = did_you_mean(min(left), known)
+            near = f" ({hint})" if hint else ""
+            raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(left)}{near}")
         return tuple(made)
 
     def parse_json_file(self, json_file: Any, allow_extra_keys: bool = False) -> tuple[Any, ...]:
