@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from tests.trainer.leaves import tokenizers
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.collators import DataCollatorWithPadding
+from worker.trainer.state import TrainerState
 from worker.trainer.trainer import Trainer
 
 
@@ -54,6 +56,16 @@ class Odd(nn.Module):
 def test_a_callback_that_hears_no_event_is_refused(tmp_path: Path, callback: Any) -> None:
     with pytest.raises(TypeError, match="is told of no event: a callback is a TrainerCallback"):
         a_trainer(tmp_path, callbacks=[callback])
+
+
+@pytest.mark.parametrize("answer", [5, False, {"should_log": True}])
+def test_what_a_callback_returns_is_a_control_or_nothing(tmp_path: Path, answer: Any) -> None:
+    class Counts:
+        def on_step_end(self, *args: Any, **kwargs: Any) -> Any:
+            return answer
+
+    with pytest.raises(TypeError, match=r"Counts.on_step_end returned .*: return the control that it was given"):
+        a_trainer(tmp_path, callbacks=[Counts()]).train()
 
 
 def test_a_callback_of_no_class_of_ours_is_taken_by_its_events(tmp_path: Path) -> None:
@@ -101,6 +113,43 @@ def test_a_loss_that_nothing_can_be_learned_from_is_named(
         a_trainer(tmp_path, Odd(loss)).train()
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"x": [1.0], "labels": [0]}, "train_dataset is a dict of x, labels: hand in a list of samples"),
+        ((row for row in ()), "train_dataset is a generator: hand in a list of samples"),
+    ],
+)
+def test_what_is_no_data_is_named_where_it_is_handed_in(tmp_path: Path, data: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        a_trainer(tmp_path, data=data)
+
+
+def test_samples_by_number_may_be_in_anything(tmp_path: Path) -> None:
+    rows = toy.regression(n=16)
+
+    assert a_trainer(tmp_path, data={index: rows[index] for index in range(16)}).train().global_step == 2
+
+
+def test_what_is_no_data_to_evaluate_or_to_predict_is_named_too(tmp_path: Path) -> None:
+    trainer = a_trainer(tmp_path, evaluated={"a": toy.regression(n=8), "b": toy.regression(n=8)})
+
+    with pytest.raises(TypeError, match="the data is a generator"):
+        trainer.predict(row for row in ())
+    with pytest.raises(KeyError, match="eval_dataset has no set 'c': there is a, b"):
+        trainer.evaluate("c")
+    with pytest.raises(TypeError, match=r"eval_dataset\['b'\] is a generator"):
+        a_trainer(tmp_path, evaluated={"a": [1], "b": (row for row in ())}, eval_strategy="epoch")
+
+
+def test_an_optimizer_of_another_model_is_named(tmp_path: Path) -> None:
+    args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    other = torch.optim.SGD(toy.mlp().parameters(), lr=0.1)
+
+    with pytest.raises(ValueError, match="has no parameter of this model"):
+        Trainer(toy.mlp(), args, train_dataset=toy.regression(n=16), optimizers=(other, None))
+
+
 def test_a_stream_without_a_sample_is_no_finished_run(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="the training data is a stream that gave no batch"):
         a_trainer(tmp_path, data=Stream(0)).train()
@@ -124,6 +173,28 @@ def test_metrics_of_ones_own_that_are_no_dict_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(TypeError, match="compute_metrics returned a float: return a dict"):
         trainer.evaluate()
+
+
+def test_arrays_among_ones_own_metrics_go_into_a_checkpoint(tmp_path: Path) -> None:
+    found = {"each": numpy.arange(3), "one": numpy.array(2), "tensor": torch.ones(2)}
+    more = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 1, "max_steps": -1}
+    trainer = a_trainer(tmp_path, evaluated=toy.regression(n=8), compute_metrics=lambda prediction: dict(found), **more)
+
+    trainer.train()
+    trainer.save_metrics("eval", trainer.evaluate())
+
+    state = TrainerState.load_from_json(next(tmp_path.glob("checkpoint-*")) / "trainer_state.json")
+    told = next(each for each in state.log_history if "eval_each" in each)
+    assert (told["eval_each"], told["eval_one"], told["eval_tensor"]) == ([0, 1, 2], 2, [1.0, 1.0])
+    assert isinstance(trainer.evaluate()["eval_each"], numpy.ndarray)
+
+
+def test_intervals_that_nobody_asked_for_are_the_reference_s(tmp_path: Path) -> None:
+    """Callbacks divide by them."""
+    trainer = a_trainer(tmp_path)
+    trainer.train()
+
+    assert (trainer.state.eval_steps, trainer.state.save_steps) == (500, 500)
 
 
 @pytest.mark.parametrize(

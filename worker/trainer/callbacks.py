@@ -152,7 +152,9 @@ class CallbackHandler:
             **extra,
         }
         for listener in listeners:
-            control = listener(args, state, control, **kwargs) or control
+            answer = listener(args, state, control, **kwargs)
+            if answer is not None and answer is not control:
+                control = _control(answer, listener)
         return control
 
     def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
@@ -224,6 +226,13 @@ def _listening(callback: Any) -> Any:
             "such as on_step_end"
         )
     return callback
+
+
+def _control(answer: Any, listener: Any) -> TrainerControl:
+    if hasattr(answer, "should_training_stop"):
+        return answer  # type: ignore[no-any-return]
+    name = getattr(listener, "__qualname__", repr(listener))
+    raise TypeError(f"{name} returned {answer!r:.80}: return the control that it was given, or nothing")
 
 
 class DefaultFlowCallback(TrainerCallback):

@@ -29,6 +29,18 @@ def has_length(dataset: object) -> bool:
         return False
 
 
+def require_samples(data: Any, name: str) -> None:
+    """Columns, a dict of several sets and a generator are what people hand in instead."""
+    if isinstance(data, Mapping) and 0 not in data:
+        there = ", ".join(map(str, list(data)[:8])) or "nothing"
+        what = f"a {type(data).__name__} of {there}: hand in a list of samples, one of the sets"
+    elif not hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):
+        what = f"a {type(data).__name__}: hand in a list of samples"
+    else:
+        return
+    raise TypeError(f"{name} is {what}, or an object with __getitem__ and __len__, or an IterableDataset")
+
+
 def make_loader(
     dataset: Any,
     args: TrainingArguments,

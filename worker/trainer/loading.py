@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from contract import arguments as contract_arguments
-from worker.trainer.data import DropUnused, has_length, make_loader, without_columns
+from worker.trainer.data import DropUnused, has_length, make_loader, require_samples, without_columns
 from worker.trainer.parts import Parts
 from worker.trainer.samplers import BatchRebalanceSampler, EpochSampler, LengthGroupedSampler, lengths_of
 
@@ -25,7 +26,7 @@ class Loading(Parts):
         """Where loading processes persist, the loader of each of our own sets is made once: it holds them."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
-            dataset = self.eval_dataset[dataset]
+            dataset = self._named_set(dataset)
         if dataset is None:
             raise ValueError("evaluation needs an eval_dataset")
         is_ours = eval_dataset is None or isinstance(eval_dataset, str)
@@ -37,10 +38,17 @@ class Loading(Parts):
             self._eval_loaders[eval_dataset] = (dataset, loader)
         return loader
 
+    def _named_set(self, name: str) -> Any:
+        sets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
+        if name not in sets:
+            raise KeyError(f"eval_dataset has no set {name!r}: there is {', '.join(map(str, sets)) or 'one, unnamed'}")
+        return sets[name]
+
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         return self._loader(test_dataset, self.args.eval_batch_size, self._get_eval_sampler(test_dataset))
 
     def _loader(self, dataset: Any, batch_size: int, sampler: Sampler[Any] | None, *, evens: bool = False) -> Any:
+        require_samples(dataset, "the data")
         collator = self.data_collator
         if self.args.remove_unused_columns and not self.anatomy.takes_anything:
             keep = [*self._signature_columns, "labels"]

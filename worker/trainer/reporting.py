@@ -15,6 +15,7 @@ from worker.trainer.evaluate import speed_metrics
 from worker.trainer.named import NamedOptimizers
 from worker.trainer.parts import Parts
 from worker.trainer.samplers import Batches
+from worker.trainer.state import as_lists
 from worker.trainer.tally import Taken
 
 
@@ -156,4 +157,4 @@ def _readable(name: str, value: Any) -> Any:
 
 
 def _write(path: Path, metrics: dict[str, Any]) -> None:
-    path.write_text(json.dumps(metrics, indent=4, sort_keys=True), encoding="utf-8")
+    path.write_text(json.dumps(metrics, indent=4, sort_keys=True, default=as_lists), encoding="utf-8")

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from contract.arguments import TrainingArguments
 
 
+def as_lists(value: Any) -> Any:
+    """Arrays and tensors among people's metrics: they stay what they are, and are numbers in a file."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON: log numbers, texts, or lists of them")
+
+
 @dataclass
 class TrainerState:
     """The reference's fields, in JSON beside every checkpoint, so that each side can continue the other's."""
@@ -42,11 +49,13 @@ class TrainerState:
     def compute_steps(self, args: TrainingArguments, max_steps: int) -> None:
         """Intervals in steps: a share of all steps where the argument is below 1."""
         for name in ("logging_steps", "eval_steps", "save_steps"):
-            every = getattr(args, name) or 0
+            every = getattr(args, name)
+            if every is None:  # callbacks divide by it
+                continue
             setattr(self, name, max(1, math.ceil(max_steps * every)) if 0 < every < 1 else int(every))
 
     def to_json_string(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True, default=as_lists) + "\n"
 
     def save_to_json(self, json_path: str | Path) -> None:
         Path(json_path).write_text(self.to_json_string(), encoding="utf-8")

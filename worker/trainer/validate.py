@@ -6,8 +6,10 @@ import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from contract.errors import DatasetError, did_you_mean
-from worker.trainer.data import has_length
+from worker.trainer.data import has_length, require_samples
 from worker.trainer.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -34,15 +36,20 @@ def _data(trainer: Trainer) -> None:
             f"eval_strategy is {args.eval_strategy} and there is no eval_dataset: hand one in, or set eval_strategy no"
         )
     if (args.eval_strategy != "no" or args.eval_on_start) and _is_plain(trainer, "get_eval_dataloader"):
-        _not_empty(trainer.eval_dataset)
+        _can_be_evaluated(trainer.eval_dataset)
+    if trainer.train_dataset is not None and _is_plain(trainer, "get_train_dataloader"):
+        require_samples(trainer.train_dataset, "train_dataset")
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
         raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
 
 
-def _not_empty(evaluated: Any) -> None:
+def _can_be_evaluated(evaluated: Any) -> None:
     for name, one in evaluated.items() if isinstance(evaluated, dict) else (("", evaluated),):
-        if one is not None and has_length(one) and len(one) == 0:
-            which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+        which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+        if one is None:
+            continue
+        require_samples(one, which)
+        if has_length(one) and len(one) == 0:
             raise DatasetError(f"there is nothing in {which}, and it is to be evaluated: fill it, or leave it out")
 
 
@@ -54,6 +61,13 @@ def _optimizers(trainer: Trainer) -> None:
             "a model_init makes a new model for every run, and optimizers= was made for another one: override "
             "create_optimizer, or hand in optimizer_cls_and_kwargs"
         )
+    if isinstance(trainer.optimizer, torch.optim.Optimizer) and _is_plain(trainer, "training_step", "compute_loss"):
+        its = {id(each) for group in trainer.optimizer.param_groups for each in group["params"]}
+        if not any(id(each) in its for each in trainer.model.parameters()):
+            raise ValueError(
+                "the optimizer that was handed in has no parameter of this model, so that nothing would be trained: "
+                "make it from this model's parameters()"
+            )
 
 
 def _metrics(trainer: Trainer) -> None:
@@ -79,7 +93,7 @@ def _metrics(trainer: Trainer) -> None:
 def _known_metrics(trainer: Trainer) -> set[str] | None:
     """All that an evaluation will tell; None where code of the user's own decides."""
     own = ("evaluate", "evaluation_loop", "prediction_step", "compute_loss")
-    if trainer.compute_metrics is not None or not all(_is_plain(trainer, name) for name in own):
+    if trainer.compute_metrics is not None or not _is_plain(trainer, *own):
         return None
     if any(not isinstance(each, str) or each not in METRICS for each in trainer.metrics):
         return None
@@ -88,11 +102,11 @@ def _known_metrics(trainer: Trainer) -> set[str] | None:
     return {f"{each}_{name}" for each in sets for name in names} or names
 
 
-def _is_plain(trainer: Trainer, name: str) -> bool:
+def _is_plain(trainer: Trainer, *names: str) -> bool:
     from worker.trainer.step import is_overridden
     from worker.trainer.trainer import Trainer as Plain
 
-    return not is_overridden(trainer, name, Plain)
+    return not any(is_overridden(trainer, name, Plain) for name in names)
 
 
 def _takes(function: object, name: str) -> bool:
