@@ -43,6 +43,12 @@ class Stream(IterableDataset[Any]):
         yield from rows
 
 
+class Frame(list[Any]):
+    """Looks like one of pandas': `[0]` would be a column."""
+
+    iloc = loc = None
+
+
 class Odd(nn.Module):
     def __init__(self, loss: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -118,6 +124,7 @@ def test_a_loss_that_nothing_can_be_learned_from_is_named(
     [
         ({"x": [1.0], "labels": [0]}, "train_dataset is a dict of x, labels: hand in a list of samples"),
         ((row for row in ()), "train_dataset is a generator: hand in a list of samples"),
+        (Frame(), r"train_dataset is a Frame: hand in a list of samples, as its to_dict\('records'\) is"),
     ],
 )
 def test_what_is_no_data_is_named_where_it_is_handed_in(tmp_path: Path, data: Any, told: str) -> None:

@@ -78,6 +78,20 @@ def test_data_without_labels_is_predicted_too(tmp_path: Path) -> None:
     assert "test_loss" not in output.metrics
 
 
+def test_what_a_model_did_not_compute_is_none_among_the_predictions(tmp_path: Path) -> None:
+    class Says(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            return {"logits": self.net(x), "attentions": None, "hidden": x}
+
+    logits, attentions, hidden = a_trainer(tmp_path, Says()).predict([{"x": torch.zeros(8)}] * 5).predictions
+
+    assert (logits.shape, attentions, hidden.shape) == ((5, 4), None, (5, 8))
+
+
 def test_predictions_of_unequal_length_are_filled_with_minus_100(tmp_path: Path) -> None:
     rows = [{"input_ids": torch.zeros(length, dtype=torch.long)} for length in (3, 5)]
     trainer = a_trainer(tmp_path, toy.gpt(), values={"per_device_eval_batch_size": 1})

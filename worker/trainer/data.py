@@ -34,6 +34,8 @@ def require_samples(data: Any, name: str) -> None:
     if isinstance(data, Mapping) and 0 not in data:
         there = ", ".join(map(str, list(data)[:8])) or "nothing"
         what = f"a {type(data).__name__} of {there}: hand in a list of samples, one of the sets"
+    elif hasattr(data, "iloc"):
+        what = f"a {type(data).__name__}: hand in a list of samples, as its to_dict('records') is"
     elif not hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):
         what = f"a {type(data).__name__}: hand in a list of samples"
     else:

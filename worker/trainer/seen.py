@@ -149,7 +149,8 @@ def _on_host(value: Any) -> Any:
 
 def _joined(parts: list[Any]) -> Any:
     """One array along the first dimension; shorter sequences are filled with -100 on the right."""
-    if not parts:
+    # A model may name what it did not compute.
+    if not parts or parts[0] is None:
         return None
     if isinstance(parts[0], dict):
         return {name: _joined([part[name] for part in parts]) for name in parts[0]}
