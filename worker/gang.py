@@ -67,6 +67,8 @@ def environment(order: Order) -> dict[str, str]:
         "GROUP_WORLD_SIZE": str(order.nodes),
         "MASTER_ADDR": order.host,
         "MASTER_PORT": str(order.port),
+        # Accelerate would take a share of the machine that it works out by itself.
+        "OMP_NUM_THREADS": str(order.threads),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         **_interfaces(order),
     }

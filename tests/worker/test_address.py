@@ -87,7 +87,7 @@ def test_a_rank_of_the_second_node_is_told_what_torchrun_would_have_told_it() ->
     assert told == {
         "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
         "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth1",
-        "TORCHELASTIC_USE_AGENT_STORE": "True", "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "1", "TORCHELASTIC_USE_AGENT_STORE": "True", "DS_ACCELERATOR": "cpu",
     }  # fmt: skip
 
 

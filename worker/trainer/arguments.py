@@ -16,7 +16,7 @@ from contract.arguments.groups import CONFIG
 from contract.arguments.parallelism import sizes
 from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.names import Choice, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
-from worker.trainer.strategies.place import Place, launched_precision
+from worker.trainer.strategies.place import Place, launched_on_cpu, launched_precision
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +58,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         said = launched_precision()
         if said in ("bf16", "fp16") and not (self.bf16 or self.fp16):
             setattr(self, said, True)
+        self.use_cpu = self.use_cpu or launched_on_cpu()
         super().__post_init__()
         # As the reference has them: `args.eval_strategy.value` is read by people's callbacks.
         for name, choices in _CHOICES.items():
@@ -86,7 +87,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         """The main process does it, and the others find it done."""
         from accelerate.state import PartialState
 
-        state = PartialState()
+        state = PartialState(cpu=self.device.type == "cpu")
         with state.local_main_process_first() if local else state.main_process_first():
             yield
 

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from contract.errors import NotAvailableYet
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import Results
 from tests.trainer.distributed.launch import launched, read
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.strategies.choose import choose
 from worker.trainer.strategies.peers import Peers
 from worker.trainer.strategies.place import Place
 
@@ -106,11 +109,10 @@ def test_predictions_that_are_no_tensors_travel_where_that_is_asked_for(came: Re
 
 
 @pytest.mark.parametrize("name", ["wrapped", "wrapped in half", "wrapped elsewhere"])
-def test_a_model_is_wrapped_once_whatever_accelerate_takes_the_processes_for(came: Results, name: str) -> None:
-    """Told of use_cpu it knows that there are several, as it does on GPUs, and would wrap by itself as well."""
+def test_a_model_is_wrapped_once(came: Results, name: str) -> None:
+    """It knows that there are several, as it does on GPUs, and would wrap by itself as well."""
     for each in came(name):
-        assert each["made"] == ["Mlp"]
-    assert {each["type"] for each in came("wrapped")} == {"MULTI_CPU"}
+        assert each == {"made": ["Mlp"], "type": "MULTI_CPU"}
 
 
 def test_one_process_that_a_launcher_started_wraps_nothing(tmp_path: Path) -> None:
@@ -216,6 +218,53 @@ def test_what_is_on_the_host_travels_beside_what_is_on_the_devices() -> None:
 
     assert peers.way_of(torch.ones(1)) == "gloo"
     assert peers.way_of(torch.ones(1, device="meta")) == "NCCL"
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "argument"),
+    [
+        ("ACCELERATE_USE_FSDP", "true", "fsdp=True, with fsdp_config"),
+        ("ACCELERATE_USE_DEEPSPEED", "true", "deepspeed"),
+        ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", "parallelism_config"),
+        ("ACCELERATE_USE_MEGATRON_LM", "true", "there is no Megatron-LM here"),
+    ],
+)
+def test_how_to_share_is_said_by_arguments_and_a_launcher_that_says_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, said: str, argument: str
+) -> None:
+    monkeypatch.setenv(name, said)
+
+    with pytest.raises(NotAvailableYet, match=f"the launcher says {name}={said}, and the Trainer") as caught:
+        choose(TrainingArguments("out"))
+
+    assert argument in str(caught.value.hint)
+
+
+def test_a_launcher_s_compiling_is_accelerate_s_in_one_process_and_refused_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
+
+    assert scenarios.trained(tmp_path, name="compiled", max_steps=1)["steps"] == 1
+    for name, said in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "a",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, said)
+    with pytest.raises(NotAvailableYet, match="the launcher says ACCELERATE_DYNAMO_BACKEND=EAGER"):
+        choose(TrainingArguments("out"))
+
+
+def test_a_launcher_s_cpu_is_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not TrainingArguments("out").use_cpu
+    for name, said in {"ACCELERATE_USE_CPU": "True", "ACCELERATE_DYNAMO_BACKEND": "NO"}.items():
+        monkeypatch.setenv(name, said)
+
+    assert TrainingArguments("out").use_cpu
+    choose(TrainingArguments("out"))
 
 
 def test_half_a_launcher_is_said() -> None:

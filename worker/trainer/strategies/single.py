@@ -60,14 +60,16 @@ class Single:
         # Accelerate wants a GPU for fp16; torch computes it anywhere, and then autocast is put around forward here.
         self._casts = self.precision == "fp16" and (args.use_cpu or not torch.cuda.is_available())
         precision = "no" if self._casts else self.precision
-        _forget_other_settings(precision, use_cpu=args.use_cpu)
+        # Accelerate knows of several processes on CPUs only where it is told that these are what is meant.
+        on_cpu = args.use_cpu or (self.peers.world > 1 and not torch.cuda.is_available())
+        _forget_other_settings(precision, use_cpu=on_cpu)
         # For loaders that users prepare themselves: a shuffled one then has the reference's order.
         loading = DataLoaderConfiguration(
             use_seedable_sampler=True, data_seed=args.data_seed, even_batches=self.accelerator_config.even_batches
         )
         self.accelerator = Accelerator(
             mixed_precision=precision,
-            cpu=args.use_cpu,
+            cpu=on_cpu,
             dataloader_config=loading,
             kwargs_handlers=[*self._handlers(), *fp8_handlers(self.precision)],
         )
