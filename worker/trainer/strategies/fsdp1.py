@@ -214,8 +214,12 @@ class Fsdp1(Sharded):
 
 
 def _described(values: dict[str, Any]) -> dict[str, Any]:
-    """Of a moment its kind of number, of all else what it is."""
-    return {name: each.dtype if isinstance(each, Tensor) and each.dim() else each for name, each in values.items()}
+    """Of a moment its kind of number, of all else what it is: from the host, for a pickle knows of its own GPU only."""
+    return {name: _told(each) if isinstance(each, Tensor) else each for name, each in values.items()}
+
+
+def _told(value: Tensor) -> Any:
+    return value.dtype if value.dim() else value.cpu()
 
 
 def _with_its_own_parameters(whole: FullyShardedDataParallel, method: Callable[..., Any]) -> Callable[..., Any]:
