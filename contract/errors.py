@@ -15,7 +15,7 @@
         ├── NoValidCheckpoint      had some, none verifies
         ├── CheckpointCorrupt      this one does not verify
         ├── DatasetError           missing, changed or unreadable data
-        ├── NotFetched             what lies on a hub, and cannot be had from there
+        ├── NotFetched             what lies on a hub or at a URL, and cannot be had from there
         ├── NotBuildable           a named part cannot be made from what it was given
         └── OwnCodeError           the user's own code cannot be used: where, and why
 
@@ -179,7 +179,7 @@ class DatasetError(AttemptError):
 
 
 class NotFetched(AttemptError):
-    """What a spec names on a hub is not to be had. The code says what of: `model_gated`, `dataset_not_found`."""
+    """What a spec names on a hub, or by a URL, is not to be had. The code says what of: `dataset_not_found`."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

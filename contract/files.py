@@ -1,4 +1,4 @@
-"""What a spec names and somebody has to bring: uploaded files, and what lies on a hub (`hub.py`).
+"""What a spec names and somebody has to bring: uploaded files, what lies on a hub (`hub.py`), and files by their URL.
 
 An uploaded file is `file_<sha256>.jsonl`: the id says what it holds and what reads it. So equal bytes are one file, a
 node needs nobody to tell it where one lies or whether it is whole, and a bare id is a dataset, because its suffix picks
@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from contract.body import pointer_to
-from contract.hub import is_hub_name
+from contract.hub import PATH_ARGUMENTS, is_hub_name
 from contract.ids import FileId, is_file
 from contract.short_forms import components
 
@@ -47,13 +47,51 @@ def on_hub(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield pointer_to(*path), text
 
 
+def is_url(text: str) -> bool:
+    return text.startswith(("https://", "http://"))
+
+
+def shown(url: str) -> str:
+    """For notes and errors: in a query stands what opens the door."""
+    return url.partition("?")[0][:200]
+
+
+def pin_of(place: str, pin: str) -> str:
+    """What holds a job to what it began with."""
+    return f"sha256 {pin}" if is_url(place) else f"commit {pin}"
+
+
+def by_url(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(pointer, URL) of every file of rows that a long spec names so. Elsewhere a URL is just a string."""
+    for named in components(spec):
+        if named.group == "data":
+            for path, text in _paths(named.component.get("args"), (*steps(named.pointer), "args")):
+                if is_url(text):
+                    yield pointer_to(*path), text
+
+
 Path = tuple[str | int, ...]
+
+
+def _paths(value: Any, path: Path, *, is_path: bool = False) -> Iterator[tuple[Path, str]]:
+    """Of arguments that name files, as the node reads them."""
+    if isinstance(value, str) and is_path:
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _paths(item, (*path, key), is_path=is_path or key in PATH_ARGUMENTS)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _paths(item, (*path, index), is_path=is_path)
+
+
+def steps(pointer: str) -> list[str]:
+    return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
 
 
 def _arguments(spec: dict[str, Any]) -> Iterator[tuple[Path, str]]:
     for named in components(spec):
-        steps = [part.replace("~1", "/").replace("~0", "~") for part in named.pointer.split("/")[1:]]
-        yield from _texts(named.component.get("args"), (*steps, "args"))
+        yield from _texts(named.component.get("args"), (*steps(named.pointer), "args"))
 
 
 def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:

@@ -8,9 +8,11 @@ from typing import Any
 from contract.arguments import TrainingArguments
 from contract.body import pointer_to
 from contract.errors import Problem
+from contract.files import is_url, steps
 from contract.hub import HOW, PATH_ARGUMENTS, hub_name, is_hub_name
 from contract.ids import is_file
 from contract.learning_rules import broken_learning_rules
+from contract.outbound import Refused, read_url
 from contract.short_forms import Json, Named, components
 from contract.strategies import broken_strategy_rules
 
@@ -26,7 +28,7 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
     for named in components(document):
         if ":" in named.component["use"] and not has_code:
             yield _needs_bundle(named)
-        yield from _paths(named.component.get("args"), (*_parts(named.pointer), "args"))
+        yield from _paths(named.component.get("args"), (*steps(named.pointer), "args"))
     if isinstance(document.get("trainer"), str) and not has_code:
         yield Problem("/trainer", "needs_bundle", "is code of your own, and the spec brings none", "add code.bundle")
     computes = document.get("compute_metrics")
@@ -134,6 +136,8 @@ def _paths(value: Any, path: tuple[str | int, ...], *, is_path: bool = False) ->
             yield from _of_a_hub(value, path)
         elif value.startswith(ROOTS) and {"..", "."} & set(value.split("://", 1)[1].split("/")):
             yield Problem(pointer_to(*path), "path_outside_root", "a path under a root has no '.' or '..' in it")
+        elif is_path and path[0] == "data" and path[1] != "map" and is_url(value):
+            yield from _of_a_store(value, path)
         elif is_path and not value.startswith(ROOTS) and not is_file(value):
             yield _without_root(value, path)
     elif isinstance(value, dict):
@@ -152,15 +156,18 @@ def _without_root(value: str, path: tuple[str | int, ...]) -> Problem:
     return Problem(pointer_to(*path), "path_without_root", f"{value[:80]!r} is under no root", hint)
 
 
+def _of_a_store(url: str, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    try:
+        read_url(url)
+    except Refused as error:
+        yield Problem(pointer_to(*path), "bad_url", f"it {error}", "for example https://data.example.org/rows.jsonl")
+
+
 def _of_a_hub(name: str, path: tuple[str | int, ...]) -> Iterator[Problem]:
     try:
         hub_name(name)
     except ValueError as error:
         yield Problem(pointer_to(*path), "bad_hub_name", f"{name[:200]!r}: {error}", f"for example {HOW}")
-
-
-def _parts(pointer: str) -> tuple[str, ...]:
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
 
 
 def _ids_once(optimizers: Any) -> Iterator[Problem]:

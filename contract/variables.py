@@ -16,7 +16,7 @@ SETTINGS = frozenset({
     "JOURNAL_MAX_MB", "KILL_SECONDS", "LEASE_SECONDS", "MODELS", "NODE_ADDRESS", "NODE_HOME",
     "NODE_NAME", "POLL_SECONDS", "POOL", "PORT", "RATE_PER_ADDRESS", "RATE_PER_KEY", "READERS", "REDIS",
     "RETRY_BACKOFF_SECONDS", "RING_SECONDS", "SLOTS", "START_SECONDS", "STOP_SECONDS", "STREAMS_PER_KEY",
-    "TRAINING_USER",
+    "STORES_ALLOW", "STORES_MAX_MB", "TRAINING_USER",
     "UPLOAD_MAX_MB", "URL", "URL_FILE", "WEBHOOKS_ALLOW", "WRITERS",
 })  # fmt: skip
 """Of every program of ours: one environment may serve them all. docs/settings.md says what each means."""

@@ -5,20 +5,15 @@ from __future__ import annotations
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, SecretStr, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 
 from contract.environment import EnvAllowed
+from contract.outbound import Networks
 from contract.remote import SCHEME, RemoteStore, Root
 from contract.settings import RedisUrl, Settings
 from service.opening import Store
-from service.webhooks.targets import Allowed
-
-
-def _networks(text: str) -> str:
-    Allowed.of(text)
-    return text
 
 
 class ServiceSettings(Settings):
@@ -56,7 +51,10 @@ class ServiceSettings(Settings):
     env_allowed: EnvAllowed = ""
     """Variables that a job's `env` may set, beside a few that do no harm: names, or beginnings with a star, and commas
     between them."""
-    webhooks_allow: Annotated[str, AfterValidator(_networks)] = ""
+    stores_allow: Networks = ""
+    """Hosts, with commas between them, that jobs may name files of by https, and networks for those that are not
+    public: `data.example.org, minio.internal, 10.1.0.0/16`. Nodes fetch them, and look at their own."""
+    webhooks_allow: Networks = ""
     """Hosts and networks, with commas between them, that webhooks may reach beside the public internet, and by plain
     http: `hooks.internal, 10.1.0.0/16`."""
     lease_seconds: PositiveFloat = 30.0

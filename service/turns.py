@@ -26,6 +26,7 @@ from contract.errors import Unavailable
 from contract.ids import CheckpointId, JobId, uuid7
 from contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
 from contract.moments import Moment, reached
+from contract.outbound import Allowed
 from contract.remote import RemoteStore
 from service.counts import Counts, Depths
 from service.events.entries import Read, apart, as_gap, read_entries
@@ -47,7 +48,6 @@ from service.store.queue import BellRow
 from service.store.rows import CheckpointRow
 from service.store.times import now_ms, text_of
 from service.webhooks.courier import Courier
-from service.webhooks.targets import Allowed
 
 log = logging.getLogger("footplate.control")
 

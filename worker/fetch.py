@@ -1,5 +1,5 @@
-"""`python -m worker.fetch`: brings what a job names on a hub into this node's cache. A process of its own, so that it
-can be ended at once, and so that what holds the token is not what trains.
+"""`python -m worker.fetch`: brings what a job names on a hub, or by a URL, to this node. A process of its own, so that
+it can be ended at once, and so that what holds the token is not what trains.
 
     in      a Wanted, as JSON
     out     lines: {"pinned": {place: commit}} once all are known, {"here": Here} for each, or {"failed": Failed}
@@ -18,7 +18,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from contract.files import is_url
 from contract.hub import HubName, Kind, hub_name
+from contract.outbound import Allowed
 from worker.linux import die_with_parent
 
 WHOLE: dict[Kind, list[str]] = {
@@ -58,6 +60,9 @@ class Wanted(Model):
     is_read_by_all: bool = False
     """Whoever trains is another user than who fetches."""
     all: list[One]
+    stores: Path = Path()
+    stores_allow: str = ""
+    stores_max_bytes: int = 0
 
 
 class Here(Model):
@@ -65,6 +70,11 @@ class Here(Model):
     folder: str
     files: int
     bytes: int
+
+
+def part_of(stores: Path, pid: int) -> Path:
+    """Of a file by its URL, what has come so far."""
+    return stores / f".part-{pid}"
 
 
 class Failed(Model):
@@ -81,15 +91,26 @@ def main() -> None:
     if wanted.is_read_by_all:
         os.umask(0o022)
     os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
+    from worker.stores import NotHad, Stores
+
+    stores = Stores(wanted.stores, Allowed.of(wanted.stores_allow), wanted.stores_max_bytes)
     one = wanted.all[0]
     try:
         pinned = {}
         for one in wanted.all:
-            pinned[one.place] = one.commit or resolved(hub_name(one.place))
+            pinned[one.place] = one.commit or (
+                stores.settle(one.place) if is_url(one.place) else resolved(hub_name(one.place))
+            )
         say(pinned=pinned)
         for one in wanted.all:
-            say(here=downloaded(one, pinned[one.place], wanted.cache).model_dump())
+            commit = pinned[one.place]
+            here = stores.have(one.place, commit) if is_url(one.place) else downloaded(one, commit, wanted.cache)
+            say(here=here.model_dump())
+    except NotHad as error:
+        say(failed=error.failed.model_dump())
     except Exception as error:
+        if is_url(one.place):
+            raise
         say(failed=why(error, hub_name(one.place), one.place).model_dump())
 
 

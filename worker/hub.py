@@ -1,7 +1,9 @@
-"""What an attempt needs of a hub is on this node before training starts, and is what its job began with.
+"""What an attempt needs of a hub, or names by a URL, is on this node before training starts, and is what its job
+began with.
 
 A revision is settled once: the first attempt asks the hub which commit it is and writes that down in its folder, before
 anything trains; every later attempt, and every other node, takes that commit. Of several nodes the first one asks.
+Of a file by its URL it is the sha256: where another has come to lie there, it is refused.
 
 One thread in the supervisor's process, which runs `worker/fetch.py` in a process of its own. Training holds no token
 and asks nobody: it finds a folder.
@@ -26,11 +28,11 @@ from contract import layout
 from contract.below import file_below
 from contract.errors import NotFetched
 from contract.events import Kind, now_text
-from contract.files import on_hub
+from contract.files import by_url, is_url, on_hub, pin_of, shown
 from contract.hub import hub_name
 from contract.messages import Grant
 from contract.remote import StoreAway
-from worker.fetch import Commit, Failed, Here, One, Wanted
+from worker.fetch import Commit, Failed, Here, One, Wanted, part_of
 from worker.settings import WorkerSettings
 from worker.user import User, make_way
 
@@ -84,8 +86,8 @@ class HubFetch:
         self._ring()
 
     def _fetch(self) -> None:
-        if self._settings.hub == "off":
-            names = ", ".join(name for one in self.wanted for name in one.names)
+        names = ", ".join(name for one in self.wanted if not is_url(one.place) for name in one.names)
+        if names and self._settings.hub == "off":
             raise NotFetched(
                 "hub_is_off", f"this node fetches nothing from a hub: {names}", hint="FOOTPLATE_HUB=on there"
             )
@@ -125,7 +127,11 @@ class HubFetch:
     def _lines(self, pinned: dict[str, str]) -> Any:
         wanted = [one.model_copy(update={"commit": pinned.get(one.place)}) for one in self.wanted]
         cache, is_read_by_all = self._settings.hub_path, self._user is not None
-        order = Wanted(parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, all=wanted)
+        order = Wanted(
+            parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, all=wanted,
+            stores=self._settings.stores_path, stores_allow=self._settings.stores_allow,
+            stores_max_bytes=int(self._settings.stores_max_mb * 2**20),
+        )  # fmt: skip
         # Not what is ours to know: keys, and the URLs that hold some.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FOOTPLATE_")}
         with self._lock:
@@ -134,14 +140,18 @@ class HubFetch:
             command = [sys.executable, "-m", "worker.fetch"]
             pipe = subprocess.PIPE
             self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True)
-        with self._child as child:
-            assert child.stdin is not None
-            assert child.stdout is not None
-            with suppress(BrokenPipeError):
-                child.stdin.write(order.model_dump_json().encode())
-                child.stdin.close()
-            for line in child.stdout:
-                yield json.loads(line)
+        try:
+            with self._child as child:
+                assert child.stdin is not None
+                assert child.stdout is not None
+                with suppress(BrokenPipeError):
+                    child.stdin.write(order.model_dump_json().encode())
+                    child.stdin.close()
+                for line in child.stdout:
+                    yield json.loads(line)
+        finally:
+            # Who was killed has left what had come.
+            part_of(order.stores, self._child.pid).unlink(missing_ok=True)
 
     # Which commit
 
@@ -168,13 +178,15 @@ class HubFetch:
             self._write(commits)
         for place, commit in commits.items():
             if place not in pinned:
-                self._tell(f"{place} is commit {commit}, and stays that for this job", code="hub_pinned", commit=commit)
+                text = f"{shown(place)} is {pin_of(place, commit)}, and stays that for this job"
+                self._tell(text, code="hub_pinned", commit=commit)
         pinned.update(commits)
 
     def _take(self, here: Here, seconds: float) -> None:
-        commit = Path(here.folder).name
-        text = f"{here.place}, commit {commit}, is on this node: {here.files} files, {here.bytes / 1e6:,.1f} MB"
-        self._tell(f"{text}, in {seconds:.1f} s", code="hub_fetched", commit=commit)
+        commit = Path(here.folder).stem
+        size = f"{here.files} files, {here.bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
+        text = f"{shown(here.place)}, {pin_of(here.place, commit)}, is on this node: {size}"
+        self._tell(text, code="hub_fetched", commit=commit)
         self.folders[here.place] = here.folder
 
     # The record
@@ -243,4 +255,5 @@ def _wanted(spec: dict[str, Any]) -> list[One]:
     names: dict[str, set[str]] = {}
     for _, name in on_hub(spec):
         names.setdefault(hub_name(name).place, set()).add(name)
-    return [One(place=place, names=sorted(found), commit=hub_name(place).commit) for place, found in names.items()]
+    hub = [One(place=place, names=sorted(found), commit=hub_name(place).commit) for place, found in names.items()]
+    return hub + [One(place=url, names=[url]) for url in sorted({url for _, url in by_url(spec)})]

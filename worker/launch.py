@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from contract.files import pin_of, shown
 from contract.ids import ClaimId, Fence, JobId
 from contract.layout import UPLOADS
 from contract.lifecycle import StopMode
@@ -72,7 +73,7 @@ class Order(BaseModel):
     data: Path
     models: Path
     hub: dict[str, str] = Field(default_factory=dict)
-    """The folder of each place on a hub: `hub://owner/name@main`. Its name is the commit."""
+    """The folder of each place on a hub: `hub://owner/name@main`. Its name is the commit. And each URL's file."""
     threads: int
     environment: dict[str, str] = Field(default_factory=dict)
 
@@ -101,8 +102,8 @@ class Order(BaseModel):
 
     @property
     def commits(self) -> dict[str, str]:
-        """What of a hub is trained on, in words."""
-        return {place: f"commit {Path(folder).name}" for place, folder in self.hub.items()}
+        """What was fetched and is trained on, in words."""
+        return {shown(place): pin_of(place, Path(found).stem) for place, found in self.hub.items()}
 
 
 class Started(BaseModel):

@@ -77,6 +77,7 @@ DATA_WORKERS = "a data worker is killed when memory runs out: fewer dataloader_n
 EXCEPTIONS = (
     _Row(lambda error: isinstance(error, UnknownComponent | InvalidSpec | NotAvailableYet), Reason.NOT_BUILDABLE, ""),
     _Row(_not_fetched("hub_unreachable"), Reason.CRASHED, ""),
+    _Row(_not_fetched("store_unreachable"), Reason.CRASHED, ""),
     _Row(_not_fetched("hub_cache"), Reason.CRASHED, ""),
     _Row(_not_fetched("dataset_"), Reason.DATASET_ERROR, ""),
     _Row(_not_fetched(""), Reason.NOT_BUILDABLE, ""),

@@ -117,6 +117,8 @@ def _read(settings: WorkerSettings) -> Iterator[Path]:
     yield from (settings.data_path, settings.models_path)
     if settings.hub == "on":
         yield settings.hub_path
+    if settings.stores_allow:
+        yield settings.stores_path
     if settings.bucket is None:
         yield from (settings.artifacts_path / each for each in (layout.UPLOADS, layout.bundle_file("").parent))
 

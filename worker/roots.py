@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from contract.errors import DatasetError, did_you_mean
-from contract.files import sha256_of
+from contract.files import is_url, sha256_of, shown
 from contract.hub import PATH_ARGUMENTS, hub_name, is_hub_name
 from contract.ids import FileId, is_file
 from worker.kept import Changed, open_kept
@@ -34,7 +34,7 @@ class Roots:
     models: Path
     uploads: Path | None = None
     hub: Mapping[str, str] = field(default_factory=dict)
-    """The folder of each place on a hub that was fetched."""
+    """The folder of each place on a hub that was fetched, and the file of each URL."""
     read: Files = field(default_factory=dict, compare=False)
     """The files behind each `data://` name that was resolved. Uploaded ones cannot change."""
 
@@ -42,6 +42,8 @@ class Roots:
         """The file behind `data://a/b`, or an uploaded one. Nothing outside its root, whatever links lie in it."""
         if is_file(name):
             return str(self._uploaded(FileId(name)))
+        if is_url(name):
+            return self._fetched(name)
         root, rest = self._parts(name)
         path = _inside(root, root / rest, name)
         if not path.exists():
@@ -66,9 +68,16 @@ class Roots:
             raise DatasetError(f"{name} cannot be read from the artifact store: {error.strerror}") from error
         return path
 
+    def _fetched(self, url: str) -> str:
+        if url not in self.hub:
+            raise DatasetError(
+                f"{shown(url)} was not fetched: a URL names rows, in an argument of data's that is a path"
+            )
+        return self.hub[url]
+
     def matching(self, name: str) -> list[str]:
         """The files behind `data://a/part-*.jsonl`, in the order of their names; a plain name is its one file."""
-        if not any(letter in name for letter in "*?["):
+        if is_url(name) or not any(letter in name for letter in "*?["):
             return [self.resolve(name)]
         root, rest = self._parts(name)
         found = sorted({str(_inside(root, each, name)) for each in self._glob(root, rest, name) if each.is_file()})
@@ -126,7 +135,7 @@ def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
 def _value(value: Any, roots: Roots, is_path: bool) -> Any:
     if isinstance(value, str):
         _require_root(value, is_path)
-        return roots.resolve(value) if _names_a_file(value) else value
+        return roots.resolve(value) if _names_a_file(value, is_path) else value
     if isinstance(value, list):
         return list(_items(value, roots, is_path))
     if isinstance(value, dict):
@@ -144,12 +153,13 @@ def _items(values: list[Any], roots: Roots, is_path: bool) -> Iterator[Any]:
             yield _value(value, roots, is_path)
 
 
-def _names_a_file(value: str) -> bool:
-    return value.startswith(ROOTS) or is_file(value)
+def _names_a_file(value: str, is_path: bool) -> bool:
+    """A URL does where a path is asked for; elsewhere it is just a string."""
+    return value.startswith(ROOTS) or is_file(value) or (is_path and is_url(value))
 
 
 def _require_root(value: str, is_path: bool) -> None:
-    if is_path and not _names_a_file(value):
+    if is_path and not _names_a_file(value, is_path):
         raise DatasetError(
             f"{value!r} names no root", hint="write data://…, models://…, hub://… or an uploaded file's id"
         )

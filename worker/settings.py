@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat
 
 from contract.environment import EnvAllowed
+from contract.outbound import Networks
 from contract.remote import SCHEME, RemoteStore, Root
 from contract.settings import RedisUrl, Settings
 
@@ -36,6 +37,11 @@ class WorkerSettings(Settings):
     """Whether this node fetches what jobs name on a hub, from HF_ENDPOINT and with HF_TOKEN, if it has them."""
     hub_cache: Path | None = None
     """Where it keeps that, as huggingface_hub keeps it. Empty: `hub` in the home folder."""
+    stores_allow: Networks = ""
+    """Hosts, with commas between them, from which this node fetches files of rows by https, and networks for those that
+    are not public, which may be plain http. As the service's."""
+    stores_max_mb: PositiveFloat = 4096.0
+    """The largest file that it fetches so, in MiB."""
     env_allowed: EnvAllowed = ""
     """Variables that a job's `env` may set here: as the service's, so that what it accepts is set."""
     training_user: str = ""
@@ -76,6 +82,10 @@ class WorkerSettings(Settings):
     @property
     def hub_path(self) -> Path:
         return (self.hub_cache or self.home / "hub").absolute()
+
+    @property
+    def stores_path(self) -> Path:
+        return (self.home / "stores").absolute()
 
     def slot_count(self, gpu_count: int) -> int:
         return self.slots or gpu_count or max(1, (os.cpu_count() or 2) // 2)

@@ -25,7 +25,7 @@ from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
 from service.api.views import moment
 from service.deps import Services, StrictRoute, json_response, services_of
-from service.jobs.files import IS_ON_HUB, NAMES_ONE, check, drop, not_fetched
+from service.jobs.files import IS_BY_URL, IS_ON_HUB, NAMES_ONE, check, drop, not_fetched, not_listed
 from service.jobs.kinds import check_content, checked_name
 from service.opening import open_below
 from service.problems import BodyTooLarge
@@ -150,6 +150,8 @@ async def check_files(services: Services, spec: JobSpec, spec_json: str, body: C
         problems += await services.db.read(partial(check, project=spec.project, spec=spec))
     if IS_ON_HUB in spec_json:
         problems += not_fetched(services.settings, services.catalogues.told, spec)
+    if IS_BY_URL in spec_json:
+        problems += not_listed(services.settings, spec)
     if problems:
         told = body()
         assert isinstance(told, dict)

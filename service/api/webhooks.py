@@ -16,6 +16,7 @@ from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
 from contract.fields import DURATION, Group, Many, Text, pattern
 from contract.ids import WebhookId, is_id, new_webhook_id
 from contract.lifecycle import JobState
+from contract.outbound import Allowed, Refused, read_url
 from service.api import shapes
 from service.api.views import moment
 from service.callers import Scope, needs
@@ -24,7 +25,7 @@ from service.store import webhooks
 from service.store.rows import WebhookRow
 from service.store.times import now_ms
 from service.webhooks.sending import make_secret
-from service.webhooks.targets import Allowed, Refused, aim, read_url
+from service.webhooks.targets import aim
 
 router = APIRouter(route_class=StrictRoute, tags=["webhooks"])
 audit = logging.getLogger("footplate.audit")

@@ -8,8 +8,9 @@ from sqlalchemy import Connection
 
 from contract.components import HUB_ON, HUBS, Catalogue
 from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from contract.files import named_in, on_hub
+from contract.files import by_url, named_in, on_hub, shown
 from contract.ids import FileId
+from contract.outbound import Allowed, read_url
 from contract.spec import JobSpec
 from service.settings import ServiceSettings
 from service.store import files, jobs
@@ -18,6 +19,8 @@ NAMES_ONE = '"file_'
 """What is in the JSON of every spec that names an uploaded file, and in that of few others."""
 
 
+IS_BY_URL = '"http'
+"""The same of files that lie where a URL says."""
 IS_ON_HUB = '"hub://'
 """The same of what lies on a hub."""
 
@@ -63,6 +66,20 @@ def not_fetched(settings: ServiceSettings, told: Sequence[Catalogue], spec: JobS
         return []
     named = on_hub(spec.as_json())
     return [Problem(pointer, "hub_is_off", f"{name[:200]}: {because}", HOW_TO_TURN_ON) for pointer, name in named]
+
+
+def not_listed(settings: ServiceSettings, spec: JobSpec) -> list[Problem]:
+    """What a spec names by a URL of a host that the operator does not list. Its address is looked at by the node."""
+    allowed, problems = Allowed.of(settings.stores_allow), []
+    for pointer, url in by_url(spec.as_json()):
+        host = read_url(url).host
+        if not allowed.lists(host):
+            detail = f"{shown(url)}: this service lets no job fetch from {host}"
+            hint = (
+                f"the operator allows it with FOOTPLATE_STORES_ALLOW={host}, on service and nodes; data:// needs none"
+            )
+            problems.append(Problem(pointer, "store_not_allowed", detail, hint))
+    return problems
 
 
 HOW_TO_TURN_ON = f"the operator allows it with {HUB_ON}, on service and nodes; data:// and models:// need nothing"

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from contract.ids import DeliveryId
+from contract.outbound import Allowed, Refused, read_url
 from service.store import deliveries
 from service.store.database import Write
 from service.store.deliveries import Due, Tried
 from service.store.times import now_ms
 from service.webhooks.sending import Answer, headers, post
-from service.webhooks.targets import Allowed, Refused, Resolve, aim, read_url, resolved
+from service.webhooks.targets import Resolve, aim, resolved
 
 log = logging.getLogger("footplate.webhooks")
 

@@ -4,6 +4,7 @@ import pytest
 
 from contract.arguments.read import FIELDS
 from contract.body import MAX_PROBLEMS
+from contract.files import by_url
 from contract.resources import Resources
 from contract.spec import JobSpec, read_spec
 from tests.contract.specs import TOY, places, problems_of
@@ -195,7 +196,8 @@ def test_no_path_climbs_out_of_its_root(path):
         ("model", {"use": "hf/x", "args": {"path": "bert-base"}}, "/model/args/path", "did you mean 'models://bert-base'?"),
         ("data", {"use": "files/jsonl", "args": {"paths": ["/a.jsonl"]}}, "/data/args/paths/0",
          "did you mean 'data://a.jsonl'?"),
-        ("data", "https://x.org/a.jsonl", "/data", "put it below data:// on the nodes, or upload it"),
+        ("model", {"use": "hf/x", "args": {"path": "https://x.org/m"}}, "/model/args/path",
+         "put it below models:// on the nodes, or upload it"),
         ("data", "s3://x/a.jsonl", "/data", "put it below data:// on the nodes, or upload it"),
         ("data", {"use": "my:rows", "args": {"options": {"file": "file:///a"}}}, "/data/args/options/file",
          "put it below data:// on the nodes, or upload it"),
@@ -214,6 +216,23 @@ def test_a_stream_is_told_its_end_by_whoever_submits_it():
     assert (
         places({**TOY, "data": {"train": "toy/regression", "eval": rows}, "training": {"eval_strategy": "epoch"}}) == []
     )
+
+
+def test_rows_may_lie_where_a_url_says():
+    rows = "https://data.example.org/a/rows.jsonl?v=2"
+    spec = {**TOY, "data": {"train": {"use": "files/jsonl", "args": {"paths": [rows, "data://b.jsonl"]}}}}
+    assert places(spec) == places({**TOY, "data": "https://data.example.org/rows.csv"}) == []
+    assert [*by_url(JobSpec.parse(spec).as_json())] == [("/data/train/args/paths/0", rows)]
+    elsewhere = {**TOY, "data": {"use": "toy/regression", "args": {"title": rows}}}
+    assert [*by_url(JobSpec.parse(elsewhere).as_json())] == []
+
+
+@pytest.mark.parametrize(
+    "url", ["https://", "https://me:pw@x.org/a.jsonl", "https://x.org:99999/a", "https://x.org/a b", "http://x.org/a#b"]
+)
+def test_a_url_that_nobody_could_ask_is_told_at_once(url):
+    rows = {"use": "files/jsonl", "args": {"paths": [url]}}
+    assert places({**TOY, "data": rows}) == [("/data/args/paths/0", "bad_url")]
 
 
 @pytest.mark.parametrize("value", [{}, [], "", {"type": {}}, {"use": []}, [{}]], ids=str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from contract.ids import Fence, new_claim_id, new_job_id
 from contract.messages import Grant
 from contract.testing import make_spec
+from tests.support.file_server import FileServer, file_server
 from tests.support.hub_server import TOKEN, HubServer
 from tests.support.processes import Processes, children, until
 from tests.support.s3_server import S3Server
@@ -25,6 +27,7 @@ from worker.user import User
 
 ANOTHER = User(name="65530", uid=65530, gid=65530)
 FILES = {"config.json": b"{}", "model.safetensors": b"weights", "pytorch_model.bin": b"pickle", "onnx/m.onnx": b"x"}
+ROWS_BY_URL = b'{"x": 1}\n'
 TINY = {"model": {"use": "hf/causal-lm", "args": {"path": "hub://me/tiny"}}}
 
 
@@ -44,6 +47,13 @@ def hub(there: HubServer, monkeypatch: pytest.MonkeyPatch) -> HubServer:
     for name, value in there.environment.items():
         monkeypatch.setenv(name, value)
     return there
+
+
+@pytest.fixture
+def store() -> Iterator[FileServer]:
+    with file_server() as store:
+        store.files["/rows.jsonl"] = ROWS_BY_URL
+        yield store
 
 
 class Attempt:
@@ -290,3 +300,33 @@ def test_beside_a_bucket_the_record_lies_there(hub: HubServer, attempt: Make, s3
     assert again.commit == first
     record = again.hub._read(2)
     assert record == json.loads(json.dumps({"hub://me/tiny@main": first}))
+
+
+def test_an_attempt_finds_it_under_its_url_and_the_next_one_the_same(
+    attempt: Make,
+    store: FileServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    url = f"{store.url}/rows.jsonl?key=hidden"
+    spec, settings = {"model": "toy/mlp", "data": {"use": "files/jsonl", "args": {"paths": [url]}}}, {"hub": "off"}
+    first = attempt(settings={**settings, "stores_allow": "127.0.0.1/32"}, **spec).ended()
+    assert first.hub.failure is None
+    assert Path(Roots(Path(), Path(), None, first.hub.folders).matching(url)[0]).read_bytes() == ROWS_BY_URL
+    assert [one["code"] for one in first.notes] == ["hub_pinned", "hub_fetched"]
+    assert f"sha256 {sha256(ROWS_BY_URL).hexdigest()}" in str(first.notes)
+    assert "hidden" not in str(first.notes)
+    store.files["/rows.jsonl"] = b"{}"
+
+    again = attempt(2, settings={**settings, "stores_allow": "127.0.0.1/32"}, **spec).ended()
+    elsewhere = {**settings, "home": tmp_path / "elsewhere", "artifacts": str(tmp_path / "artifacts")}
+    changed = attempt(3, settings={**elsewhere, "stores_allow": "127.0.0.1/32"}, **spec)
+    unlisted = attempt(4, settings=elsewhere, **spec)
+
+    assert (again.hub.failure, again.hub.folders) == (None, first.hub.folders)
+    assert changed.verdict[:2] == ("dataset_error", "dataset_changed")
+    assert unlisted.verdict[:2] == ("not_buildable", "store_refused")
+    store.server.server_close()
+    monkeypatch.setattr(module, "AWAY_SECONDS", 0.0)
+    away = attempt(5, settings={**elsewhere, "stores_allow": "127.0.0.1/32"}, **spec)
+    assert away.verdict[1] == "store_unreachable"

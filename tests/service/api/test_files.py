@@ -225,3 +225,29 @@ async def test_where_a_node_fetches_it_a_job_may_name_what_lies_on_a_hub(
     api.services.catalogues.told = told
 
     assert await api.submit(model=ON_HUB)
+
+
+BY_URL = {"use": "files/jsonl", "args": {"paths": ["https://data.example.org/rows.jsonl?key=hidden"]}}
+
+
+@pytest.mark.parametrize("listed", ["", "example.org", "10.0.0.0/8"])
+async def test_a_host_that_the_operator_does_not_list_is_refused_with_the_setting(
+    serve: Serve, sqlite_url: str, listed: str
+) -> None:
+    api = await serve(sqlite_url, stores_allow=listed)
+
+    answers = [await api.client.post(path, json={**SPEC, "data": BY_URL}) for path in ("/jobs", "/jobs/validate")]
+
+    for refused in answers:
+        assert refused.status_code == 422
+        (problem,) = refused.json()["errors"]
+        assert (problem["pointer"], problem["code"]) == ("/data/args/paths/0", "store_not_allowed")
+        assert "FOOTPLATE_STORES_ALLOW=data.example.org" in problem["hint"]
+        assert "hidden" not in str(problem)
+
+
+async def test_a_host_that_is_listed_may_be_named(serve: Serve, sqlite_url: str) -> None:
+    api = await serve(sqlite_url, stores_allow="data.example.org, 10.1.0.0/16")
+
+    assert await api.submit(data=BY_URL)
+    assert await api.submit(data={"use": "files/jsonl", "args": {"paths": ["http://10.1.2.3:9000/rows.jsonl"]}})

@@ -20,6 +20,7 @@ import pytest
 from sqlalchemy import event
 
 from contract.lifecycle import JobState, Reason
+from contract.outbound import Allowed, Refused, read_url
 from service.api import shapes
 from service.control import Control
 from service.jobs.prune import DAY_MS, prune
@@ -29,7 +30,6 @@ from service.store.times import now_ms
 from service.webhooks import courier as courier_module
 from service.webhooks import sending, targets
 from service.webhooks.courier import AGAIN_SECONDS, Courier
-from service.webhooks.targets import Allowed, Refused
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
 from tests.support.processes import REPOSITORY, free_port, until_async
@@ -689,7 +689,7 @@ async def test_where_it_may_not_point_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(targets, "_addresses", names)
 
     with pytest.raises(Refused, match=re.escape(why)):
-        await targets.aim(targets.read_url(url), Allowed())
+        await targets.aim(read_url(url), Allowed())
 
 
 async def test_a_refusal_points_at_the_url_and_says_what_would_work(

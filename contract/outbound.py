@@ -1,0 +1,123 @@
+"""Where something of ours may connect to: what a URL says is looked at, and then each address that its name has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+PORTS = {"http": 80, "https": 443}
+Address = IPv4Address | IPv6Address
+
+_NOT_PUBLIC = [
+    ip_network(one)
+    for one in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+        "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+        "224.0.0.0/3",
+        # A cloud's machine that tells its guests who they are, at an address that looks like any other.
+        "168.63.129.16/32",
+        "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
+    )
+]  # fmt: skip
+"""This machine, private networks, what is between providers, multicast, tunnels that lead to any of these."""
+_PUBLIC_V6 = IPv6Network("2000::/3")
+
+
+class Refused(Exception):
+    """Why nobody goes there, in a sentence whose subject is the URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL, taken apart once: whoever connects reads it no second time, and differently."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    """With its query."""
+
+    @property
+    def authority(self) -> str:
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return name if self.port == PORTS[self.scheme] else f"{name}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Hosts and networks, as the operator lists them."""
+
+    names: frozenset[str] = frozenset()
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Allowed:
+        """Of `hooks.internal, 10.1.0.0/16`. Raises ValueError."""
+        names, networks = set(), []
+        for one in filter(None, (part.strip() for part in text.split(","))):
+            try:
+                networks.append(ip_network(one))
+            except ValueError as error:
+                if "/" in one or ":" in one or one.replace(".", "").isdigit():
+                    raise ValueError(f"{one!r} is no network: {error}") from None
+                names.add(one.lower())
+        return cls(frozenset(names), tuple(networks))
+
+    def covers(self, host: str, address: Address) -> bool:
+        return host in self.names or self.has(address)
+
+    def has(self, address: Address) -> bool:
+        return any(address in network for network in self.networks)
+
+    def lists(self, host: str) -> bool:
+        """A name, or an address that stands in a URL."""
+        try:
+            return self.has(plain(host))
+        except ValueError:
+            return host in self.names
+
+
+def read_url(url: str) -> Target:
+    """Raises Refused."""
+    if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url:
+        raise Refused("may have printable ASCII characters only; other names are written xn--…")
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError as error:
+        raise Refused(f"cannot be read: {error}") from error
+    if parts.scheme not in PORTS:
+        raise Refused("must begin with https:// (or http://, where the operator allows the host)")
+    if not host:
+        raise Refused("names no host")
+    if "@" in parts.netloc:
+        raise Refused("carries a name or password, which all who see it would read")
+    if parts.fragment:
+        raise Refused("has a fragment (#…), which is never sent")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme, host, port or PORTS[parts.scheme], path)
+
+
+def plain(text: str) -> Address:
+    """An IPv4 address that is written as an IPv6 one is the IPv4 address."""
+    address = ip_address(text)
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def is_public(address: Address) -> bool:
+    if isinstance(address, IPv6Address) and address not in _PUBLIC_V6:
+        return False
+    return not any(address in network for network in _NOT_PUBLIC)
+
+
+def _networks(text: str) -> str:
+    Allowed.of(text)
+    return text
+
+
+Networks = Annotated[str, AfterValidator(_networks)]
+"""A setting that lists hosts and networks."""

@@ -1,0 +1,159 @@
+"""Files by their URL: what was listed, at addresses that were looked at, whole, and for a job always the same bytes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.outbound import Allowed, read_url
+from tests.support.file_server import FileServer, file_server
+from worker import stores as module
+from worker.stores import NotHad, Stores
+
+ROWS = b'{"x": 1}\n'
+HERE = Allowed.of("127.0.0.1/32")
+
+
+@pytest.fixture
+def store() -> Iterator[FileServer]:
+    with file_server() as store:
+        store.files["/rows.jsonl"] = ROWS
+        yield store
+
+
+@pytest.fixture
+def secret() -> Iterator[FileServer]:
+    """What lies at an address that nobody listed."""
+    with file_server("127.0.0.2") as store:
+        store.files["/secret.jsonl"] = b"what only this machine may see"
+        yield store
+
+
+def stores(folder: Path, allowed: Allowed = HERE, most_bytes: int = 1000) -> Stores:
+    return Stores(folder / "stores", allowed, most_bytes)
+
+
+def refused(made: Stores, url: str) -> tuple[str, str]:
+    with pytest.raises(NotHad) as told:
+        made.settle(url)
+    assert not made.folder.exists() or not list(made.folder.iterdir()), "nothing of it is left"
+    return told.value.failed.code, told.value.failed.message
+
+
+def test_it_is_kept_by_what_it_holds_and_asked_for_once(tmp_path: Path, store: FileServer) -> None:
+    kept = stores(tmp_path)
+
+    found = kept.settle(f"{store.url}/rows.jsonl?key=abc")
+    here = kept.have(f"{store.url}/rows.jsonl?key=abc", found)
+
+    assert found == sha256(ROWS).hexdigest()
+    assert Path(here.folder) == tmp_path / "stores" / f"{found}.jsonl"
+    assert (Path(here.folder).read_bytes(), here.bytes) == (ROWS, len(ROWS))
+    assert store.asked == ["/rows.jsonl?key=abc"]
+
+
+def test_what_became_another_file_is_refused_by_name(tmp_path: Path, store: FileServer) -> None:
+    url = f"{store.url}/rows.jsonl"
+    found = stores(tmp_path / "first").settle(url)
+    store.files["/rows.jsonl"] = b'{"x": 2}\n'
+    with pytest.raises(NotHad, match=f"is not what this job began with: its sha256 was {found}"):
+        stores(tmp_path / "second").have(url, found)
+    assert stores(tmp_path / "first").have(url, found).bytes == len(ROWS)
+    (tmp_path / "first" / "stores" / f"{found}.jsonl").write_bytes(b"rotten")
+    store.files["/rows.jsonl"] = ROWS
+    assert Path(stores(tmp_path / "first").have(url, found).folder).read_bytes() == ROWS
+
+
+@pytest.mark.parametrize("allow", ["", "data.example.org", "10.0.0.0/8", "127.0.0.2/32"])
+def test_a_host_that_is_not_listed_is_not_asked(tmp_path: Path, store: FileServer, allow: str) -> None:
+    code, message = refused(stores(tmp_path, Allowed.of(allow)), f"{store.url}/rows.jsonl")
+
+    assert (code, store.asked) == ("store_refused", [])
+    assert "127.0.0.1, which is not listed" in message
+
+
+@pytest.mark.parametrize("host", ["localhost", "2130706433", "0x7f.1", "metadata.example"])
+def test_a_listed_name_may_not_mean_a_private_address(
+    tmp_path: Path, store: FileServer, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda name, *more, **how: real("127.0.0.1" if "meta" in name else name, *more, **how)
+    )
+    named, url = Allowed(names=frozenset({host})), f"http://{host}:{store.server.server_port}/rows.jsonl"
+    code, message = refused(stores(tmp_path, named), url)
+    assert (code, store.asked) == ("store_refused", [])
+    assert "which is 127.0.0.1: not a public address, and in no listed network" in message
+
+    # The control: without the look at the address it would be fetched.
+    monkeypatch.setattr(module, "check", lambda *_: None)
+    assert stores(tmp_path, named).settle(url) == sha256(ROWS).hexdigest()
+
+
+def test_a_public_host_is_asked_by_https_only() -> None:
+    with pytest.raises(module.Refused, match="must begin with https://"):
+        module.check(read_url("http://data.example.org/a"), module.plain("93.184.216.34"), Allowed())
+    module.check(read_url("https://data.example.org/a"), module.plain("93.184.216.34"), Allowed())
+
+
+@pytest.mark.parametrize(
+    "to", ["{secret}/secret.jsonl", "file:///etc/passwd", "http://me:pw@127.0.0.1/x", "//127.0.0.2/x"]
+)
+def test_a_redirect_is_looked_at_as_the_url_was(tmp_path: Path, store: FileServer, secret: FileServer, to: str) -> None:
+    store.redirects["/rows.jsonl"] = to.format(secret=secret.url)
+
+    code, message = refused(stores(tmp_path), f"{store.url}/rows.jsonl")
+
+    assert (code, secret.asked) == ("store_refused", [])
+    assert "leads to what cannot be reached: it " in message
+
+
+def test_without_that_look_it_would_lead_anywhere(
+    tmp_path: Path, store: FileServer, secret: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control."""
+    store.redirects["/rows.jsonl"] = f"{secret.url}/secret.jsonl"
+    real = module.aimed
+    everything = Allowed.of("127.0.0.0/8")
+    monkeypatch.setattr(module, "aimed", lambda url, at, allowed: real(url, at, allowed if at == url else everything))
+
+    assert stores(tmp_path).settle(f"{store.url}/rows.jsonl") == sha256(secret.files["/secret.jsonl"]).hexdigest()
+
+
+def test_redirects_are_followed_to_what_is_listed_and_not_for_ever(tmp_path: Path, store: FileServer) -> None:
+    store.redirects["/old"] = "/rows.jsonl"
+    store.redirects["/round"] = "/round"
+
+    assert stores(tmp_path).settle(f"{store.url}/old") == sha256(ROWS).hexdigest()
+    code, message = refused(stores(tmp_path / "other"), f"{store.url}/round")
+    assert (code, "leads on more than 5 times" in message) == ("store_refused", True)
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "is_away", "says"),
+    [
+        ({"statuses": 404}, "dataset_not_found", False, "is not to be had: 404"),
+        ({"statuses": 403}, "dataset_not_allowed", False, "is not given to this node: 403"),
+        ({"statuses": 503}, "store_unreachable", True, "it is answered with 503"),
+        ({"cut_at": 4}, "store_unreachable", True, "it broke off 5 bytes before its end"),
+        ({"files": b"x" * 1001}, "dataset_too_large", False, "is larger than 0.000953674 MiB"),
+    ],
+)
+def test_what_cannot_be_had_is_said(
+    tmp_path: Path, store: FileServer, what: dict[str, Any], code: str, is_away: bool, says: str
+) -> None:
+    for name, value in what.items():
+        getattr(store, name)["/rows.jsonl"] = value
+    made = stores(tmp_path)
+
+    with pytest.raises(NotHad, match=says) as told:
+        made.settle(f"{store.url}/rows.jsonl?key=hidden")
+
+    assert (told.value.failed.code, told.value.failed.is_away) == (code, is_away)
+    assert "hidden" not in told.value.failed.message
+    assert list(made.folder.iterdir()) == []
