@@ -45,6 +45,7 @@ def classification(side: Any, folder: Path, trainer: Any = None, **more: Any) ->
     [
         {},
         {"gradient_accumulation_steps": 4},
+        {"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}},
         {"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True, "gradient_accumulation_steps": 2},
         {"eval_strategy": "epoch", "logging_strategy": "epoch", "lr_scheduler_type": "cosine", "max_grad_norm": 0.3},
         {"max_steps": 7, "max_grad_norm": 0, "optim": "sgd", "dataloader_drop_last": True},

@@ -22,7 +22,7 @@ class AcceleratorConfig:
     non_blocking: bool = False
     """Batches go to the device without waiting; from pinned memory they always do."""
     gradient_accumulation_kwargs: dict[str, Any] | None = None
-    """Further arguments of Accelerate's GradientAccumulationPlugin."""
+    """`num_steps` is `gradient_accumulation_steps`; with `sync_each_batch` gradients meet in every micro-batch."""
     use_configured_state: bool = False
     """Takes a PartialState that the script made, instead of a fresh one: declined."""
 
@@ -57,6 +57,21 @@ class AcceleratorConfig:
                 "share here: leave it out; iterable data is read by every process, which keeps its part"
             )
 
+        for name, value in (self.gradient_accumulation_kwargs or {}).items():
+            if name not in _ACCUMULATION:
+                raise ValueError(f"gradient_accumulation_kwargs has no {name}. Known: {', '.join(_ACCUMULATION)}")
+            if name in _ALWAYS and not value:
+                raise ValueError(f"gradient_accumulation_kwargs says {name}: false, and {_ALWAYS[name]}: leave it out")
+
+    def accumulates(self, said: int) -> int:
+        """Over so many micro-batches; `said` is what the arguments say."""
+        steps: int = (self.gradient_accumulation_kwargs or {}).get("num_steps") or said
+        if said not in (1, steps):
+            raise ValueError(
+                f"accelerator_config says num_steps: {steps}, and gradient_accumulation_steps is {said}: keep one"
+            )
+        return steps
+
     @classmethod
     def from_json_file(cls, json_file: Any) -> AcceleratorConfig:
         values = json.loads(Path(json_file).read_text(encoding="utf-8"))
@@ -71,3 +86,10 @@ class AcceleratorConfig:
 
     def pop(self, key: str, default: Any = None) -> Any:
         return self.__dict__.pop(key, default)
+
+
+_ALWAYS = {
+    "adjust_scheduler": "the schedule here moves once with every step of the optimizer",
+    "sync_with_dataloader": "a step here ends with the epoch's last batch",
+}
+_ACCUMULATION = ("num_steps", "sync_each_batch", *_ALWAYS)

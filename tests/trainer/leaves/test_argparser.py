@@ -205,3 +205,27 @@ def test_an_accelerator_config_that_would_not_be_followed_is_refused(said: str, 
 
     with pytest.raises(ValueError, match=said):
         config.refuse_what_is_not_done(processes)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"num_step": 2}, "gradient_accumulation_kwargs has no num_step. Known: num_steps, sync_each_batch"),
+        ({"sync_with_dataloader": False}, "a step here ends with the epoch's last batch"),
+        ({"adjust_scheduler": False}, "moves once with every step of the optimizer"),
+    ],
+)
+def test_accumulation_that_would_not_be_followed_is_refused(given: dict[str, object], told: str) -> None:
+    config = AcceleratorConfig.of({"gradient_accumulation_kwargs": given})
+
+    with pytest.raises(ValueError, match=told):
+        config.refuse_what_is_not_done(1)
+
+
+def test_accumulation_that_happens_anyway_is_taken() -> None:
+    config = AcceleratorConfig.of({"gradient_accumulation_kwargs": {"sync_with_dataloader": True, "num_steps": 3}})
+
+    config.refuse_what_is_not_done(1)
+    assert (config.accumulates(1), config.accumulates(3)) == (3, 3)
+    with pytest.raises(ValueError, match="num_steps: 3, and gradient_accumulation_steps is 2: keep one"):
+        config.accumulates(2)

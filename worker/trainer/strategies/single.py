@@ -56,6 +56,7 @@ class Single:
         self.args = args
         self.accelerator_config = AcceleratorConfig.of(args.accelerator_config)
         self.accelerator_config.refuse_what_is_not_done(self.peers.world)
+        args.gradient_accumulation_steps = self.accelerator_config.accumulates(args.gradient_accumulation_steps)
         self.precision = precision_of(args)
         # Accelerate wants a GPU for fp16; torch computes it anywhere, and then autocast is put around forward here.
         self._casts = self.precision == "fp16" and (args.use_cpu or not torch.cuda.is_available())
