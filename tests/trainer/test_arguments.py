@@ -269,6 +269,18 @@ def _(folder: Path) -> None:
     assert Replica("out", log_level_replica="debug").get_process_log_level() == logging.DEBUG
 
 
+def test_a_script_sets_its_own_loggers_by_the_arguments(tmp_path: Path) -> None:
+    """As the reference's example scripts begin; its `passive` is a level too."""
+    logger = logging.getLogger("a script's own")
+
+    logger.setLevel(TrainingArguments("out").get_process_log_level())
+
+    assert logger.level == logging.getLogger("footplate").getEffectiveLevel()
+    before = logging.getLogger("footplate").level
+    a_trainer(tmp_path)
+    assert logging.getLogger("footplate").level == before
+
+
 @about("report_to", "run_name", "logging_dir")
 def _(folder: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -18,6 +18,7 @@ from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.collators import DataCollatorWithPadding
 from worker.trainer.state import TrainerState
+from worker.trainer.testing import Events
 from worker.trainer.trainer import Trainer
 
 
@@ -62,6 +63,11 @@ class Odd(nn.Module):
 def test_a_callback_that_hears_no_event_is_refused(tmp_path: Path, callback: Any) -> None:
     with pytest.raises(TypeError, match="is told of no event: a callback is a TrainerCallback"):
         a_trainer(tmp_path, callbacks=[callback])
+
+
+def test_a_callback_in_no_list_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="callbacks is a Events: hand in a list of them"):
+        a_trainer(tmp_path, callbacks=Events())
 
 
 @pytest.mark.parametrize("answer", [5, False, {"should_log": True}])
@@ -180,6 +186,14 @@ def test_metrics_of_ones_own_that_are_no_dict_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(TypeError, match="compute_metrics returned a float: return a dict"):
         trainer.evaluate()
+
+
+@pytest.mark.parametrize("found", ["good", [0.5, 0.7], None])
+def test_what_is_best_is_a_number(tmp_path: Path, found: Any) -> None:
+    more = {"eval_strategy": "epoch", "metric_for_best_model": "mine", "compute_metrics": lambda each: {"mine": found}}
+
+    with pytest.raises(TypeError, match="metric_for_best_model is 'eval_mine', and it came as"):
+        a_trainer(tmp_path, evaluated=toy.regression(n=8), **more).train()
 
 
 def test_arrays_among_ones_own_metrics_go_into_a_checkpoint(tmp_path: Path) -> None:

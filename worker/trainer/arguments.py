@@ -293,11 +293,12 @@ class TrainingArguments(contract_arguments.TrainingArguments):
             data_seed=sampler_seed,
         )
 
-    def get_process_log_level(self) -> int | None:
-        """What the logger says at least on this process; None leaves it as it is."""
+    def get_process_log_level(self) -> int:
+        """For the script's own loggers: what is said at least on this process."""
         name = self.log_level if self.should_log else self.log_level_replica
-        levels = logging.getLevelNamesMapping()
-        return None if name == "passive" else levels["DEBUG" if name == "detail" else name.upper()]
+        if name == "passive":
+            return logging.getLogger("footplate").getEffectiveLevel()
+        return logging.getLevelNamesMapping()["DEBUG" if name == "detail" else name.upper()]
 
     @property
     def train_batch_size(self) -> int:

@@ -140,7 +140,10 @@ class Evaluating(Parts):
         name = name if name.startswith("eval_") else f"eval_{name}"
         if name not in metrics:
             raise KeyError(f"metric_for_best_model is {name!r}, and the evaluation has: {', '.join(metrics)}")
-        return metrics[name]
+        found = metrics[name]
+        if not hasattr(found, "__float__"):
+            raise TypeError(f"metric_for_best_model is {name!r}, and it came as {found!r:.80}: the best is of numbers")
+        return found
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any = None) -> bool:
         """Notes the best evaluation so far. A NaN is never the best."""

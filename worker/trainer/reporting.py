@@ -140,9 +140,8 @@ class Reporting(Parts):
 
 
 def set_log_level(args: TrainingArguments) -> None:
-    level = args.get_process_log_level()
-    if level is not None:
-        logging.getLogger("footplate").setLevel(level)
+    if (args.log_level if args.should_log else args.log_level_replica) != "passive":
+        logging.getLogger("footplate").setLevel(args.get_process_log_level())
 
 
 def _readable(name: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ Its other methods are parted by what they are about: loading, optimizing, evalua
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
 
     def _handler(self, callbacks: Sequence[Any]) -> CallbackHandler:
         """Ours first, then theirs: each sees what the ones before it have asked for."""
+        if not isinstance(callbacks, Iterable):
+            raise TypeError(f"callbacks is a {type(callbacks).__name__}: hand in a list of them")
         ours = [*default_callbacks(self.args), *([FollowEpochs()] if self.named_optimizers else [])]
         every = [*ours, *reporters(self), *watchers(self), *callbacks]
         return self.strategy.callback_handler(
