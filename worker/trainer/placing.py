@@ -37,11 +37,14 @@ def _is_packed(model: Any) -> bool:
     return bool(by_bits or getattr(model, "quantization_method", None) == "bitsandbytes")
 
 
-def refuse_what_cannot_learn(model: nn.Module) -> None:
-    """Weights of few bits have no gradients: what is trained on top of them is an adapter."""
+def require_a_model(model: Any) -> None:
     if isinstance(model, type) or not hasattr(model, "parameters"):
         what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise TypeError(f"the model is {what}: hand in a torch.nn.Module, or a function that makes one as model_init")
+
+
+def refuse_what_cannot_learn(model: nn.Module) -> None:
+    """Weights of few bits have no gradients: what is trained on top of them is an adapter."""
     if not getattr(model, "is_quantized", False) or adapters.are_in(model):
         return
     quantizer: Any = getattr(model, "hf_quantizer", None)

@@ -33,7 +33,7 @@ from worker.trainer.loop import Plan, run_epochs
 from worker.trainer.metrics import Metric, make_metric
 from worker.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named, backward_of
 from worker.trainer.optimizing import Optimizing
-from worker.trainer.placing import is_model_parallel, may_move, refuse_what_cannot_learn
+from worker.trainer.placing import is_model_parallel, may_move, refuse_what_cannot_learn, require_a_model
 from worker.trainer.precision import use_tf32
 from worker.trainer.rehearsing import rehearse_saving
 from worker.trainer.report import reporters
@@ -122,6 +122,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
 
     def _take_model(self, model: nn.Module) -> None:
+        require_a_model(model)
         refuse_what_cannot_learn(model)
         self.is_model_parallel = is_model_parallel(model, self.strategy.device)
         self.place_model_on_device = self.strategy.moves_model = may_move(model, self.args, self.strategy.device)
