@@ -178,7 +178,8 @@ class Peers(Alone):
                 Peers.failures += 1
             else:
                 lines.cut()
-                dist.destroy_process_group()
+                # destroy_process_group() would let NCCL first finish what is under way, which nobody answers any more.
+                dist.distributed_c10d._abort_process_group()
                 atexit.register(self._end, store, key, is_first=first == str(self.rank))
         except Exception as another:  # the store goes with the process that holds it
             error.add_note(f"and the other processes could not be told: {another!r}")
