@@ -9,6 +9,7 @@ import pytest
 from tests.examples.conftest import Examples
 
 TRAIN = "data://sst2/train.jsonl"
+HUB_IS_OFF = "the operator allows it with FOOTPLATE_HUB=on, on service and nodes; data:// and models:// need nothing"
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def mapped(use: str, **args: Any) -> dict[str, Any]:
         (job(model="builtins:eval"), "/model", "needs_bundle", "name a registered component, or add code.bundle"),
         (job(collator="os:system"), "/collator", "needs_bundle", "name a registered component, or add code.bundle"),
         (job(data="data://../x.jsonl"), "/data", "path_outside_root", None),
-        (job(data="hub://squad"), "/data", "not_available_yet", "use data:// or models://"),
+        (job(data="hub://squad"), "/data", "hub_is_off", HUB_IS_OFF),
     ],
 )
 def test_what_can_be_known_at_post_is_told_there(
