@@ -49,6 +49,7 @@ from worker.ranks import LAST_WORDS_SECONDS, Events
 from worker.scratch import scratch
 from worker.settings import WorkerSettings
 from worker.shipping import Shipping
+from worker.stopping import Stopping
 from worker.tracing import Untraced
 from worker.training import Training
 from worker.usage import Usage
@@ -64,8 +65,6 @@ WARM_SECONDS = 120.0
 """How long a launch waits for a warm parent that is being restarted."""
 LAST_SAVE_SECONDS = 60.0
 """For the checkpoint at a time limit."""
-TERM_SHARE, KILL_SHARE = 0.8, 0.9
-"""Of the time that a stop allows: then SIGTERM, then SIGKILL."""
 
 
 class Supervisor:
@@ -88,9 +87,6 @@ class Supervisor:
         self._system_at = 0.0
         self._verdict: Verdict | None = None
         """Why we ended it, where nobody told us to stop."""
-        self._stop: Stop | None = None
-        self._stop_at = 0.0
-        self._escalations: list[tuple[float, signal.Signals]] = []
         self._scratch = ""
         self._root = settings.artifacts_path
         """What training takes for the artifact store."""
@@ -122,6 +118,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, self._hear_control)
         self._training = Training(self._selector, self._write)
+        self._stopping = Stopping(self._training)
 
     def run(self) -> None:
         reached(Moment.AFTER_JOURNAL_MADE)
@@ -190,7 +187,7 @@ class Supervisor:
 
     @property
     def _is_called_off(self) -> bool:
-        return self._is_superseded or self._stop is not None or self._verdict is not None
+        return self._is_superseded or self._stopping.stop is not None or self._verdict is not None
 
     # Launch
 
@@ -300,7 +297,7 @@ class Supervisor:
 
     def _turn(self, longest: float = TICK_SECONDS) -> None:
         """One turn of the loop: what came, then what is due."""
-        self._hear(min(longest, self._due_in()))
+        self._hear(self._stopping.due_in(min(longest, TICK_SECONDS)))
         now = time.monotonic()
         if now - self._turned_at > TICK_SECONDS + 2.0:
             # We were frozen, not training.
@@ -319,18 +316,17 @@ class Supervisor:
         for key, _ in self._selector.select(longest):
             key.data()
 
-    def _due_in(self) -> float:
-        return max(0.0, self._escalations[0][0] - time.monotonic()) if self._escalations else TICK_SECONDS
-
     def _look_for_stops(self, now: float) -> None:
-        if self._places.is_draining():
-            within = self._settings.drain_seconds
-            self._obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=within))
+        self._look_for_a_drain()
         left = self._grant.time_left_seconds
         if left is not None and self._running_seconds(now) > left:
-            self._obey(Stop(because="time_limit", mode=StopMode.CHECKPOINT, within_seconds=LAST_SAVE_SECONDS))
-        while self._escalations and now >= self._escalations[0][0]:
-            self._training.signal(self._escalations.pop(0)[1])
+            self._stopping.obey(Stop(because="time_limit", mode=StopMode.CHECKPOINT, within_seconds=LAST_SAVE_SECONDS))
+        self._stopping.look(now)
+
+    def _look_for_a_drain(self) -> None:
+        if self._places.is_draining():
+            within = self._settings.drain_seconds
+            self._stopping.obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=within))
 
     def _look_at_training(self, now: float) -> None:
         training = self._training
@@ -355,21 +351,6 @@ class Supervisor:
         return [
             (rank.number, Usage(rank.pid, own[rank.number - self._first])) for rank in started if rank.pid is not None
         ]
-
-    def _obey(self, stop: Stop) -> None:
-        """The same stop comes with every beat. Another one of control's counts anew, but never later."""
-        known, ours = self._stop, stop.because in ("drain", "time_limit")
-        if known is not None and (ours or (known.because, known.mode) == (stop.because, stop.mode)):
-            return
-        now = time.monotonic()
-        until = now + stop.within_seconds
-        self._stop, self._stop_at = stop, until if known is None else min(until, self._stop_at)
-        if stop.mode is StopMode.KILL:
-            self._escalations = [(now, signal.SIGKILL)]
-            return
-        self._training.ask_to_stop(stop.mode)
-        left = self._stop_at - now
-        self._escalations = [(now + left * TERM_SHARE, signal.SIGTERM), (now + left * KILL_SHARE, signal.SIGKILL)]
 
     def _end_with(self, verdict: Verdict) -> None:
         self._verdict = self._verdict or verdict
@@ -437,7 +418,7 @@ class Supervisor:
         if reply.held_steps is not None:
             self._training.tell_held(reply.held_steps)
         if reply.stop is not None:
-            self._obey(reply.stop)
+            self._stopping.obey(reply.stop)
 
     def _take_deed(self, deed: Deed) -> None:
         """It comes with every beat until control has heard that it came, and until then is the same one."""
@@ -455,11 +436,8 @@ class Supervisor:
         shipping.finish()
         while not shipping.is_idle and not self._is_superseded:
             self._hear(TICK_SECONDS)
-            if self._places.is_draining():
-                self._obey(Stop(because="drain", mode=StopMode.CHECKPOINT, within_seconds=self._settings.drain_seconds))
-            # What another node came to ends training here, and not what a script of both has written.
-            stop = None if self._stop is None or self._stop.because == "peer" else self._stop
-            if stop is not None and (stop.mode is StopMode.KILL or time.monotonic() > self._stop_at):
+            self._look_for_a_drain()
+            if self._stopping.leaves_no_time:
                 shipping.give_up()
                 self._is_left_behind = True
                 return
@@ -485,7 +463,7 @@ class Supervisor:
                 world=self._world,
                 training=self._training,
                 verdict=self._verdict,
-                stop=self._stop,
+                stop=self._stopping.stop,
                 is_draining=self._places.is_draining(),
                 is_left_behind=self._is_left_behind,
                 oom_kills=outcome.oom_kill_count() - self._oom_kills,

@@ -41,9 +41,9 @@ def never_stalled(supervise: Any) -> None:
     supervise.Supervisor.__init__ = patient
 
 
-@switch("KILL after TERM", module="worker.supervise")
-def ask_only(supervise: Any) -> None:
-    supervise.KILL_SHARE = math.inf
+@switch("KILL after TERM", module="worker.stopping")
+def ask_only(stopping: Any) -> None:
+    stopping.KILL_SHARE = math.inf
 
 
 @switch("poison is counted", module="service.jobs.conclude")
