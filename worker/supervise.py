@@ -21,7 +21,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +30,19 @@ import redis
 from contract.environment import Hidden
 from contract.errors import InvalidSpec
 from contract.events import DoneData, Kind, now_text
-from contract.layout import attempt_folder
 from contract.lifecycle import Reason, StopMode
 from contract.messages import AttemptReply, Deed, Grant, Stop
 from contract.moments import Moment, reached
-from contract.strategies import needs_a_launcher
 from worker import outcome
 from worker.control import Link
 from worker.ending import Seen, crashed, how_it_ended
 from worker.environment import asked_for
 from worker.hub import HubFetch
 from worker.journal import Header, Journal, JournalFull
-from worker.launch import Order
-from worker.meeting import NOWHERE, Meeting, Place
+from worker.meeting import NOWHERE, Meeting
 from worker.node import Node
 from worker.outcome import Verdict
+from worker.part import Part
 from worker.ranks import LAST_WORDS_SECONDS, Events
 from worker.scratch import scratch
 from worker.settings import WorkerSettings
@@ -53,7 +51,6 @@ from worker.stopping import Stopping
 from worker.tracing import Untraced
 from worker.training import Training
 from worker.usage import Usage
-from worker.user import give, hand_over, make_room
 
 log = logging.getLogger("footplate.worker")
 
@@ -87,9 +84,6 @@ class Supervisor:
         self._system_at = 0.0
         self._verdict: Verdict | None = None
         """Why we ended it, where nobody told us to stop."""
-        self._scratch = ""
-        self._root = settings.artifacts_path
-        """What training takes for the artifact store."""
         self._shipping: Shipping | None = None
         self._is_left_behind = False
         """Training finished, and what it leaves could not be handed in."""
@@ -99,21 +93,15 @@ class Supervisor:
         """When training said that it runs: from there on a time limit counts, as it does for control."""
         self._oom_kills = outcome.oom_kill_count()
         self._usage: list[tuple[int, Usage]] = []
-        resources = grant.spec.get("resources") or {}
-        self._here = int(resources.get("processes_per_node") or max(1, len(grant.gpus)))
-        """Ranks on this node. Every one of the job's has as many."""
-        self._first, self._world = grant.source * self._here, grant.nodes * self._here
-        self._ranks = range(self._first, self._first + self._here)
-        self._meets = self._world > 1 or needs_a_launcher(resources)
-        self._user = node.rights.user
-        self._stall_seconds = float(resources.get("stall_limit") or 600.0)
+        self._part = Part(settings, node, grant)
+        self._stall_seconds = float((grant.spec.get("resources") or {}).get("stall_limit") or 600.0)
         secrets = {name: self._node.secrets.get(name, "") for name in grant.spec.get("secrets") or []}
         # Training does not get the node's own, and a file of the node's user may hold it as well.
         self._hidden = Hidden([*secrets.values(), os.environ.get("HF_TOKEN", "")])
         self._asked_for = self._environment()
         self._journal = self._new_journal()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._hub = HubFetch(settings, grant, self._user, self._wake)
+        self._hub = HubFetch(settings, grant, self._part.user, self._wake)
         self._link = Link(client, grant, self._journal, self._wake)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, self._hear_control)
@@ -125,7 +113,7 @@ class Supervisor:
         self._link.start()
         try:
             # Killed processes tidy nothing up: what training, and its data workers, leave lying about goes with this.
-            with scratch(self._node.id) as self._scratch, self._workplace():
+            with scratch(self._node.id) as self._part.scratch, self._workplace():
                 if self._meet() and self._fetch() and self._launch():
                     reached(Moment.AFTER_LAUNCH)
                     self._watch()
@@ -161,10 +149,10 @@ class Supervisor:
             yield
             return
         with scratch(self._node.id, self._places.work) as folder:
-            self._root = Path(folder)
+            root = self._part.root = Path(folder)
             # Its own lies in it, and so do the bundle and the files that were fetched. Nobody else knows its name.
-            self._root.chmod(0o711)
-            self._shipping = Shipping(bucket, self._grant, self._root, self._wake)
+            root.chmod(0o711)
+            self._shipping = Shipping(bucket, self._grant, root, self._wake)
             try:
                 yield
             finally:
@@ -223,62 +211,16 @@ class Supervisor:
         return False
 
     def _make_room(self) -> None:
-        """What training writes to is its user's before there is any. With the node's rights it makes it itself."""
-        if (user := self._user) is None:
-            return
         try:
-            folder = attempt_folder(self._grant.job, self._grant.attempt)
-            if self._shipping is not None:
-                hand_over(self._root, folder, user)
-            make_room(self._root, folder, user)
-            for rank in self._ranks:
-                give(Path(self._scratch_of(rank)), user)
-            give(Path(self._scratch), user)
+            self._part.make_room(was_fetched=self._shipping is not None)
         except OSError as error:
             self._end_with(outcome.of_exception(error))
 
     def _start(self) -> None:
-        if not self._meets:
-            self._training.start(self._places.run, [self._order(0, NOWHERE)], user=self._user)
-            return
-        with self._meeting.place() as place:
-            orders = [self._order(rank, place) for rank in self._ranks]
-            self._training.start(self._places.run, orders, place.listening, self._user)
-
-    def _order(self, rank: int, place: Place) -> Order:
-        grant, settings = self._grant, self._settings
-        own = {} if self._user is None else self._user.environment(self._scratch)
-        return Order(
-            job=grant.job,
-            attempt=grant.attempt,
-            fence=grant.fence,
-            claim=grant.claim,
-            rank=rank,
-            world=self._world,
-            node=grant.source,
-            nodes=grant.nodes,
-            host=place.host,
-            port=place.port,
-            interface=place.interface,
-            spec=grant.spec,
-            gpus=grant.gpus,
-            checkpoints=grant.checkpoints,
-            deeds=grant.deeds,
-            artifacts=self._root,
-            data=settings.data_path,
-            models=settings.models_path,
-            hub=self._hub.folders,
-            threads=int(os.environ.get("OMP_NUM_THREADS") or self._node.threads),
-            environment={**own, **self._asked_for, "TMPDIR": self._scratch_of(rank)},
-        )
-
-    def _scratch_of(self, rank: int) -> str:
-        """Several unpack the same, each for itself."""
-        if self._world == 1:
-            return self._scratch
-        folder = Path(self._scratch, f"rank-{rank}")
-        folder.mkdir(exist_ok=True)
-        return str(folder)
+        part = self._part
+        with self._meeting.place() if part.meets else nullcontext(NOWHERE) as place:
+            orders = part.orders(place, self._asked_for, self._hub.folders)
+            self._training.start(self._places.run, orders, place.listening, part.user)
 
     # Watch
 
@@ -344,12 +286,9 @@ class Supervisor:
             self._write([{"rank": rank, **_event(Kind.SYSTEM, ran | each.look())} for rank, each in self._usage])
 
     def _usage_of_each(self) -> list[tuple[int, Usage]]:
-        """Where each rank has a GPU, it is that of its number."""
-        gpus = self._grant.gpus
-        own = [[gpu] for gpu in gpus] if len(gpus) == self._here else [gpus] * self._here
-        started = [rank for rank in self._training.ranks if rank.pid is not None]
+        gpus_of = self._part.gpus_of
         return [
-            (rank.number, Usage(rank.pid, own[rank.number - self._first])) for rank in started if rank.pid is not None
+            (one.number, Usage(one.pid, gpus_of(one.number))) for one in self._training.ranks if one.pid is not None
         ]
 
     def _end_with(self, verdict: Verdict) -> None:
@@ -460,7 +399,7 @@ class Supervisor:
         return how_it_ended(
             Seen(
                 grant=self._grant,
-                world=self._world,
+                world=self._part.world,
                 training=self._training,
                 verdict=self._verdict,
                 stop=self._stopping.stop,
