@@ -21,9 +21,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from sqlalchemy import Connection
 
-from contract import keys, layout
+from contract import keys
 from contract.errors import Unavailable
-from contract.ids import CheckpointId, JobId, uuid7
+from contract.ids import JobId, uuid7
 from contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
 from contract.moments import Moment, reached
 from contract.outbound import Allowed
@@ -35,18 +35,14 @@ from service.jobs import dispatch
 from service.jobs.beat import StopLeft
 from service.jobs.dispatch import Bell
 from service.jobs.inbox import Heard, answer, words
-from service.jobs.pins import prune_pins
 from service.jobs.placing import place_waiting
-from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late
-from service.jobs.remove import Remover
 from service.jobs.rescue import Timers, rescue, stop_left
-from service.opening import Store
 from service.settings import ServiceSettings
-from service.store import attempts, checkpoints, jobs, queue
+from service.store import queue
 from service.store.database import Database, Write
 from service.store.queue import BellRow
-from service.store.rows import CheckpointRow
 from service.store.times import now_ms, text_of
+from service.upkeep import Upkeep
 from service.webhooks.courier import Courier
 
 log = logging.getLogger("footplate.control")
@@ -85,7 +81,6 @@ class Turns:
         """`is_alone` says, without asking anybody, whether no other control can work: asked before each write."""
         self.counts = Counts()
         self._depths, self._unreadable = Depths(), Depths()
-        self._remover = Remover()
         self._oldest_unread: int | None = None
         """When the entry that waits for SQL came into Redis."""
         self.redis_ok = False
@@ -100,6 +95,7 @@ class Turns:
             retry=Retry(NoBackoff(), 0),
         )
         self._courier = Courier(db.read, self._write, Allowed.of(settings.webhooks_allow))
+        self._upkeep = Upkeep(db, self._write, settings.store)
         self._bell = Bell(settings.redis)
         self._bell_thread = ThreadPoolExecutor(1, thread_name_prefix="bell")
         self.begin()
@@ -431,33 +427,11 @@ class Turns:
             self.poked.set()
 
     async def rotate(self) -> None:
-        """What jobs need not keep goes: first the folder, then its row says so. Who dies in between does it again."""
-        going = await self._db.read(checkpoints.deleting)
-        if going:
-            root, clock = self._settings.store, time.monotonic()
-            removed = await asyncio.to_thread(self._remover.remove, root, going, clock)
-            reached(Moment.AFTER_CHECKPOINTS_REMOVED)
-            if removed:
-                await self._write(lambda conn: checkpoints.mark_deleted(conn, removed))
-        self.counts.checkpoints_stuck = self._remover.stuck if going else 0
+        await self._upkeep.rotate()
+        self.counts.checkpoints_stuck = self._upkeep.stuck
 
     async def prune(self) -> None:
-        artifacts = self._settings.store
-        now = now_ms()
-        await asyncio.to_thread(_write_probe, artifacts)
-        await self._write(lambda conn: prune(conn, now))
-        stay = await asyncio.to_thread(prune_deleted, artifacts, await self._db.read(jobs.deleted))
-        for job, why in stay.items():
-            log.warning("the files of %s, which was deleted, cannot be removed: %s; it is tried again", job, why)
-        lost = await self._db.read(lambda conn: attempts.lost_between(conn, *late_window(now)))
-        late = await asyncio.to_thread(prune_late, artifacts, lost)
-        if late:
-            log.info("removed %d checkpoints of given-up attempts that nobody had heard of: %s …", len(late), late[0])
-        await asyncio.to_thread(prune_folders, artifacts)
-        await asyncio.to_thread(prune_pins, artifacts, self._checkpoint)
-
-    def _checkpoint(self, checkpoint: CheckpointId) -> CheckpointRow | None:
-        return self._db.read_now(lambda conn: checkpoints.find(conn, checkpoint))
+        await self._upkeep.prune()
 
 
 def _bell_key(row: BellRow) -> Hashable:
@@ -472,18 +446,6 @@ def _entries(answered: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
         found = next(iter(answered.values()))
         return [entry for chunk in found for entry in (chunk if isinstance(chunk, list) else [chunk])]
     return list(answered[0][1])
-
-
-def _write_probe(artifacts: Store) -> None:
-    """What a node must be able to read, to know that it sees the same files."""
-    if isinstance(artifacts, RemoteStore):
-        if not artifacts.has(layout.PROBE):
-            artifacts.write(f"footplate {uuid7()}\n".encode(), layout.PROBE)
-        return
-    artifacts.mkdir(parents=True, exist_ok=True)
-    probe = artifacts / layout.PROBE
-    if not probe.exists():
-        probe.write_text(f"footplate {uuid7()}\n")
 
 
 def _quietly(fn: Callable[[], None]) -> None:

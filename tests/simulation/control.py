@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import service.turns
+import service.upkeep
 import worker.control
 import worker.journal
 from contract.errors import Unavailable
@@ -168,9 +169,14 @@ def in_place_of_reality(world: World, redis: Redis, store: Store) -> Iterator[No
         "Redis": SimpleNamespace(from_url=lambda *_, **__: AsyncLine(redis)),
         "Bell": lambda _url: Bell(redis),
         "ThreadPoolExecutor": lambda *_, **__: SimpleNamespace(submit=lambda *_: None),
-        "Remover": lambda: SimpleNamespace(remove=lambda _, going, __: store.remove_all(going), stuck=0),
         "MAX_MESSAGES": 6,
         "MAX_ENTRIES": 4,
+    }
+    upkeep: dict[str, Any] = {
+        "time": clock,
+        "now_ms": world.now_ms,
+        "asyncio": loop,
+        "Remover": lambda: SimpleNamespace(remove=lambda _, going, __: store.remove_all(going), stuck=0),
     }
     control = {
         "time": clock,
@@ -181,6 +187,7 @@ def in_place_of_reality(world: World, redis: Redis, store: Store) -> Iterator[No
     }
     with ExitStack() as stack:
         stack.enter_context(patch.multiple(service.turns, **turns))
+        stack.enter_context(patch.multiple(service.upkeep, **upkeep))
         stack.enter_context(patch.object(service.turns.log, "exception", _is_a_bug))
         stack.enter_context(patch.multiple(worker.control, **control))
         stack.enter_context(patch.multiple(worker.journal, INDEX_EVERY=4, FORGET_BYTES=600))

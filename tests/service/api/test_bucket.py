@@ -25,7 +25,7 @@ from service.jobs.remove import Remover
 from service.store import checkpoints
 from service.store.rows import CheckpointRow
 from service.store.times import now_ms
-from service.turns import _write_probe
+from service.upkeep import write_probe
 from tests.service.api.conftest import Api, Serve
 from tests.service.api.test_border import is_problem
 from tests.support.s3_server import S3Server
@@ -36,7 +36,7 @@ FILES = {"model.safetensors": bytes(range(256)) * 1000, "deep/empty": b"", "trai
 @pytest.fixture
 async def api(serve: Serve, sqlite_url: str, s3: S3Server, request: pytest.FixtureRequest) -> Api:
     found = await serve(sqlite_url, artifacts=f"s3://shelf/{request.node.name}", code="on")
-    await asyncio.to_thread(_write_probe, found.services.settings.store)
+    await asyncio.to_thread(write_probe, found.services.settings.store)
     return found
 
 
