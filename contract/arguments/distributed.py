@@ -67,8 +67,8 @@ class Sharding:
     """How: `version`, `reshard_after_forward`, `transformer_layer_cls_to_wrap`, `min_num_params`, `cpu_offload`,
     `activation_checkpointing`, `state_dict_type` and more. A dict, or the path of a JSON file."""
     parallelism_config: Parallelism = None
-    """Over how many processes a model is shared, and how: Accelerate's ParallelismConfig, or its sizes by name, as
-    `tp_size` and `dp_shard_size`. With a `tp_size` the model comes cut into parts."""
+    """Over how many processes a model or a sample is shared, and how: Accelerate's ParallelismConfig, or its sizes by
+    name, as `tp_size`, `dp_shard_size` and `cp_size`. With a `tp_size` the model comes cut into parts."""
     deepspeed: Settings = None
     """DeepSpeed's own configuration, a dict or the path of a JSON file; its values that are `auto` follow the other
     arguments."""

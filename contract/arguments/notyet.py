@@ -60,7 +60,7 @@ IN_SCRIPTS_ONLY: dict[str, NotYet] = {
     "parallelism_config": NotYet(
         None,
         "leave it out, and shard the model with fsdp or deepspeed: what a spec names is made whole, and tensor "
-        "parallelism needs it cut as it is loaded",
+        "parallelism needs it cut as it is loaded; cp_size, which cuts samples, is for scripts so far",
     ),
     "push_to_hub": NotYet(False, _OUTPUTS),
     "hub_token": NotYet(None, f"{_OUTPUTS}. A token in a spec would be stored with the job"),

@@ -19,6 +19,10 @@ def sizes(value: Any) -> Any:
     if value is None:
         return value
     if not isinstance(value, dict):
+        # Accelerate's object has read the launcher's environment, too.
+        strategy = getattr(getattr(value, "cp_handler", None), "cp_comm_strategy", None) or "allgather"
+        if strategy != "allgather":
+            raise ValueError(f"parallelism_config's cp_comm_strategy is {strategy!r}, and 'allgather' is what there is")
         value = {name: getattr(value, name, None) for name in SIZES}
     found = {name: size for name, size in value.items() if name not in _BACKENDS and size is not None}
     for name, size in found.items():

@@ -69,11 +69,15 @@ class GptForCausalLM(nn.Module):
         self.apply(_small)
         self.head.weight = self.tokens.weight
 
-    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+    def forward(
+        self, input_ids: Tensor, labels: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
         length = input_ids.shape[1]
         if length > self.context:
             raise ValueError(f"toy/gpt: a sample has {length} tokens, and context is {self.context}")
-        x = self.tokens(input_ids) + self.places(torch.arange(length, device=input_ids.device))
+        if position_ids is None:
+            position_ids = torch.arange(length, device=input_ids.device)
+        x = self.tokens(input_ids) + self.places(position_ids)
         logits: Tensor = self.head(self.norm(self.blocks(x)))
         if labels is None:
             return {"logits": logits}

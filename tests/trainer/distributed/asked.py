@@ -133,12 +133,12 @@ ENDS: dict[str, dict[str, Any]] = {
 }
 
 _TP = PARTS["tensor parallel"]
-_LLAMA: dict[str, Any] = {"text": True, "llama": True, "max_steps": 4}
+LLAMA: dict[str, Any] = {"text": True, "llama": True, "max_steps": 4}
 LOADED: dict[str, dict[str, Any]] = {
-    "loaded": {"run": "resumed", "name": "loaded", "at": 2, **_LLAMA, **_TP},
-    "loaded, nothing said": {"run": "trained", "name": "unsaid", "loaded_in": 2, **_LLAMA},
-    "loaded and written": {"run": "written", "name": "written", **_LLAMA, **_TP},
-    "in bf16": {"run": "trained", "name": "bf16", "bf16": True, **_LLAMA, **_TP},
+    "loaded": {"run": "resumed", "name": "loaded", "at": 2, **LLAMA, **_TP},
+    "loaded, nothing said": {"run": "trained", "name": "unsaid", "loaded_in": 2, **LLAMA},
+    "loaded and written": {"run": "written", "name": "written", **LLAMA, **_TP},
+    "in bf16": {"run": "trained", "name": "bf16", "bf16": True, **LLAMA, **_TP},
     "a sampler of its own": {"run": "sampled_anew", **_TP},
     "noise of its own": {"run": "read_anew", **_TP},
     "adapters in parts": {"run": "trained", "name": "lora", "text": True, "lora": True, **_TP},
@@ -146,16 +146,43 @@ LOADED: dict[str, dict[str, Any]] = {
     "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all", **_TP},
 }
 
+_CP: dict[str, Any] = {"parallelism_config": {"cp_size": 2}}
+ODD: dict[str, Any] = {"text": True, "length": 13, "activation_checkpointing": True, "max_steps": 4}
+CONTEXT: dict[str, dict[str, Any]] = {
+    "cp: curve": {"run": "trained", "name": "cp", "text": True, "ignore": 1, **_CP},
+    "cp: odd": {"run": "trained", "name": "cp-odd", **ODD, **_CP},
+    "cp: smoothed": {"run": "trained", "name": "cp-smooth", "label_smoothing_factor": 0.1, **ODD, **_CP},
+    "cp: llama": {"run": "resumed", "name": "cp-llama", "at": 2, "gradient_checkpointing": True, **LLAMA, **_CP},
+    "cp: in bf16": {"run": "trained", "name": "cp-bf16", "bf16": True, **LLAMA, **_CP},
+    "cp: resumed": {"run": "resumed", "name": "cp-again", "text": True, "at": 5, **_CP},
+    "cp: for one": {"run": "trained", "name": "cp-for-one", "text": True, "stop_at": 3, **_CP},
+    "cp: from one": {"run": "trained", "name": "from-one", "text": True, "resume": True, **_CP},
+    "cp: best": {"run": "best", "name": "cp-best", "text": True, **_CP},
+    "cp: tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all", **_CP},
+    "cp: adapters": {"run": "trained", "name": "cp-lora", "text": True, "lora": True, "max_steps": 2, **_CP},
+    "cp: apart": {"run": "left_apart", "rehearses": False, **_CP},
+    "cp: apart, rehearsed": {"run": "left_apart", "rehearses": True, **_CP},
+    "cp: looks back": {"run": "tried_in_pieces", "how": "looks back", **_CP},
+    "cp: adds": {"run": "tried_in_pieces", "how": "adds", **_CP},
+    "cp: a loss of its own": {"run": "tried_in_pieces", "how": "a loss of its own", **_CP},
+    "cp: noise of its own": {"run": "read_anew", **_CP},
+    "cp: no text": {"run": "trained", "name": "cp-mlp", **_CP},
+    "cp: named": {"run": "tried_in_pieces", "how": "named", **_CP},
+}  # fmt: skip
+
 _SQUARE: dict[str, Any] = {"parallelism_config": {"tp_size": 2, "dp_shard_size": 2}}
 ASKED_OF_FOUR: dict[str, dict[str, Any]] = {
     "curve": {"run": "trained", "name": "curve", "text": True, "ignore": 1, "fsdp": True, **_SQUARE},
     "evaluated": {"run": "evaluated", "name": "evaluated", "fsdp": True, **_SQUARE},
     "from one": {"run": "trained", "name": "from-one", "text": True, "resume": True, "fsdp": True, **_SQUARE},
-    "loaded": {"run": "resumed", "name": "loaded", "at": 2, **_LLAMA, **_SQUARE},
+    "loaded": {"run": "resumed", "name": "loaded", "at": 2, **LLAMA, **_SQUARE},
     "unsharded": {"run": "trained", "name": "unsharded", "text": True, **_SQUARE},
-    "sharded twice": {"run": "trained", "name": "twice", "fsdp": True, **_LLAMA, **_SQUARE},
+    "sharded twice": {"run": "trained", "name": "twice", "fsdp": True, **LLAMA, **_SQUARE},
+    "cp: curve": {"run": "trained", "name": "cp", "text": True, "ignore": 1, **_CP},
+    "cp: uneven": {"run": "trained", "name": "cp-uneven", "text": True, **scenarios.UNEVEN, **_CP},
+    "cp: of four": {"run": "trained", "name": "cp-four", **ODD, "parallelism_config": {"cp_size": 4}},
 }
 
 ASKED = {**DDP, **conformance(STRATEGIES), **best_adapters(STRATEGIES), **ADAPTERS, **OF_FSDP_1, **ENDS}
 ASKED_OF_ZERO = {**conformance(ZERO), **best_adapters(ZERO)}
-ASKED_OF_PARTS = {**conformance(PARTS), **LOADED}
+ASKED_OF_PARTS = {**conformance(PARTS), **LOADED, **CONTEXT}

@@ -29,6 +29,7 @@ from worker.trainer.callbacks import TrainerCallback
 from worker.trainer.collators import default_data_collator
 from worker.trainer.named import NamedOptimizer
 from worker.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from worker.trainer.strategies import rehearsing
 from worker.trainer.testing import Events, StopAt
 from worker.trainer.trainer import Trainer, set_seed
 
@@ -59,6 +60,7 @@ def _trainer(
     stream: bool = False,
     lora: bool = False,
     llama: bool = False,
+    length: int = 16,
     loaded_in: int = 1,
     cuts: bool = True,
     callbacks: tuple[Any, ...] = (),
@@ -67,8 +69,9 @@ def _trainer(
     **arguments: Any,
 ) -> tuple[Trainer, Events]:
     set_seed(7)
-    parts = (arguments.get("parallelism_config") or {}).get("tp_size", loaded_in)
-    world = TrainingArguments(str(folder)).world_size // parts
+    sizes = arguments.get("parallelism_config") or {}
+    parts = sizes.get("tp_size", loaded_in)
+    world = TrainingArguments(str(folder)).world_size // (parts * sizes.get("cp_size", 1))
     values = {
         "per_device_train_batch_size": GLOBAL_BATCH // world,
         "per_device_eval_batch_size": GLOBAL_BATCH // world,
@@ -95,7 +98,7 @@ def _trainer(
     if stream:
         values["remove_unused_columns"] = False
     made = (
-        llama_of(folder, **(arguments.get("parallelism_config") or {"tp_size": loaded_in}))
+        llama_of(folder, parts, sizes.get("dp_shard_size", 1))
         if llama
         else LogitsForCausalLM()
         if ignore
@@ -107,7 +110,7 @@ def _trainer(
         made = adapted(made)
     if parts > 1 and cuts and not llama:
         cut(made, parts)
-    data = (lambda n, seed: toy.text(n=n, length=16, seed=seed)) if text else _points
+    data = (lambda n, seed: toy.text(n=n, length=length, seed=seed)) if text else _points
     trainer = kind(
         made,
         TrainingArguments(str(folder / name), **values),
@@ -171,8 +174,26 @@ class LogitsForCausalLM(nn.Module):
         super().__init__()
         self.inner = toy.gpt(layers=2, heads=2, width=16, context=16)
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.inner(input_ids)["logits"]  # type: ignore[no-any-return]
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
+        return self.inner(input_ids, position_ids=position_ids)["logits"]  # type: ignore[no-any-return]
+
+
+class LooksBackForCausalLM(LogitsForCausalLM):
+    """Mixes places by itself, beside attention."""
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
+        logits = super().forward(input_ids, position_ids)
+        return torch.cat([logits[:, :1], logits[:, 1:] + 0.1 * logits[:, :-1]], 1)
+
+
+class AddsForCausalLM(LogitsForCausalLM):
+    """Has a loss with a term of its own."""
+
+    def forward(  # type: ignore[override]
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = self.inner(input_ids, labels, position_ids)
+        return {**found, "loss": found["loss"] + 0.1} if labels is not None else found
 
 
 class Unlike(Dataset[Any]):
@@ -238,7 +259,7 @@ def _came(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
         "weights": {name: each.flatten().tolist() for name, each in weights.items() if each is not None},
         "events": events.names,
         "strategy": type(trainer.strategy).__name__,
-        "sizes": [trainer.get_tp_size(), trainer.get_total_train_batch_size(trainer.args)],
+        "sizes": [trainer.get_tp_size() * trainer.get_cp_size(), trainer.get_total_train_batch_size(trainer.args)],
         "flos": trainer.state.total_flos,
         "seen": trainer.data_collator.seen,  # type: ignore[attr-defined]
     }
@@ -405,6 +426,35 @@ def read_anew(folder: Path, **values: Any) -> dict[str, Any]:
     trainer, events = _trainer(folder, name="noisy", text=True, **values)
     trainer.train_dataset = Noisy()
     return _came(trainer, events, trainer.train())
+
+
+def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
+    """What computes something else in pieces than whole."""
+    if how == "named":
+        values["options"] = {"optimizers": [NamedOptimizer("all", [r"."], args={"lr": 1e-2}, schedule="linear")]}
+    trainer, events = _trainer(folder, name=how, text=True, **values)
+    if how in ("looks back", "adds"):
+        trainer._take_model(LooksBackForCausalLM() if how == "looks back" else AddsForCausalLM())
+    if how == "a loss of its own":
+        trainer.compute_loss_func = lambda *args, **kwargs: None
+    return _came(trainer, events, trainer.train())
+
+
+def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any]:
+    """The control: each process attends to its own pieces only, as if they were all there is."""
+    real, rehearse = dist.all_gather, rehearsing.rehearse
+
+    def gather(found: Any, own: Any, group: Any = None) -> None:
+        for each in found:
+            each.copy_(own)
+
+    dist.all_gather = gather
+    if not rehearses:
+        rehearsing.rehearse = lambda *args: None
+    try:
+        return trained(folder, name="apart", text=True, ignore=1, **values)
+    finally:
+        dist.all_gather, rehearsing.rehearse = real, rehearse
 
 
 def counted_tokens(folder: Path, **values: Any) -> dict[str, Any]:

@@ -155,8 +155,7 @@ def test_sizes_that_cannot_be_are_refused_before_anything_is_opened(
 @pytest.mark.parametrize(
     ("config", "values", "said"),
     [
-        ({"cp_size": 2}, {}, "has cp_size 2, and no sample is cut over processes here"),
-        ({"sp_size": 2}, {}, "has sp_size 2, and no sample is cut over processes here"),
+        ({"sp_size": 2}, {}, "has sp_size 2, which is DeepSpeed's way to cut samples"),
         ({"dp_replicate_size": 2, "dp_shard_size": 2}, {"fsdp": True}, "which is hybrid sharding"),
     ],
 )

@@ -21,6 +21,10 @@ def choose(args: TrainingArguments, model: Any = None) -> Single:
         parallelism.refuse(config, args, place.world)
         if config.tp_size > 1:
             return _tensor_parallel(args, place, config)
+        if config.cp_size > 1:
+            from worker.trainer.strategies.context_parallel import ContextParallel
+
+            return ContextParallel(args, place, config.cp_size)
     if args.fsdp:
         _refuse_one("fsdp", place)
         from worker.trainer.strategies.fsdp_settings import FsdpSettings

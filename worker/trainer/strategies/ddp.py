@@ -39,7 +39,7 @@ class Ddp(Single):
             torch.cuda.set_device(device)
         peers = Peers(place, args.ddp_backend, timedelta(seconds=args.ddp_timeout), device)
         super().__init__(args, peers)
-        self.readers = peers.every(self.tensor_parallel)
+        self.readers = peers.every(self.tensor_parallel * self.context_parallel)
         self.loss_factor = self.readers.world if args.average_tokens_across_devices else 1
         self._wrapped: dict[nn.Module, nn.Module] = {}
         self._knows_graph = False

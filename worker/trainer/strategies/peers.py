@@ -161,6 +161,13 @@ class Peers(Alone):
     def every(self, size: int) -> Alone:
         return self if size == 1 else Alone() if size == self.world else Circle(self, size, self._timeout)
 
+    def neighbours(self, size: int) -> Any:
+        """The group, as torch names it, of so many neighbours that this process is one of."""
+        with lines.opening():
+            starts = range(0, self.world, size)
+            every = [dist.new_group(list(range(at, at + size)), timeout=self._timeout) for at in starts]
+        return every[self.rank // size]
+
     def failed(self, error: BaseException) -> None:
         """Where all have failed alike they may go on together, with another batch say. Else the lines are cut: who
         waits for this process in the middle of a step is told at once, and told why, instead of after ddp_timeout."""

@@ -7,7 +7,6 @@ is left, by transformers, by the script, or here.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,12 +19,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from contract.arguments import TrainingArguments
-from contract.errors import DatasetError
 from worker.trainer import adapters
 from worker.trainer.strategies import meshes
+from worker.trainer.strategies.alike import read_alike
 from worker.trainer.strategies.fsdp import Fsdp
 from worker.trainer.strategies.fsdp_settings import FsdpSettings
-from worker.trainer.strategies.gather import mapped
 from worker.trainer.strategies.place import Place
 
 
@@ -101,23 +99,7 @@ class TensorParallel(Fsdp):
                     dist.broadcast(each.data, src=0)
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
-        return self._read_alike(super().epoch(epoch, loader))
-
-    def _read_alike(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Data that every process draws anew would teach nonsense, and nobody would know: the first batch tells."""
-        first = next(batches, None)
-        start = self.peers.rank // self.tensor_parallel * self.tensor_parallel
-        group = range(start, start + self.tensor_parallel)
-        told = self.peers.everyone(_digest(first))
-        if len({told[rank] for rank in group}) > 1:
-            raise DatasetError(
-                f"processes {group[0]} to {group[-1]} compute every batch together, and have read an epoch's first "
-                "batch each in another form: what a dataset or a collator draws at random has to come from generators "
-                "that the seed sets (random, NumPy, torch), or follow from the sample's number"
-            )
-        if first is not None:
-            yield first
-            yield from batches
+        return read_alike(super().epoch(epoch, loader), self.peers, self.tensor_parallel)
 
     def stepper(self, optimizer: Any) -> Any:
         return meshes.ByMesh(self.plain_optimizer(optimizer))
@@ -138,17 +120,6 @@ class TensorParallel(Fsdp):
             yield
         finally:
             config.distributed_config = asked
-
-
-def _digest(batch: Any) -> str:
-    found = hashlib.sha256()
-
-    def note(leaf: Tensor) -> None:
-        found.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
-        found.update(leaf.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-
-    mapped(batch, note)
-    return found.hexdigest()
 
 
 def _mesh_of(model: nn.Module) -> DeviceMesh | None:

@@ -1,0 +1,261 @@
+"""Samples that are cut over processes: what one process computes of the whole, they compute of the pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contract.errors import NotAvailableYet
+from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.asked import ASKED_OF_PARTS, LLAMA, ODD
+from tests.trainer.distributed.conftest import Results
+from tests.trainer.distributed.test_tensor_parallel import LAUNCHED
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.strategies.choose import choose
+from worker.trainer.strategies.cutting import cut, own_places
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The same in one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    scenarios.a_llama(folder)
+    return {
+        "curve": scenarios.trained(folder, name="curve", text=True, ignore=1),
+        "odd": scenarios.trained(folder, name="odd", **ODD),
+        "smoothed": scenarios.trained(folder, name="smoothed", label_smoothing_factor=0.1, **ODD),
+        "whole": scenarios.trained(folder, name="whole", text=True),
+        "llama": scenarios.trained(folder, name="llama", **LLAMA),
+    }
+
+
+@pytest.fixture
+def parts(folder_of: Callable[..., Path]) -> Path:
+    return folder_of("parts", ASKED_OF_PARTS)
+
+
+@pytest.mark.parametrize("scenario", ["curve", "odd", "smoothed"])
+def test_the_curve_is_that_of_one_process(
+    scenario: str, came_of_parts: Results, alone: dict[str, dict[str, Any]]
+) -> None:
+    """Also where a length cannot be shared evenly, where activations are computed again in backward, and where the
+    model means to compute its own loss."""
+    for each in came_of_parts(f"cp: {scenario}"):
+        scenarios.assert_same_run(each, alone[scenario])
+        assert (each["strategy"], each["sizes"]) == ("ContextParallel", [2, 16])
+        assert each["flos"] == alone[scenario]["flos"]
+
+
+def test_a_model_of_transformers_with_shared_heads_does_the_same_and_resumes_to_the_last_bit(
+    came_of_parts: Results, alone: dict[str, dict[str, Any]]
+) -> None:
+    for each in came_of_parts("cp: llama"):
+        assert "error" not in each, each.get("trace")
+        scenarios.assert_same_run(each["whole"], alone["llama"])
+        _assert_resumed(each)
+
+
+def test_a_run_resumed_in_mid_epoch_is_the_same_run_to_the_last_bit(came_of_parts: Results) -> None:
+    for each in came_of_parts("cp: resumed"):
+        assert "error" not in each, each.get("trace")
+        _assert_resumed(each)
+
+
+def _assert_resumed(each: dict[str, Any]) -> None:
+    assert each["first"]["losses"] + each["rest"]["losses"] == each["whole"]["losses"]
+    assert each["first"]["norms"] + each["rest"]["norms"] == each["whole"]["norms"]
+    assert each["rest"]["weights"] == each["whole"]["weights"]
+
+
+def test_half_precision_is_cut_too(came_of_parts: Results, alone: dict[str, dict[str, Any]]) -> None:
+    for each in came_of_parts("cp: in bf16"):
+        assert "error" not in each, each.get("trace")
+        assert each["losses"] == pytest.approx(alone["llama"]["losses"], rel=2e-2)
+        assert each["losses"] != pytest.approx(alone["llama"]["losses"], rel=1e-7)
+
+
+def test_checkpoints_go_on_in_one_process_and_the_other_way_about(
+    came_of_parts: Results, parts: Path, alone: dict[str, dict[str, Any]]
+) -> None:
+    first = came_of_parts("cp: for one")[0]
+
+    rest = scenarios.trained(parts, name="cp-for-one", text=True, resume=True)
+
+    assert first["losses"] + rest["losses"] == pytest.approx(alone["whole"]["losses"], rel=1e-5)
+    for each in came_of_parts("cp: from one"):
+        assert "error" not in each, each.get("trace")
+        assert each["losses"] == pytest.approx(alone["whole"]["losses"][3:], rel=1e-5)
+
+
+def test_an_evaluation_reads_whole_samples_once_and_the_best_model_is_loaded(
+    came_of_parts: Results, tmp_path: Path
+) -> None:
+    one = scenarios.best(tmp_path, name="best", text=True)
+
+    for each in came_of_parts("cp: best"):
+        assert "error" not in each, each.get("trace")
+        assert each["evaluations"] == pytest.approx(one["evaluations"], rel=1e-5)
+        assert (each["best"], each["kept"]) == (one["best"], one["kept"])
+        assert each["again"] == pytest.approx(one["again"], rel=1e-5)
+
+
+def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None:
+    one = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
+
+    assert came_of_parts("cp: tokens") == [one, one]
+
+
+def test_adapters_train_in_pieces(came_of_parts: Results) -> None:
+    one, other = came_of_parts("cp: adapters")
+
+    assert "error" not in one, one.get("trace")
+    assert (one["losses"], one["weights"]) == (other["losses"], other["weights"])
+
+
+def test_four_are_two_groups_that_read_different_batches_or_one_of_four(
+    came_of_four: Results, alone: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    uneven = scenarios.trained(tmp_path, name="uneven", text=True, **scenarios.UNEVEN)
+
+    for each in came_of_four("cp: curve"):
+        scenarios.assert_same_run(each, alone["curve"])
+        assert each["sizes"] == [2, 16]
+    for each in came_of_four("cp: uneven"):
+        scenarios.assert_same_run(each, uneven)
+    for each in came_of_four("cp: of four"):
+        scenarios.assert_same_run(each, alone["odd"])
+
+
+def test_without_what_the_others_have_the_curve_is_another_and_a_rehearsal_says_so(
+    came_of_parts: Results, alone: dict[str, dict[str, Any]]
+) -> None:
+    for each in came_of_parts("cp: apart"):
+        assert "error" not in each, each.get("trace")
+        with pytest.raises(AssertionError):
+            scenarios.assert_same_run(each, alone["curve"])
+    for each in came_of_parts("cp: apart, rehearsed"):
+        assert "LogitsForCausalLM computes other logits than whole" in each["error"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    [
+        ("looks back", "computes other logits than whole, by"),
+        ("adds", "the loss of AddsForCausalLM is not the cross entropy of the next token"),
+        ("a loss of its own", "the Trainer has its own compute_loss_func"),
+        ("noise of its own", "processes 0 to 1 compute every batch together, and have read"),
+        ("no text", "the model's class, Mlp, does not say that it is one"),
+        ("named", "several named optimizers have one each"),
+    ],
+)
+def test_what_would_be_another_run_in_pieces_is_refused_in_all_before_the_first_step(
+    scenario: str, said: str, came_of_parts: Results
+) -> None:
+    for each in came_of_parts(f"cp: {scenario}"):
+        assert said in each["error"]
+
+
+@pytest.mark.parametrize(("size", "length"), [(2, 16), (2, 13), (3, 5), (4, 1)])
+def test_pieces_are_all_of_a_sequence_and_each_has_one_of_the_front_and_one_of_the_back(size: int, length: int) -> None:
+    tokens = torch.arange(1, length + 1).expand(2, -1)
+
+    pieces = [cut({"input_ids": tokens, "labels": tokens}, rank, size) for rank in range(size)]
+
+    places = torch.cat([each.places for each in pieces])
+    assert sorted(places.tolist()) == list(range(len(places)))
+    assert all(sum(each.places.tolist()) == sum(pieces[0].places.tolist()) for each in pieces)
+    ahead = {int(t): int(n) for p in pieces for t, n in zip(p.inputs["input_ids"][0], p.labels[0], strict=True) if t}
+    assert ahead == {each: each + 1 if each < length else -100 for each in range(1, length + 1)}
+    assert all(int(each.inputs["position_ids"].max()) < length for each in pieces)
+    assert {int(each.count) for each in pieces} == {2 * (length - 1)}
+    assert own_places(0, size, 1).tolist() == [0, 2 * size - 1]
+
+
+TOKENS = torch.arange(8).expand(2, -1)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"attention_mask": torch.tensor([[0] + [1] * 7] * 2)}, "with holes, or that begins with padding"),
+        ({"attention_mask": torch.tensor([[1, 0] + [1] * 6] * 2)}, "with holes, or that begins with padding"),
+        ({"attention_mask": torch.tensor([[1] * 6 + [0] * 2] * 2)}, "labels count where attention_mask says padding"),
+        ({"position_ids": torch.tensor([[0, 1, 2, 3] * 2] * 2)}, "position_ids that do not count from 0 on"),
+        ({"token_type_ids": TOKENS}, "the batch has token_type_ids, and cp_size does not know how to cut that"),
+    ],
+)
+def test_a_batch_that_cannot_be_cut_is_refused_by_what_it_has(more: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValueError, NotAvailableYet), match=said):
+        cut({"input_ids": TOKENS, "labels": TOKENS, **more}, 0, 2)
+
+
+def test_padding_on_the_right_is_cut_like_the_rest() -> None:
+    mask = torch.tensor([[1] * 5 + [0] * 3] * 2)
+
+    piece = cut({"input_ids": TOKENS, "labels": TOKENS.masked_fill(mask == 0, -100), "attention_mask": mask}, 0, 2)
+
+    assert piece.labels[0].tolist() == [1, 2, -100, -100]
+    assert int(piece.count) == 8
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "said"),
+    [
+        ({"cp_size": 3}, {}, "there are 2 processes, which is no multiple of it"),
+        ({"cp_size": 2, "tp_size": 2}, {}, "tp_size 2 cuts the model"),
+        ({"cp_size": 2, "dp_shard_size": 2}, {}, "dp_shard_size 2 shards the model"),
+        ({"cp_size": 2}, {"fsdp": True}, "fsdp shards the model"),
+        ({"cp_size": 2}, {"deepspeed": {"train_batch_size": "auto"}}, "deepspeed shares the model out"),
+        ({"cp_size": 2}, {"torch_compile": True}, "torch_compile computes a sample as a whole"),
+        ({"cp_size": 2}, {"use_liger_kernel": True}, "use_liger_kernel computes a sample as a whole"),
+        ({"cp_size": 2}, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha computes a sample as a whole"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused_before_anything_is_opened(
+    config: dict[str, int], values: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises((ValueError, NotAvailableYet), match=said):
+        choose(TrainingArguments("out", use_cpu=True, parallelism_config=config, **values))
+
+
+@pytest.mark.parametrize("says", ["object", "environment"])
+def test_what_accelerate_can_ask_for_and_is_not_here_is_refused(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    for name, value in {**LAUNCHED, "PARALLELISM_CONFIG_CP_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    if says == "environment":
+        monkeypatch.setenv("PARALLELISM_CONFIG_CP_COMM_STRATEGY", "alltoall")
+        config = accelerate.ParallelismConfig()
+    else:
+        handler = accelerate.utils.TorchContextParallelConfig(cp_comm_strategy="alltoall")
+        config = accelerate.ParallelismConfig(cp_handler=handler)
+
+    with pytest.raises(ValueError, match="cp_comm_strategy is 'alltoall', and 'allgather' is what there is"):
+        choose(TrainingArguments("out", use_cpu=True, parallelism_config=config))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"_attn_implementation": "eager"}, "has the attention 'eager': load it with attn_implementation='sdpa'"),
+        ({"layer_types": ["sliding_attention"]}, "layers of sliding_attention, and cp_size knows full_attention"),
+    ],
+)
+def test_attention_that_cannot_be_shared_is_refused_by_its_name(changes: dict[str, Any], said: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    from worker.trainer.strategies.attention import require_shareable
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=8, num_hidden_layers=1, **sizes))
+    for name, value in changes.items():
+        setattr(model.config, name, value)
+
+    with pytest.raises((ValueError, NotAvailableYet), match=said):
+        require_shareable(model)
