@@ -50,9 +50,10 @@ _NOT_OF_ZERO = {
     "zero3_init_flag": "leave it out: each process makes the model before it is shared out",
     "zero3_save_16bit_model": "leave it out: checkpoints are whole by themselves",
 }
-_AUTO = dict.fromkeys(
+FOLLOWS_ARGUMENTS = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"), "auto"
 )
+"""Of DeepSpeed's configuration, what the arguments say."""
 
 
 def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
@@ -134,7 +135,7 @@ class _Said:
                 self._tell(name, "wrong_type", "is no object", None)
             elif kind == of:
                 self._origins[CONFIG] = f"{CONFIG}/{name}"
-                return {"config": _of_fsdp(given) if of == "FSDP" else self._of_zero(given)}
+                return {"config": fsdp_config(given) if of == "FSDP" else self._of_zero(given)}
             elif given:
                 self._tell(name, "disagreement", f"is for {of}, and distributed_type is {kind}", "keep one of the two")
         return {}
@@ -154,7 +155,7 @@ class _Said:
         for name in ("offload_optimizer", "offload_param"):
             if given.get(f"{name}_device") not in (None, "none"):
                 zero[name] = {"device": given[f"{name}_device"]}
-        return {**_AUTO, "zero_optimization": zero}
+        return {**FOLLOWS_ARGUMENTS, "zero_optimization": zero}
 
     def _put(self, where: Json, place: str, name: str, key: str, given: Json) -> None:
         """Unless it says something else there."""
@@ -187,7 +188,7 @@ def _not_taken(config: Json) -> Iterator[Problem]:
             )
 
 
-def _of_fsdp(given: Json) -> Json:
+def fsdp_config(given: Json) -> Json:
     """By the names that training's fsdp_config has."""
     plain = {name.removeprefix("fsdp_"): value for name, value in given.items() if value is not None}
     for old, new in (("offload_params", "cpu_offload"), ("sharding_strategy", "reshard_after_forward")):

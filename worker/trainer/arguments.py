@@ -16,6 +16,7 @@ from contract.arguments.groups import CONFIG
 from contract.arguments.parallelism import sizes
 from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.names import Choice, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from worker.trainer.strategies import launched
 from worker.trainer.strategies.place import Place, launched_on_cpu, launched_precision
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         if said in ("bf16", "fp16") and not (self.bf16 or self.fp16):
             setattr(self, said, True)
         self.use_cpu = self.use_cpu or launched_on_cpu()
+        launched.heed(self)
         super().__post_init__()
         # As the reference has them: `args.eval_strategy.value` is read by people's callbacks.
         for name, choices in _CHOICES.items():

@@ -220,26 +220,6 @@ def test_what_is_on_the_host_travels_beside_what_is_on_the_devices() -> None:
     assert peers.way_of(torch.ones(1, device="meta")) == "NCCL"
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "argument"),
-    [
-        ("ACCELERATE_USE_FSDP", "true", "fsdp=True, with fsdp_config"),
-        ("ACCELERATE_USE_DEEPSPEED", "true", "deepspeed"),
-        ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", "parallelism_config"),
-        ("ACCELERATE_USE_MEGATRON_LM", "true", "there is no Megatron-LM here"),
-    ],
-)
-def test_how_to_share_is_said_by_arguments_and_a_launcher_that_says_it_is_refused(
-    monkeypatch: pytest.MonkeyPatch, name: str, said: str, argument: str
-) -> None:
-    monkeypatch.setenv(name, said)
-
-    with pytest.raises(NotAvailableYet, match=f"the launcher says {name}={said}, and the Trainer") as caught:
-        choose(TrainingArguments("out"))
-
-    assert argument in str(caught.value.hint)
-
-
 def test_a_launcher_s_compiling_is_accelerate_s_in_one_process_and_refused_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from contract.arguments import TrainingArguments
-from worker.trainer.strategies import parallelism
-from worker.trainer.strategies.place import Place, refuse_what_arguments_say
+from worker.trainer.strategies import launched, parallelism
+from worker.trainer.strategies.place import Place
 
 if TYPE_CHECKING:
     from worker.trainer.strategies.single import Single
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def choose(args: TrainingArguments, model: Any = None) -> Single:
     """What several processes need is imported where there are several; Accelerate, where there is a Trainer."""
     place = Place.here(args.local_rank)
-    refuse_what_arguments_say(place.world)
+    launched.refuse(place.world)
     config: Any = args.parallelism_config or _as_loaded(model)
     if config is not None:
         parallelism.refuse(config, args, place.world)

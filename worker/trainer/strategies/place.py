@@ -7,35 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from contract.errors import NotAvailableYet
-
 if TYPE_CHECKING:
     import torch
 
 PRECISION = "ACCELERATE_MIXED_PRECISION"
 _PRECISIONS = ("no", "bf16", "fp16", "fp8")
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-_SHARING = {
-    "ACCELERATE_USE_FSDP": "fsdp=True, with fsdp_config",
-    "ACCELERATE_USE_DEEPSPEED": "deepspeed, with DeepSpeed's own JSON",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
-    "ACCELERATE_USE_MEGATRON_LM": "fsdp=True, or deepspeed: there is no Megatron-LM here",
-}
-_COMPILING = {"ACCELERATE_DYNAMO_BACKEND": "torch_compile=True, with torch_compile_backend"}
-_NOTHING = ("", "no", "0", "false")
-
-
-def refuse_what_arguments_say(world: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Accelerate would heed it on GPUs alone, beside the strategy that the arguments have chosen. It compiles what one
-    process trains; what several share is wrapped here, and would be left as it is."""
-    for name, argument in (_SHARING if world == 1 else {**_SHARING, **_COMPILING}).items():
-        if (said := environment.get(name, "")).lower() not in _NOTHING:
-            raise NotAvailableYet(
-                f"the launcher says {name}={said}, and the Trainer is told of that by its arguments alone",
-                hint=f"start with torchrun, which says nothing of it, and say {argument}",
-            )
 
 
 def launched_on_cpu(environment: Mapping[str, str] = os.environ) -> bool:

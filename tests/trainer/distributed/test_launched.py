@@ -1,0 +1,147 @@
+"""What `accelerate launch` says of how to share the work, in the very variables that it sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accelerate.commands.launch import launch_command_parser
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+
+from contract.errors import NotAvailableYet
+from tests.trainer.distributed import scenarios
+from tests.trainer.distributed.launch import launched, read
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.strategies.choose import choose
+from worker.trainer.strategies.fsdp_settings import FsdpSettings
+
+FSDP_2 = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"]
+
+
+def told(*options: str) -> dict[str, str]:
+    """What accelerate tells the processes that it starts so, of sharing."""
+    args = launch_command_parser().parse_args(
+        [*options, "--mixed_precision", "no", "--num_processes", "2", "--num_machines", "1", "s.py"]
+    )
+    # What accelerate fills in where nobody has written a config.
+    args.dynamo_backend, args.deepspeed_fields_from_accelerate_config = "no", ""
+    environment = prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
+    of = ("FSDP_", "ACCELERATE_", "PARALLELISM_CONFIG_")
+    return {name: value for name, value in environment.items() if name.startswith(of)}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def begin(*options: str) -> None:
+        for name, value in told(*options).items():
+            monkeypatch.setenv(name, value)
+
+    return begin
+
+
+def test_a_launcher_s_fsdp_trains_as_one_process_does(tmp_path: Path) -> None:
+    values = {"name": "launched", "text": True, "ignore": 1}
+    launched(tmp_path, [{"run": "trained", **values}], world=2, **told(*FSDP_2))
+
+    one = scenarios.trained(tmp_path, **values)
+    for each in read(tmp_path, 0, 2):
+        scenarios.assert_same_run(each, one)
+        assert each["strategy"] == "Fsdp"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--fsdp_version", "2"], {"version": 2, "reshard": "full_shard", "cpu_offload": False}),
+        (["--fsdp_version", "2", "--fsdp_reshard_after_forward", "false"], {"reshard": "shard_grad_op"}),
+        (["--fsdp_version", "2", "--fsdp_offload_params", "true"], {"cpu_offload": True}),
+        (["--fsdp_version", "2", "--fsdp_activation_checkpointing", "true"], {"activation_checkpointing": True}),
+        (["--fsdp_version", "2", "--fsdp_state_dict_type", "SHARDED_STATE_DICT"],
+         {"state_dict_type": "SHARDED_STATE_DICT"}),
+        (["--fsdp_transformer_layer_cls_to_wrap", "BertLayer,Pooler"], {"layers": ("BertLayer", "Pooler")}),
+        (["--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP", "--fsdp_min_num_params", "7"],
+         {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 7}),
+        (["--fsdp_auto_wrap_policy", "NO_WRAP"], {"auto_wrap_policy": "NO_WRAP", "min_num_params": 0}),
+        (["--fsdp_version", "1", "--fsdp_sharding_strategy", "SHARD_GRAD_OP"],
+         {"version": 1, "reshard": "shard_grad_op"}),
+        (["--fsdp_backward_prefetch", "BACKWARD_POST"], {"version": 1, "backward_prefetch": "BACKWARD_POST"}),
+    ],
+)  # fmt: skip
+def test_each_of_its_settings_is_one_of_fsdp_config_s(
+    started: Any, options: list[str], expected: dict[str, Any]
+) -> None:
+    started("--use_fsdp", *options)
+
+    args = TrainingArguments("out")
+
+    assert args.fsdp is True
+    settings = FsdpSettings.of(args)
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+def test_a_launcher_s_deepspeed_is_the_arguments(started: Any, tmp_path: Path) -> None:
+    started(
+        "--use_deepspeed",
+        "--zero_stage",
+        "3",
+        "--zero3_init_flag",
+        "false",
+        "--offload_optimizer_device",
+        "cpu",
+        "--gradient_clipping",
+        "0.5",
+    )
+
+    found = TrainingArguments("out", max_grad_norm=0.5).deepspeed
+
+    assert found["zero_optimization"] == {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    assert (found["gradient_clipping"], found["train_batch_size"]) == (0.5, "auto")
+
+
+def test_a_launcher_s_deepspeed_file_is_the_arguments(started: Any, tmp_path: Path) -> None:
+    file = tmp_path / "Zero.json"
+    file.write_text(json.dumps({"zero_optimization": {"stage": 1}, "train_batch_size": "auto"}))
+
+    started("--use_deepspeed", "--deepspeed_config_file", str(file))
+
+    assert TrainingArguments("out").deepspeed == str(file)
+
+
+def test_a_launcher_s_sizes_are_the_arguments(started: Any) -> None:
+    started("--use_parallelism_config", "--parallelism_config_tp_size", "2")
+
+    assert TrainingArguments("out").parallelism_config.tp_size == 2
+
+
+def test_what_the_arguments_say_wins_and_nothing_is_mixed(started: Any) -> None:
+    started(*FSDP_2, "--fsdp_offload_params", "true")
+
+    args = TrainingArguments("out", fsdp="shard_grad_op auto_wrap")
+
+    assert (args.fsdp, args.fsdp_config) == ("shard_grad_op auto_wrap", None)
+    with pytest.raises(ValueError, match="the launcher says fsdp, and the arguments deepspeed: leave one of them out"):
+        TrainingArguments("out", deepspeed={"zero_optimization": {"stage": 2}})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--use_fsdp", "--fsdp_activation_checkpointing_offload", "true"], "no 'activation_checkpointing_offload'"),
+        (["--use_fsdp", "--fsdp_state_dict_type", "SHARDED_STATE_DICT"], "its checkpoints are whole: leave state_dict"),
+        (["--use_deepspeed", "--zero_stage", "3", "--zero3_init_flag", "true"], "ACCELERATE_DEEPSPEED_ZERO3_INIT=true"),
+    ],
+)
+def test_what_would_be_another_training_is_refused_by_its_name(started: Any, options: list[str], says: str) -> None:
+    started(*options)
+
+    with pytest.raises((ValueError, NotAvailableYet), match=says):
+        FsdpSettings.of(TrainingArguments("out"))
+
+
+def test_megatron_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_MEGATRON_LM", "true")
+
+    with pytest.raises(NotAvailableYet, match="says ACCELERATE_USE_MEGATRON_LM=true, and the Trainer does not do that"):
+        choose(TrainingArguments("out"))
