@@ -102,7 +102,7 @@ def _trainer(
         if llama
         else LogitsForCausalLM()
         if ignore
-        else toy.gpt(layers=2, heads=2, width=16, context=16)
+        else toy.gpt(layers=2, heads=2, width=16, context=16, dropout=dropout)
         if text
         else toy.mlp(hidden=16)
     )
