@@ -50,10 +50,9 @@ _NOT_OF_ZERO = {
     "zero3_init_flag": "leave it out: each process makes the model before it is shared out",
     "zero3_save_16bit_model": "leave it out: checkpoints are whole by themselves",
 }
-FOLLOWS_ARGUMENTS = dict.fromkeys(
+_AUTO = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"), "auto"
 )
-"""Of DeepSpeed's configuration, what the arguments say."""
 
 
 def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
@@ -151,11 +150,7 @@ class _Said:
         steps, clips = f"{at}gradient_accumulation_steps", f"{at}gradient_clipping"
         self._put(self.training, "/training", "gradient_accumulation_steps", steps, numbers)
         self._put(self.training, "/training", "max_grad_norm", clips, numbers)
-        zero: Json = {"stage": given.get("zero_stage", 2)}
-        for name in ("offload_optimizer", "offload_param"):
-            if given.get(f"{name}_device") not in (None, "none"):
-                zero[name] = {"device": given[f"{name}_device"]}
-        return {**FOLLOWS_ARGUMENTS, "zero_optimization": zero}
+        return zero_config(given)
 
     def _put(self, where: Json, place: str, name: str, key: str, given: Json) -> None:
         """Unless it says something else there."""
@@ -195,6 +190,15 @@ def fsdp_config(given: Json) -> Json:
         if old in plain:
             plain.setdefault(new, plain.pop(old))
     return plain
+
+
+def zero_config(given: Json) -> Json:
+    """DeepSpeed's own, which follows the arguments but for what is shared out and where it lies."""
+    zero: Json = {"stage": given.get("zero_stage", 2)}
+    for name in ("offload_optimizer", "offload_param"):
+        if given.get(f"{name}_device") not in (None, "none"):
+            zero[name] = {"device": given[f"{name}_device"]}
+    return {**_AUTO, "zero_optimization": zero}
 
 
 def _word(value: Any) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.body import pointer_to
 from contract.hub import PATH_ARGUMENTS, is_hub_name
 from contract.ids import FileId, is_file
-from contract.short_forms import components
+from contract.short_forms import Named, components
 
 KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 """By the suffix of the name that a file comes with."""
@@ -35,16 +35,51 @@ def kind_of(name: str) -> str | None:
 
 def named_in(spec: dict[str, Any]) -> Iterator[tuple[str, FileId]]:
     """(pointer, id) of every uploaded file that an argument of a long spec's components names."""
-    for path, text in _arguments(spec):
-        if is_file(text):
-            yield pointer_to(*path), FileId(text)
+    for named in components(spec):
+        yield from ((one.pointer, FileId(one.text)) for one in texts(named) if is_file(one.text))
 
 
 def on_hub(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(pointer, name) of everything on a hub that a long spec names."""
-    for path, text in _arguments(spec):
-        if is_hub_name(text):
-            yield pointer_to(*path), text
+    for named in components(spec):
+        yield from ((one.pointer, one.text) for one in texts(named) if is_hub_name(one.text))
+
+
+def by_url(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(pointer, URL) of every file of rows that a long spec names so. Elsewhere a URL is just a string."""
+    for named in components(spec):
+        if named.group == "data":
+            yield from ((one.pointer, one.text) for one in texts(named) if one.is_path and is_url(one.text))
+
+
+class Said(NamedTuple):
+    """A text in a component's arguments."""
+
+    path: tuple[str | int, ...]
+    """The way to it, from the whole spec."""
+    text: str
+    is_path: bool
+    """It stands where a file is named, as the node reads it."""
+
+    @property
+    def pointer(self) -> str:
+        return pointer_to(*self.path)
+
+
+def texts(named: Named) -> Iterator[Said]:
+    steps = [part.replace("~1", "/").replace("~0", "~") for part in named.pointer.split("/")[1:]]
+    return texts_in(named.component.get("args"), (*steps, "args"))
+
+
+def texts_in(value: Any, path: tuple[str | int, ...], *, is_path: bool = False) -> Iterator[Said]:
+    if isinstance(value, str):
+        yield Said(path, value, is_path)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from texts_in(item, (*path, key), is_path=is_path or key in PATH_ARGUMENTS)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from texts_in(item, (*path, index), is_path=is_path)
 
 
 def is_url(text: str) -> bool:
@@ -59,44 +94,3 @@ def shown(url: str) -> str:
 def pin_of(place: str, pin: str) -> str:
     """What holds a job to what it began with."""
     return f"sha256 {pin}" if is_url(place) else f"commit {pin}"
-
-
-def by_url(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(pointer, URL) of every file of rows that a long spec names so. Elsewhere a URL is just a string."""
-    for named in components(spec):
-        if named.group == "data":
-            for path, text in _paths(named.component.get("args"), (*steps(named.pointer), "args")):
-                if is_url(text):
-                    yield pointer_to(*path), text
-
-
-Path = tuple[str | int, ...]
-
-
-def _paths(value: Any, path: Path, *, is_path: bool = False) -> Iterator[tuple[Path, str]]:
-    """Of arguments that name files, as the node reads them."""
-    if isinstance(value, str) and is_path:
-        yield path, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _paths(item, (*path, key), is_path=is_path or key in PATH_ARGUMENTS)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _paths(item, (*path, index), is_path=is_path)
-
-
-def steps(pointer: str) -> list[str]:
-    return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-
-
-def _arguments(spec: dict[str, Any]) -> Iterator[tuple[Path, str]]:
-    for named in components(spec):
-        yield from _texts(named.component.get("args"), (*steps(named.pointer), "args"))
-
-
-def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, dict | list):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _texts(item, (*path, key))

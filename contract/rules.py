@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from contract.arguments import TrainingArguments
-from contract.body import pointer_to
 from contract.errors import Problem
-from contract.files import is_url, steps
-from contract.hub import HOW, PATH_ARGUMENTS, hub_name, is_hub_name
+from contract.files import Said, is_url, texts, texts_in
+from contract.hub import HOW, hub_name, is_hub_name
 from contract.ids import is_file
 from contract.learning_rules import broken_learning_rules
 from contract.outbound import Refused, read_url
@@ -28,7 +27,8 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
     for named in components(document):
         if ":" in named.component["use"] and not has_code:
             yield _needs_bundle(named)
-        yield from _paths(named.component.get("args"), (*steps(named.pointer), "args"))
+        for said in texts(named):
+            yield from _naming(said, named.group)
     if isinstance(document.get("trainer"), str) and not has_code:
         yield Problem("/trainer", "needs_bundle", "is code of your own, and the spec brings none", "add code.bundle")
     computes = document.get("compute_metrics")
@@ -105,7 +105,8 @@ def _of_a_start(given: Json, *, has_loop: bool) -> Iterator[Problem]:
     if has_loop and given.get("mode") == "weights":
         detail = "there is a loop, and what it takes from job.latest() is its own affair"
         yield Problem("/resume_from/mode", "disagreement", detail, "leave the mode out, and load the weights there")
-    yield from _paths(path, ("resume_from", "path"))
+    for said in texts_in(path, ("resume_from", "path")):
+        yield from _naming(said, "resume_from")
 
 
 def _needs_bundle(named: Named) -> Problem:
@@ -129,45 +130,39 @@ def _has(data: Any, part: str) -> bool:
     return bool(data.get(part)) if isinstance(data, dict) else data is not None
 
 
-def _paths(value: Any, path: tuple[str | int, ...], *, is_path: bool = False) -> Iterator[Problem]:
+def _naming(said: Said, group: str) -> Iterator[Problem]:
     """Paths are names under roots: none climbs out, and an argument that is one names its root."""
-    if isinstance(value, str):
-        if is_hub_name(value):
-            yield from _of_a_hub(value, path)
-        elif value.startswith(ROOTS) and {"..", "."} & set(value.split("://", 1)[1].split("/")):
-            yield Problem(pointer_to(*path), "path_outside_root", "a path under a root has no '.' or '..' in it")
-        elif is_path and path[0] == "data" and path[1] != "map" and is_url(value):
-            yield from _of_a_store(value, path)
-        elif is_path and not value.startswith(ROOTS) and not is_file(value):
-            yield _without_root(value, path)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _paths(item, (*path, key), is_path=is_path or key in PATH_ARGUMENTS)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _paths(item, (*path, index), is_path=is_path)
+    text = said.text
+    if is_hub_name(text):
+        yield from _of_a_hub(said)
+    elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
+        yield Problem(said.pointer, "path_outside_root", "a path under a root has no '.' or '..' in it")
+    elif said.is_path and group == "data" and is_url(text):
+        yield from _of_a_store(said)
+    elif said.is_path and not text.startswith(ROOTS) and not is_file(text):
+        yield _without_root(said)
 
 
-def _without_root(value: str, path: tuple[str | int, ...]) -> Problem:
+def _without_root(said: Said) -> Problem:
     """Such as a file of the user's own machine, a URL, or a model's name on a hub."""
-    root = "models://" if path[0] in ("model", "processor") else "data://"
-    near = (root + value.lstrip("./~"))[:80]
-    hint = f"put it below {root} on the nodes, or upload it" if "://" in value else f"did you mean {near!r}?"
-    return Problem(pointer_to(*path), "path_without_root", f"{value[:80]!r} is under no root", hint)
+    root = "models://" if said.path[0] in ("model", "processor") else "data://"
+    near = (root + said.text.lstrip("./~"))[:80]
+    hint = f"put it below {root} on the nodes, or upload it" if "://" in said.text else f"did you mean {near!r}?"
+    return Problem(said.pointer, "path_without_root", f"{said.text[:80]!r} is under no root", hint)
 
 
-def _of_a_store(url: str, path: tuple[str | int, ...]) -> Iterator[Problem]:
+def _of_a_store(said: Said) -> Iterator[Problem]:
     try:
-        read_url(url)
+        read_url(said.text)
     except Refused as error:
-        yield Problem(pointer_to(*path), "bad_url", f"it {error}", "for example https://data.example.org/rows.jsonl")
+        yield Problem(said.pointer, "bad_url", f"it {error}", "for example https://data.example.org/rows.jsonl")
 
 
-def _of_a_hub(name: str, path: tuple[str | int, ...]) -> Iterator[Problem]:
+def _of_a_hub(said: Said) -> Iterator[Problem]:
     try:
-        hub_name(name)
+        hub_name(said.text)
     except ValueError as error:
-        yield Problem(pointer_to(*path), "bad_hub_name", f"{name[:200]!r}: {error}", f"for example {HOW}")
+        yield Problem(said.pointer, "bad_hub_name", f"{said.text[:200]!r}: {error}", f"for example {HOW}")
 
 
 def _ids_once(optimizers: Any) -> Iterator[Problem]:

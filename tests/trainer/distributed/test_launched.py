@@ -115,12 +115,13 @@ def test_a_launcher_s_sizes_are_the_arguments(started: Any) -> None:
     assert TrainingArguments("out").parallelism_config.tp_size == 2
 
 
-def test_what_the_arguments_say_wins_and_nothing_is_mixed(started: Any) -> None:
+@pytest.mark.parametrize("said", ["shard_grad_op auto_wrap", True])
+def test_what_the_arguments_say_wins_and_nothing_is_mixed(started: Any, said: Any) -> None:
     started(*FSDP_2, "--fsdp_offload_params", "true")
 
-    args = TrainingArguments("out", fsdp="shard_grad_op auto_wrap")
+    args = TrainingArguments("out", fsdp=said)
 
-    assert (args.fsdp, args.fsdp_config) == ("shard_grad_op auto_wrap", None)
+    assert (args.fsdp, args.fsdp_config) == (said, None)
     with pytest.raises(ValueError, match="the launcher says fsdp, and the arguments deepspeed: leave one of them out"):
         TrainingArguments("out", deepspeed={"zero_optimization": {"stage": 2}})
 

@@ -8,13 +8,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from contract.accelerate_config import FOLLOWS_ARGUMENTS, fsdp_config
+from contract.accelerate_config import fsdp_config, zero_config
 from contract.errors import NotAvailableYet
 
 Environment = Mapping[str, str]
 
 _NOTHING = ("", "no", "none", "0", "false")
 _FSDP, _ZERO, _SIZES = "FSDP_", "ACCELERATE_DEEPSPEED_", "PARALLELISM_CONFIG_"
+_OF_ZERO = ("zero_stage", "offload_optimizer_device", "offload_param_device")
 _BY_ITSELF = {
     "cpu_ram_efficient_loading": ("true", "false"),
     "forward_prefetch": ("false",),
@@ -42,14 +43,17 @@ def sharing(environment: Environment = os.environ) -> dict[str, Any]:
 
 def heed(args: Any, environment: Environment = os.environ) -> None:
     """Where the arguments say nothing of it. What they say wins, unless it is the other way to share a model."""
-    for name, value in sharing(environment).items():
+    said = sharing(environment)
+    if args.fsdp:
+        said.pop("fsdp_config", None)
+    for name, value in said.items():
         other = {"fsdp": "deepspeed", "deepspeed": "fsdp"}.get(name)
         if other and getattr(args, other):
             raise ValueError(
                 f"the launcher says {name}, and the arguments {other}: leave one of them out. Started with torchrun, "
                 "the arguments alone say it"
             )
-        if not getattr(args, name) and (name != "fsdp_config" or args.fsdp is True):
+        if not getattr(args, name):
             setattr(args, name, value)
 
 
@@ -79,16 +83,15 @@ def _deepspeed(environment: Environment) -> str | dict[str, Any]:
     said = _named(environment, _ZERO)
     if said.pop("config_file", None):
         return environment[f"{_ZERO}CONFIG_FILE"]
-    zero: dict[str, Any] = {"stage": int(said.pop("zero_stage", 2))}
-    for name in ("offload_optimizer", "offload_param"):
-        if device := said.pop(f"{name}_device", None):
-            zero[name] = {"device": device}
+    given: dict[str, Any] = {name: said.pop(name) for name in _OF_ZERO if name in said}
+    if "zero_stage" in given:
+        given["zero_stage"] = int(given["zero_stage"])
     for name in (name for name, text in said.items() if text != "false"):
         raise NotAvailableYet(
             f"the launcher says {_ZERO}{name.upper()}={environment[_ZERO + name.upper()]}, which is not taken over",
             hint="leave it out: each process makes the model before it is shared out, and checkpoints are whole",
         )
-    config: dict[str, Any] = {**FOLLOWS_ARGUMENTS, "zero_optimization": zero}
+    config = zero_config(given)
     for name, key in (("GRADIENT_ACCUMULATION_STEPS", int), ("GRADIENT_CLIPPING", float)):
         if (text := environment.get(f"ACCELERATE_{name}", "auto")) not in ("auto", "none"):
             config[name.lower()] = key(text)
