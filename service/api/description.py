@@ -230,9 +230,12 @@ def _add_schema(schemas: Json, name: str, schema: Json) -> None:
 
 
 def _moved(value: Any) -> Any:
+    """Returns the schema with its pointers into `$defs` pointing into the document's components.
+
+    Pointers stand behind `$ref` and in a discriminator's mapping."""
+    if isinstance(value, str):
+        prefix = "#/$defs/"
+        return f"#/components/schemas/{value.removeprefix(prefix)}" if value.startswith(prefix) else value
     if isinstance(value, dict):
-        return {
-            key: item.replace("#/$defs/", "#/components/schemas/") if key == "$ref" else _moved(item)
-            for key, item in value.items()
-        }
+        return {key: _moved(item) for key, item in value.items()}
     return [_moved(item) for item in value] if isinstance(value, list) else value

@@ -88,3 +88,22 @@ def test_a_parameter_that_may_be_left_out_is_not_null_instead() -> None:
     for operation in OPERATIONS:
         for one in operation.told.get("parameters", ()):
             assert {"type": "null"} not in one["schema"].get("anyOf", ()), f"{operation}, {one['name']}"
+
+
+def test_every_pointer_of_the_document_leads_somewhere() -> None:
+    def pointers(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from (pointer for item in value.values() for pointer in pointers(item))
+        elif isinstance(value, list):
+            yield from (pointer for item in value for pointer in pointers(item))
+        elif isinstance(value, str) and value.startswith("#/"):
+            yield value
+
+    found = set(pointers(DOCUMENT))
+
+    assert "#/components/schemas/Ddp" in found
+    for pointer in found:
+        part: Any = DOCUMENT
+        for name in pointer.removeprefix("#/").split("/"):
+            assert name in part, f"{pointer} leads nowhere"
+            part = part[name]
