@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 OF_ONE_OPTIMIZER = (
     "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "optim_target_modules",
-    "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio",
+    "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps",
 )  # fmt: skip
 """Arguments of training's one optimizer: of no meaning where several are listed."""
 

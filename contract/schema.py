@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
 from contract.arguments.groups import Generation
+from contract.arguments.legacy import LEGACY, Gone, instead_of
 from contract.arguments.meaning import meanings
 from contract.resources import STRATEGIES
 
@@ -36,14 +37,20 @@ def with_short_forms(schema: Schema) -> Schema:
 
 
 def _training(properties: Schema) -> Schema:
-    """Without what is the server's, and with the meanings."""
+    """Returns the arguments that a spec takes, with their meanings. Older names are marked as deprecated."""
     meaning = meanings(Seq2SeqTrainingArguments)
     generation = TypeAdapter(Generation).json_schema()["properties"]
     return {
         name: {**described, "description": meaning[name]} if name in meaning else described
         for name, described in {**properties, **generation}.items()
         if name not in SERVER_OWNED
-    }
+    } | {name: _older(name) for name in LEGACY}
+
+
+def _older(name: str) -> Schema:
+    old = LEGACY[name]
+    described: Schema = {"deprecated": True, "description": f"An older name. Instead: {instead_of(name)}."}
+    return {**described, "enum": list(old.neutral)} if isinstance(old, Gone) else described
 
 
 _STANDARD = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}

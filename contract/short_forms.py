@@ -7,6 +7,7 @@
     "strategy": "ddp"                       -> {"type": "ddp"}
     "strategy": {"type": "accelerate", …}   -> what that config comes to        (accelerate_config.py)
     "training": {"report_to": "wandb"}      -> "report_to": ["wandb"]            (both_places.py)
+    "training": {"warmup_ratio": 0.1}       -> {"warmup_steps": 0.1}             (arguments/legacy.py)
 
 Problems are found in the long form, but told about what the user wrote: `Long.locate` leads back.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from contract.accelerate_config import unfold
+from contract.arguments.legacy import instead_of, modernized
 from contract.body import pointer_to
 from contract.both_places import unite
 from contract.errors import Problem
@@ -97,10 +99,25 @@ def long_form(body: Json) -> Long:
     long.problems += unfold(document, long.origins)
     training = document.get("training")
     if isinstance(training, dict):
-        long.problems += unite(document, training, long.origins)
+        training = document["training"] = _modern(training, long)
+        problems = unite(document, training, long.origins)
+        long.problems += [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems]
     if isinstance(resources := document.get("resources"), dict):
         document["resources"] = with_strategy(resources)
     return long
+
+
+def _modern(training: Json, long: Long) -> Json:
+    """Returns `training` under today's names, and notes in `long` where an older name stood and what it asks for."""
+    modern = modernized(training)
+    for name in modern.declined:
+        hint = f"instead: {instead_of(name)}"
+        long.problems.append(Problem(f"/training/{name}", "not_available_yet", f"{name} is an older name", hint))
+    for name, detail in modern.clashes.items():
+        long.problems.append(Problem(f"/training/{name}", "disagreement", detail, "keep one of the two"))
+    for name, names in modern.mapped.items():
+        long.origins |= {f"/training/{new}": f"/training/{name}" for new in names if new not in training}
+    return modern.values
 
 
 def _component(value: Any) -> Any:

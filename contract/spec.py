@@ -106,16 +106,16 @@ class JobSpec(Group):
             raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)])
         long = long_form(value)
         document = long.document
-        problems = long.problems
+        problems: list[Problem] = []
         training = _training(document.get("training", {}), problems)
-        found = list(islice(broken_rules(document, training), MAX_PROBLEMS))
+        found = [*problems, *islice(broken_rules(document, training), MAX_PROBLEMS)]
         try:
             spec = cls.model_validate({**document, "training": training or TrainingArguments()})
         except ValidationError as error:
             found += explain(error, path=_without_tags, model_at=_model_at, elsewhere=_ELSEWHERE)
-        if found or problems:
+        if found or long.problems:
             located = [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in found]
-            raise InvalidSpec(unique(problems + located))
+            raise InvalidSpec(unique(long.problems + located))
         return spec
 
     def as_json(self) -> dict[str, Any]:

@@ -232,6 +232,7 @@ def parity_page() -> str:
             "\n## Choices that are refused\n",
             *("| argument | choices | instead |", "|---|---|---|", *choices),
             "\n## Older names\n",
+            "A script and a job's spec take those that are mapped. Either is told so by a warning.\n",
             *("| name | | now |", "|---|---|---|", *older),
             "\n## Methods that are not here\n",
             "A subclass that overrides one of them is refused: it would never be called.\n",

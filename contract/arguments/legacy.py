@@ -1,10 +1,13 @@
-"""Names that the reference has dropped and every older page still shows: mapped with a notice, or declined by name."""
+"""Names that Hugging Face has dropped and older pages still show: mapped with a warning, or declined by name.
+
+Scripts (`translated`) and specs (`short_forms.py`) read the same table through `modernized`.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from contract.errors import NotAvailableYet
@@ -14,17 +17,17 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """Means what another name means now."""
+    """An older name that has a counterpart."""
 
     now: str
     """What to write instead, for people."""
     apply: Callable[[Any], Values]
-    """The new names' values; empty where nothing is left to say."""
+    """Returns today's arguments for an older value; empty if nothing is left to say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Has no counterpart. The neutral values are accepted: they ask for what happens anyway."""
+    """An older name that has no counterpart. Its neutral values are accepted: they ask for what happens anyway."""
 
     instead: str
     neutral: tuple[object, ...] = (None, False)
@@ -90,20 +93,63 @@ LEGACY: dict[str, Renamed | Gone] = {
 """`logging_dir` is not here: it is still understood, as where trackers write."""
 
 
-def translated(given: Mapping[str, Any]) -> Values:
-    """The arguments under today's names. Each old name is said once; one that has no counterpart is refused."""
-    values = dict(given)
+@dataclass(slots=True)
+class Modern:
+    """Arguments under today's names, and what became of the older names among them."""
+
+    values: Values
+    mapped: dict[str, list[str]] = field(default_factory=dict)
+    """Each older name that was mapped, with the names of today that it has set."""
+    declined: dict[str, Any] = field(default_factory=dict)
+    """Older names that have no counterpart, with what they ask for."""
+    clashes: dict[str, str] = field(default_factory=dict)
+    """Older names that contradict another argument, with the sentence that says so."""
+
+
+def modernized(given: Mapping[str, Any]) -> Modern:
+    """Maps the older names among `given` by the table. Raises nothing: the caller decides how to report."""
+    modern = Modern(dict(given))
+    values = modern.values
     for name in [name for name in given if name in LEGACY]:
         old, value = LEGACY[name], values.pop(name)
         if isinstance(old, Gone):
             if not any(type(value) is type(neutral) and value == neutral for neutral in old.neutral):
-                raise NotAvailableYet(
-                    f"{name} is gone, and {name}={value!r} asks for it", hint=f"instead: {old.instead}"
-                )
+                modern.declined[name] = value
             continue
-        warnings.warn(f"{name} is an older name: write {old.now}", FutureWarning, stacklevel=2)
-        for new, meant in old.apply(value).items():
-            if new in given and given[new] != meant:
-                raise ValueError(f"{name}={value!r} means {new}={meant!r}, and {new} is given too, as {given[new]!r}")
-            values[new] = meant
-    return values
+        meant = old.apply(value)
+        for new, wanted in meant.items():
+            joined = _joined(values[new], wanted) if new in values else wanted
+            if joined is None:
+                modern.clashes[name] = (
+                    f"{name}={value!r} means {new}={wanted!r}, and {new} is given too, as {values[new]!r}"
+                )
+            else:
+                values[new] = joined
+        modern.mapped[name] = list(meant)
+    return modern
+
+
+def _joined(there: Any, wanted: Any) -> Any:
+    """Returns one value that says what both say, or None where they contradict each other."""
+    if isinstance(there, dict) and isinstance(wanted, dict):
+        agree = all(there.get(key, value) == value for key, value in wanted.items())
+        return {**there, **wanted} if agree else None
+    return there if there == wanted else None
+
+
+def translated(given: Mapping[str, Any]) -> Values:
+    """Returns a script's arguments under today's names, and warns of each older one. Raises what cannot be mapped."""
+    modern = modernized(given)
+    for name, value in modern.declined.items():
+        raise NotAvailableYet(f"{name} is gone, and {name}={value!r} asks for it", hint=f"instead: {instead_of(name)}")
+    for clash in modern.clashes.values():
+        raise ValueError(clash)
+    for name in modern.mapped:
+        warnings.warn(f"{name} is an older name: write {instead_of(name)}", FutureWarning, stacklevel=2)
+    return modern.values
+
+
+def instead_of(name: str) -> str:
+    """Returns what to write instead of an older name."""
+    old = LEGACY[name]
+    return old.now if isinstance(old, Renamed) else old.instead

@@ -77,7 +77,6 @@ SERVER_OWNED: dict[str, str] = {
     "enable_jit_checkpoint": "a drain saves a checkpoint by itself",
     "local_rank": "the server starts the ranks",
     "logging_dir": "the server keeps the logs with the job",
-    "overwrite_output_dir": "the server gives every attempt a folder of its own",
     "resume_from_checkpoint": "say resume_from in the spec, or POST /jobs/{id}/resume",
     "fsdp": 'say "resources": {"strategy": {"type": "fsdp"}}',
     "fsdp_config": 'say "resources": {"strategy": {"type": "fsdp", "config": {…}}}',

@@ -13,7 +13,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from contract.arguments.agree import disagreements
 from contract.arguments.groups import Generation
-from contract.arguments.legacy import LEGACY, Renamed
 from contract.arguments.notyet import CHOICES_NOT_YET, IN_SCRIPTS_ONLY, NOT_YET, SERVER_OWNED
 from contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments
 from contract.body import pointer_to
@@ -63,10 +62,6 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
         return Problem(at, "not_available_yet", f"{name} is not available yet", NOT_YET[name].instead)
     if name in IN_SCRIPTS_ONLY and not IN_SCRIPTS_ONLY[name].accepts(value):
         return Problem(at, "not_available_yet", f"{name} is not available in a job yet", IN_SCRIPTS_ONLY[name].instead)
-    if name in LEGACY and name not in SERVER_OWNED:
-        old = LEGACY[name]
-        say = f"write {old.now}" if isinstance(old, Renamed) else f"instead: {old.instead}"
-        return Problem(at, "unknown_field", f"{name} is an older name", say)
     if name not in FIELDS and name not in IN_SCRIPTS_ONLY:
         short = name[:80]
         hint = did_you_mean(short, FIELDS) or "GET /schema/job lists them all"

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from contract.body import read_json
 from footplate.cli.asked import Given, UsageError, Verbs, add_verb, client_of
-from footplate.cli.text import say, say_json
+from footplate.cli.text import clean, say, say_json
 from footplate.cli.watching import watch_job
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from footplate import Client
+    from footplate.sdk.models import SpecWarning
 
 EXAMPLE = '{"model": "toy/mlp", "data": "toy/regression"}'
 
@@ -60,6 +63,8 @@ def run_submit(given: Given) -> int:
     if given.json:
         say_json(job.info.model_dump(mode="json"))
     else:
+        for line in _lines(job.info.warnings):
+            print(clean(line), file=sys.stderr, flush=True)
         print(job.id, flush=True)
     return watch_job(job, after=0, as_json=given.json) if given.watch else 0
 
@@ -72,8 +77,12 @@ def run_validate(given: Given) -> int:
         say_json(found.model_dump(mode="json"))
         return 0
     steps = "as many steps as the data has" if found.steps is None else f"{found.steps} steps"
-    say(f"valid: {steps}; {found.placement.message}")
+    say(f"valid: {steps}; {found.placement.message}", *_lines(found.warnings))
     return 0
+
+
+def _lines(warnings: Sequence[SpecWarning]) -> list[str]:
+    return [f"warning: {warning.pointer}: {warning.detail}" for warning in warnings]
 
 
 def _bring_code(client: Client, given: Given, spec: dict[str, Any]) -> None:

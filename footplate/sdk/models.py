@@ -65,6 +65,16 @@ class Fork(Model):
     """Why not, value by value."""
 
 
+class SpecWarning(Model):
+    """One thing about a spec that was accepted and that you may want to know."""
+
+    code: str
+    """`older_name`, `no_loss_shown`, or one that a newer service adds."""
+    pointer: str
+    """Into the spec that was sent."""
+    detail: str
+
+
 class JobInfo(Model):
     """A job as it stood when the service was asked."""
 
@@ -99,6 +109,8 @@ class JobInfo(Model):
     result: dict[str, Any] | None = None
     """Final and best."""
     error: Failure | None = None
+    warnings: tuple[SpecWarning, ...] = ()
+    """What you may want to know about a spec that was accepted."""
     fork: Fork | None = None
     """Where it comes from: only in what `fork` answers, and gone when the job is asked for again."""
 
@@ -359,6 +371,8 @@ class Validation(Model):
     parameters: int | None = None
     """Where known."""
     placement: Placement
+    warnings: tuple[SpecWarning, ...] = ()
+    """What you may want to know about the spec."""
 
 
 class Health(Model):

@@ -17,6 +17,8 @@ from contract.fields import Group
 from contract.ids import new_job_id
 from contract.moments import Moment, reached
 from contract.parts import CheckpointName, Mode
+from contract.spec import JobSpec
+from contract.warnings import SpecWarning, warnings_of
 from service.api import shapes
 from service.api.bundles import check_own_code
 from service.api.files import check_files
@@ -88,6 +90,7 @@ async def fork_job(request: Request, job: JobPath) -> Response:
             note=told.as_note(),
             is_heard=services.webhooks.hear(spec.project),
             traceparent=request.scope.get(TRACEPARENT),
+            warnings=_warnings(spec, document, given.patch),
         )
         submitted = await services.db.write(write)
     except InvalidSpec as invalid:
@@ -102,6 +105,12 @@ async def fork_job(request: Request, job: JobPath) -> Response:
 def _json(row: JobRow, told: Forked) -> str:
     more = json.dumps({"fork": told.as_json()}, separators=(",", ":"))
     return f"{job_json(row)[:-1]},{more[1:]}"
+
+
+def _warnings(spec: JobSpec, document: dict[str, Any], patch: Mapping[str, Any]) -> list[SpecWarning]:
+    """Returns the warnings about the new spec. Their pointers lead into the request."""
+    found = [Problem(one.pointer, one.code, one.detail) for one in warnings_of(spec, document)]
+    return [SpecWarning(one.code, one.pointer, one.detail) for one in (_in_request(each, patch) for each in found)]
 
 
 _BESIDE_THE_PATCH = {

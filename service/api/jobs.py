@@ -23,6 +23,7 @@ from contract.ids import JobId, new_job_id
 from contract.moments import Moment, reached
 from contract.short_forms import located
 from contract.spec import JobSpec
+from contract.warnings import warnings_of
 from service.api import shapes
 from service.api.bundles import check_own_code
 from service.api.files import check_files
@@ -104,6 +105,7 @@ async def create_job(request: Request) -> Response:
         by=services.caller.by,
         is_heard=is_heard,
         traceparent=request.scope.get(TRACEPARENT),
+        warnings=warnings_of(spec, body),
     )
     asks = use is not None or is_heard or spec.tags or spec.code or spec.resume_from or NAMES_ONE in spec_json
     try:

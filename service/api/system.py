@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,6 +14,7 @@ from contract.components import GROUPS
 from contract.errors import FootplateError, InvalidSpec
 from contract.lifecycle import JobState
 from contract.spec import JobSpec, job_schema
+from contract.warnings import warnings_of
 from service import readiness
 from service.api import shapes
 from service.api.bundles import check_own_code
@@ -47,7 +49,14 @@ async def validate(request: Request) -> Response:
     await check_own_code(services, spec, body)
     await check_files(services, spec, spec.model_dump_json(), lambda: body)
     spec, placement = await services.db.read(lambda conn: (_pinned(conn, spec, body), _placement(conn, Needs.of(spec))))
-    answer = {"valid": True, "spec": spec.as_json(), "steps": _steps(spec), "parameters": None, "placement": placement}
+    answer = {
+        "valid": True,
+        "spec": spec.as_json(),
+        "steps": _steps(spec),
+        "parameters": None,
+        "placement": placement,
+        "warnings": [asdict(warning) for warning in warnings_of(spec, body)],
+    }
     return json_response(answer)
 
 

@@ -34,7 +34,8 @@ def job_json(row: JobRow, nodes: Sequence[str] = ()) -> str:
         f'"updated_at":{_moment(row.updated_at)},"queued_at":{_moment(row.queued_at)},'
         f'"started_at":{_moment(row.started_at)},"finished_at":{_moment(row.finished_at)},'
         f'"running_s":{row.running_ms / 1000},"progress":{row.progress or "null"},"metrics":{row.metrics or "{}"},'
-        f'"result":{row.result or "null"},"error":{row.error or "null"}}}'
+        f'"result":{row.result or "null"},"error":{row.error or "null"},'
+        f'"warnings":{row.warnings or "[]"}}}'
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from contract.ids import Fence, JobId
 from contract.lifecycle import Desired, JobState, Reason
 from contract.moments import Moment, reached
 from contract.spec import JobSpec
+from contract.warnings import SpecWarning
 from service.jobs import bundles, files, starting
 from service.jobs.needs import Needs
 from service.store import events, jobs, webhooks
@@ -53,12 +54,15 @@ def submit(
     note: dict[str, Any] | None = None,
     is_heard: bool = True,
     traceparent: str | None = None,
+    warnings: Sequence[SpecWarning] = (),
 ) -> Submitted:
     """Raises IdempotencyMismatch when the key was used with another body; InvalidSpec when what it needs is gone.
 
     A `note` is the second event of its history. `is_heard=False` is for who knows that its project has no webhooks.
     """
     job = _new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
+    if warnings:
+        job = replace(job, warnings=json.dumps([asdict(warning) for warning in warnings]))
     response = None
     if idempotency is not None:
         response = idempotency.respond(job) if idempotency.respond else None

@@ -70,6 +70,8 @@ class JobRow:
     """JSON: the effective spec."""
     starts_from: CheckpointId | None = None
     """The checkpoint of another job that its first attempt continues from, and every one until it has its own."""
+    warnings: str | None = None
+    """JSON list: the warnings that its submission was answered with."""
 
 
 @dataclass(frozen=True, slots=True)

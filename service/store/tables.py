@@ -50,6 +50,7 @@ jobs = Table(
     Column("spec", Text, nullable=False),
     # The checkpoint of another job that it starts from.
     Column("starts_from", String),
+    Column("warnings", Text),
 )
 # An id is a UUIDv7, so its order is the order of creation: every list is keyset by (…, id).
 Index("ix_jobs_project", jobs.c.project, jobs.c.id)

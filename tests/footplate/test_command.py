@@ -39,6 +39,17 @@ def test_submit_and_watch_tells_the_whole_story_in_plain_lines(command: Command,
     assert standing.job(lines[0])["name"] == "told"
 
 
+def test_submit_and_validate_print_the_warnings_about_a_spec(command: Command) -> None:
+    older = ["--set", "training.evaluation_strategy=no"]
+
+    submitted, validated = (command.run(verb, SHORT, *older) for verb in ("submit", "validate"))
+
+    line = "warning: /training/evaluation_strategy: evaluation_strategy is an older name. Stored instead: eval_strategy"
+    assert line in submitted.stderr.splitlines()
+    assert re.fullmatch(r"job_[0-9a-f]{32}\n", submitted.stdout), "a script can keep the id"
+    assert line in validated.stdout.splitlines()
+
+
 def test_a_job_is_found_by_its_end_its_beginning_its_name_and_as_the_last(command: Command) -> None:
     job = command.good("submit", SHORT, "--name", "found by name").strip()
 

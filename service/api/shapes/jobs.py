@@ -18,6 +18,15 @@ class Progress(Shape):
     eta_s: float | None = None
 
 
+class SpecWarning(Shape):
+    code: str
+    """`older_name`: an argument was renamed. `no_loss_shown`: the run ends before its first log."""
+    pointer: str
+    """Into the body that was sent."""
+    detail: str
+    """What happens, and what to write instead."""
+
+
 class Job(Shape):
     id: str
     project: str
@@ -54,6 +63,8 @@ class Job(Shape):
     result: Json | None
     """Final and best."""
     error: Failure | None
+    warnings: list[SpecWarning]
+    """What its user may want to know about a spec that was accepted, as `POST /jobs` has answered it."""
 
 
 class SpecChange(Shape):
@@ -171,3 +182,5 @@ class Validation(Shape):
     """Where known."""
     placement: Placement
     """Where it would be placed now, or why it would wait."""
+    warnings: list[SpecWarning]
+    """What its user may want to know about the spec."""

@@ -218,6 +218,16 @@ async def test_what_is_wrong_with_a_fork_is_told_where_it_was_said(
     assert len((await api.client.get("/jobs")).json()["data"]) == 1
 
 
+async def test_a_fork_carries_the_warnings_about_its_patch(api: Api) -> None:
+    job = await trained(api)
+    patch = {"training": {"per_gpu_eval_batch_size": 4}}
+
+    forked = await api.client.post(f"/jobs/{job}/fork", json={"patch": patch})
+
+    told = [(one["code"], one["pointer"]) for one in forked.json()["warnings"]]
+    assert ("older_name", "/patch/training/per_gpu_eval_batch_size") in told
+
+
 async def test_a_job_without_a_checkpoint_cannot_be_forked_and_is_not_said_to_be(api: Api) -> None:
     job = await api.submit()
 

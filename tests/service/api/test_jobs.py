@@ -53,6 +53,27 @@ async def test_an_idempotency_key_that_cannot_be_one_is_refused(api: Api) -> Non
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_header")
 
 
+async def test_a_job_carries_the_warnings_about_its_spec_and_so_does_a_replay(both: Api) -> None:
+    spec = {**SPEC, "training": {"warmup_ratio": 0.5, "max_steps": 2}}
+    headers = {"Idempotency-Key": "warned"}
+
+    first = await both.client.post("/jobs", json=spec, headers=headers)
+    again = await both.client.post("/jobs", json=spec, headers=headers)
+    dry = await both.client.post("/jobs/validate", json=spec)
+    job = (await both.client.get(first.headers["Location"])).json()
+    stored = (await both.client.get(f"{first.headers['Location']}/spec")).json()
+
+    told = [(one["code"], one["pointer"]) for one in first.json()["warnings"]]
+    assert told == [("older_name", "/training/warmup_ratio"), ("no_loss_shown", "/training/max_steps")]
+    assert again.json()["warnings"] == dry.json()["warnings"] == job["warnings"] == first.json()["warnings"]
+    assert stored["training"] == dry.json()["spec"]["training"] == {"warmup_steps": 0.5, "max_steps": 2}
+
+
+async def test_a_job_without_warnings_has_an_empty_list_of_them(api: Api) -> None:
+    assert (await api.client.post("/jobs", json=SPEC)).json()["warnings"] == []
+    assert (await api.client.post("/jobs/validate", json=SPEC)).json()["warnings"] == []
+
+
 async def test_every_error_of_a_spec_comes_at_once_with_a_pointer_and_a_hint(api: Api) -> None:
     spec = {"model": "toy/mlp", "data": "toy/regression", "tgas": [], "training": {"learning_rat": 1, "max_steps": "x"}}
 

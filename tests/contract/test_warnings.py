@@ -1,0 +1,120 @@
+"""Older names in a spec: what they mean is stored, and the answer says so. Settings that hide the loss, too."""
+
+import pytest
+
+from contract.arguments.legacy import LEGACY, Gone, Renamed
+from contract.json_schema import violations
+from contract.spec import JobSpec, job_schema
+from contract.warnings import warnings_of
+from tests.contract.specs import TOY, places, problems_of
+
+BATCHES = {"split_batches": True, "dispatch_batches": False}
+DATA = {"train": "toy/regression", "eval": "toy/regression"}
+
+
+def training(**values):
+    return {**TOY, "data": DATA, "training": values}
+
+
+def warned(body):
+    return [(one.code, one.pointer) for one in warnings_of(JobSpec.parse(body), body)]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ({"evaluation_strategy": "epoch"}, {"eval_strategy": "epoch"}),
+        ({"warmup_ratio": 0.1}, {"warmup_steps": 0.1}),
+        ({"group_by_length": True}, {"train_sampling_strategy": "group_by_length"}),
+        ({"per_gpu_train_batch_size": 3}, {"per_device_train_batch_size": 3}),
+        ({"adafactor": True}, {"optim": "adafactor"}),
+        (BATCHES, {"accelerator_config": BATCHES}),
+        ({"use_mps_device": True, "overwrite_output_dir": True}, {}),
+    ],
+)
+def test_a_spec_takes_older_names_stores_today_s_and_warns_of_each(older, newer):
+    spec = JobSpec.parse(training(**older))
+
+    assert spec == JobSpec.parse(training(**newer))
+    assert not set(older) & set(spec.as_json()["training"])
+    assert warned(training(**older)) == [("older_name", f"/training/{name}") for name in older]
+    assert violations(job_schema(), training(**older)) == []
+
+
+def test_an_older_fsdp_argument_ends_in_the_strategy():
+    body = {**training(fsdp=True, fsdp_min_num_params=1000), "resources": {"gpus_per_node": 2}}
+
+    assert JobSpec.parse(body).resources.strategy.config["min_num_params"] == 1000
+    assert warned(body) == [("older_name", "/training/fsdp_min_num_params")]
+
+
+def test_a_warning_names_what_is_stored_instead():
+    body = training(evaluation_strategy="no")
+    (warning,) = warnings_of(JobSpec.parse(body), body)
+
+    assert warning.detail == "evaluation_strategy is an older name. Stored instead: eval_strategy"
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"evaluation_strategy": "never"}, ("/training/evaluation_strategy", "unknown_choice")),
+        ({"evaluation_strategy": "epoch", "eval_strategy": "no"}, ("/training/evaluation_strategy", "disagreement")),
+        ({"warmup_ratio": "much"}, ("/training/warmup_ratio", "wrong_type")),
+        ({"no_cuda": True}, ("/training/no_cuda", "server_owned")),
+        ({"push_to_hub_token": "hf_x"}, ("/training/push_to_hub_token", "not_available_yet")),
+        ({"use_ipex": True}, ("/training/use_ipex", "not_available_yet")),
+        ({"fp16_backend": "apex"}, ("/training/fp16_backend", "not_available_yet")),
+    ],
+)
+def test_what_an_older_name_asks_for_is_refused_where_it_was_written(values, place):
+    assert places(training(**values)) == [place]
+
+
+def test_an_older_name_that_asks_for_what_happens_anyway_is_taken_without_a_warning():
+    values = {name: old.neutral[-1] for name, old in LEGACY.items() if isinstance(old, Gone)}
+
+    assert warned(training(**values)) == []
+
+
+def test_every_older_name_is_mapped_in_a_spec_or_refused_at_its_place():
+    for name, old in LEGACY.items():
+        if isinstance(old, Renamed):
+            found = problems_of(training(**{name: ["nonsense"]}))
+            assert all(pointer.startswith(f"/training/{name}") for pointer, _ in places_of(found)), name
+
+
+def places_of(problems):
+    return [(one.pointer, one.code) for one in problems]
+
+
+@pytest.mark.parametrize(
+    ("values", "pointer"),
+    [
+        ({"max_steps": 100}, "/training/max_steps"),
+        ({"max_steps": 100, "logging_steps": 101}, "/training/logging_steps"),
+    ],
+)
+def test_a_run_that_ends_before_its_first_log_is_warned_of(values, pointer):
+    assert warned(training(**values)) == [("no_loss_shown", pointer)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"max_steps": 100, "logging_steps": 100},
+        {"max_steps": 100, "logging_steps": 0.5},
+        {"max_steps": 100, "logging_first_step": True},
+        {"max_steps": 100, "logging_strategy": "epoch"},
+        {"max_steps": 100, "logging_strategy": "no"},
+    ],
+)
+def test_a_run_that_shows_its_loss_or_was_told_not_to_is_not_warned_of(values):
+    assert warned(training(**values)) == []
+
+
+def test_a_loop_that_logs_by_itself_is_not_warned_of():
+    body = {"loop": "my:main", "code": {"bundle": "0" * 64}, "training": {"max_steps": 10}}
+
+    assert warned(body) == []
