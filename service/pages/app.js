@@ -5,10 +5,19 @@ const $ = (id) => document.getElementById(id);
 const LINES = ["loss", "eval_loss"];
 const POINTS = 2000;
 const verbs = { pause: "Pause", resume: "Resume", cancel: "Cancel", delete: "Delete" };
-let chosen = decodeURIComponent(location.hash.slice(1));
+let chosen = idInAddress();
 let socket = null;
 let points = {};
 let drawing = false;
+
+function idInAddress() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    // A hash that is not percent-encoded UTF-8, such as #%E0%A4%A, names no job.
+    return "";
+  }
+}
 
 // Asking ------------------------------------------------------------------------------------------------------------
 
@@ -206,7 +215,7 @@ function draw() {
 
 $("here").textContent = location.origin;
 window.addEventListener("hashchange", () => {
-  const id = decodeURIComponent(location.hash.slice(1));
+  const id = idInAddress();
   if (id && id !== chosen) choose(id);
 });
 if (chosen) follow(chosen);
