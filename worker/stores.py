@@ -70,7 +70,7 @@ class Stores:
     def _write(self, url: str, part: Path) -> str:
         digest, size = sha256(), 0
         with _answer(url, self.allowed) as answer, part.open("wb") as file:
-            self._require_size(url, int(answer.getheader("Content-Length") or 0))
+            self._require_size(url, answer.length or 0)
             for piece in _pieces(url, answer):
                 self._require_size(url, size := size + len(piece))
                 digest.update(piece)

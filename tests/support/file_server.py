@@ -19,6 +19,8 @@ class FileServer:
         self.statuses: dict[str, int] = {}
         self.cut_at: dict[str, int] = {}
         """It says how long it is, and ends after so many bytes."""
+        self.lengths: dict[str, str] = {}
+        """What it says of a length, instead of how long it is."""
         self.asked: list[str] = []
         store = self
 
@@ -33,7 +35,7 @@ class FileServer:
                 self.send_response(status)
                 if path in store.redirects:
                     self.send_header("Location", store.redirects[path])
-                self.send_header("Content-Length", str(len(content)))
+                self.send_header("Content-Length", store.lengths.get(path, str(len(content))))
                 self.end_headers()
                 self.wfile.write(content[: store.cut_at.get(path)])
 

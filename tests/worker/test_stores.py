@@ -57,6 +57,15 @@ def test_it_is_kept_by_what_it_holds_and_asked_for_once(tmp_path: Path, store: F
     assert store.asked == ["/rows.jsonl?key=abc"]
 
 
+@pytest.mark.parametrize("length", ["abc", "-1", "9" * 5000])
+def test_a_length_that_is_no_number_is_as_good_as_none(tmp_path: Path, store: FileServer, length: str) -> None:
+    store.files["/long.jsonl"] = b"x" * 1001
+    store.lengths = dict.fromkeys(store.files, length)
+
+    assert stores(tmp_path).settle(f"{store.url}/rows.jsonl") == sha256(ROWS).hexdigest()
+    assert refused(stores(tmp_path / "2"), f"{store.url}/long.jsonl")[0] == "dataset_too_large"
+
+
 def test_what_became_another_file_is_refused_by_name(tmp_path: Path, store: FileServer) -> None:
     url = f"{store.url}/rows.jsonl"
     found = stores(tmp_path / "first").settle(url)
