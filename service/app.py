@@ -173,7 +173,6 @@ class Guard:
         gatekeeper, connection = self.services.gatekeeper, scope["extensions"][SOCKET]["connection"]
         offered = scope["subprotocols"]
         try:
-            gatekeeper.check_origin(given)
             caller = scope[CALLER] = await gatekeeper.check_socket(scope["query_string"], offered, given)
             caller.standing.require_room()
         except (BadHost, ForeignPage) as error:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qs, parse_qsl
 
 from contract.errors import Forbidden, Problem, Unauthorized
 from service.callers import EVERYWHERE, NOBODY, READS, Caller, Scope
@@ -82,27 +82,36 @@ class Gatekeeper:
         return self.keyring.is_in_force
 
     def check_request(self, method: str, path: str, query: bytes, given: Credentials) -> Caller:
-        self._check_host(given)
-        if given.origin and method not in SAFE_METHODS:
-            self.check_origin(given)
+        """Counts who asks before it parses anything that they wrote: what cannot be parsed costs them a turn, too."""
+        refused: Unauthorized | None = None
+        caller = NOBODY
         if is_open(path):
             self._strangers.count(given.address)
-            return NOBODY
-        return self._caller(query, given)
+        else:
+            caller, refused = self._counted(given)
+        self._check_host(given)
+        if method not in SAFE_METHODS:
+            self._check_origin(given)
+        return caller if is_open(path) else self._about(query, caller, refused)
 
-    def _caller(self, query: bytes, given: Credentials) -> Caller:
+    def _counted(self, given: Credentials) -> tuple[Caller, Unauthorized | None]:
+        """Who asks, by the header alone; and what to answer if that is nobody. Raises TooManyRequests."""
+        if not self.needs_key:
+            return LOCAL, None
+        try:
+            caller = self._bearer(given.authorization)
+        except Unauthorized as refused:
+            self._strangers.count(given.address)
+            return NOBODY, refused
+        caller.standing.count(time.monotonic())
+        return caller, None
+
+    def _about(self, query: bytes, caller: Caller, refused: Unauthorized | None) -> Caller:
         if query:
             refuse_keys_in(query)
-        caller = self._keyholder(given) if self.needs_key else LOCAL
-        caller.standing.count(time.monotonic())
+        if refused is not None:
+            raise refused
         return caller.about(_project_in(query)) if b"project" in query else caller
-
-    def _keyholder(self, given: Credentials) -> Caller:
-        try:
-            return self._bearer(given.authorization)
-        except Unauthorized:
-            self._strangers.count(given.address)
-            raise
 
     def _bearer(self, authorization: bytes) -> Caller:
         if not authorization:
@@ -112,13 +121,13 @@ class Gatekeeper:
             raise Unauthorized("this is no bearer key", hint="send it as 'Authorization: Bearer <key>'")
         return self.keyring.caller(key.strip())
 
-    def check_origin(self, given: Credentials) -> None:
+    def _check_origin(self, given: Credentials) -> None:
         """A page of another site must not act for the user whose browser shows it. Programs send no Origin."""
-        self._check_host(given)
         if not given.origin:
             return
         origin, host = given.origin.decode("latin-1"), given.host.decode("latin-1")
-        if origin.rstrip("/") not in self._origins and urlsplit(origin).netloc.lower() != host.lower():
+        # Compared as text: a browser sends its scheme and host and nothing else, so that nothing needs to be parsed.
+        if origin.rstrip("/") not in self._origins and origin.partition("://")[2].lower() != host.lower():
             hint = "list it in FOOTPLATE_ALLOWED_ORIGINS if that page is yours"
             raise ForeignPage(f"a page from {origin!r} may not act on this service", hint=hint)
 
@@ -127,14 +136,16 @@ class Gatekeeper:
         offered = next((one for one in subprotocols if one.startswith(KEY_SUBPROTOCOL)), None)
         if offered and self.needs_key:
             given = replace(given, authorization=b"Bearer " + offered.removeprefix(KEY_SUBPROTOCOL).encode())
+        # Whoever comes with a ticket alone is counted by address: each costs SQL a write, good or not.
+        caller, refused = self._counted(given)
+        self._check_host(given)
+        self._check_origin(given)
         ticket = parse_qs(query.decode("latin-1")).get("ticket", [""])[0]
         if ticket and self.needs_key and not given.authorization:
             refuse_keys_in(query)
-            # Each costs SQL a write, good or not.
-            self._strangers.count(given.address)
             caller = (await self._holder(ticket)).about(_project_in(query))
         else:
-            caller = self._caller(query, given)
+            caller = self._about(query, caller, refused)
         caller.require(READS)
         return caller
 

@@ -92,7 +92,7 @@ async def read_body(request: Request) -> bytes:
     for name, value in request.scope["headers"]:
         if name == b"content-type":
             content_type = value.decode("latin-1")
-        elif name == b"content-length" and value.isdigit() and int(value) > MAX_BODY_BYTES:
+        elif name == b"content-length" and value.isdigit() and int(value[:20]) > MAX_BODY_BYTES:
             raise _too_large()
         elif name == b"content-encoding":
             encoding = value.decode("latin-1")

@@ -225,7 +225,7 @@ def _if_match(request: Request) -> int | None:
     if given is None or given.strip() == "*":
         return None
     text = given.strip().removeprefix("W/").strip('"')
-    if not text.isdigit() or len(text) > 9:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise PreconditionFailed(f"If-Match {given!r} is no ETag of a job", hint="send the ETag of GET /jobs/{id}")
     return int(text)
 

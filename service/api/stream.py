@@ -255,7 +255,7 @@ def seconds_between(max_hz: str | None) -> float:
 def read_number(text: str | None, name: str, default: int) -> int:
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and int(text) <= MAX_NUMBER):
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_NUMBER):
         raise InvalidQuery(
             [Problem(f"/query/{name}", "invalid_parameter", f"{text[:40]!r} is no whole number from 0 on")]
         )

@@ -121,7 +121,7 @@ def body_of(request: Request, limit: int, too_large: Callable[[], Exception]) ->
     if request.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
         raise UnsupportedMediaType("Content-Encoding is not taken", hint="send the file as it is")
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limit:
+    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
         raise too_large()
     return request.stream()
 

@@ -140,10 +140,54 @@ async def test_without_a_key_only_names_of_this_machine_are_answered(api: Api) -
 
 async def test_a_page_of_another_site_cannot_act_for_its_visitor(api: Api) -> None:
     job = await api.submit()
-    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
-        refused = await api.client.post(f"/jobs/{job}/cancel", headers={"Origin": origin})
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://[", "http://[::1", "//", "\xb2"):
+        refused = await api.client.post(f"/jobs/{job}/cancel", headers={"Origin": origin.encode("latin-1")})
         assert is_problem(refused, 403, "forbidden")
     assert (await api.client.post(f"/jobs/{job}/cancel", headers={"Origin": api.url})).status_code == 202
+
+
+MALFORMED = (
+    "http://[",
+    "[",
+    "\xb2",
+    "\xff" * 200,
+    "9" * 5000,
+    "-1",
+    ";=;",
+    '"',
+    "bytes=\xb2-",
+    "a=" * 2000,
+    "%00%ff",
+)
+HEADERS: tuple[tuple[str, ...], ...] = (
+    ("Host",), ("Origin",), ("Content-Type",), ("Content-Encoding",),
+    ("Authorization", "X-Request-Id", "If-Match", "If-None-Match", "If-Range", "Range", "Last-Event-ID", "Traceparent",
+     "Idempotency-Key", "Cookie", "Accept", "Expect"),
+)  # fmt: skip
+"""What one request has malformed at once: of the first four each is refused before the others are looked at."""
+
+
+async def test_a_header_that_cannot_be_read_is_no_fault_of_ours(api: Api, artifacts: Path) -> None:
+    job = await api.submit()
+    file = artifacts / "jobs" / job / "attempts" / "1" / "outputs" / "a"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"a")
+    await api.db.write(lambda conn: store.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs"))
+    await api.end(job)
+    routes = (
+        ("PATCH", f"/jobs/{job}"),
+        ("GET", f"/jobs/{job}/outputs/a"),
+        ("POST", "/files"),
+        ("POST", "/jobs/validate"),
+    )
+
+    for method, path in (*routes, ("GET", f"/jobs/{job}/stream")):
+        for names in HEADERS:
+            for value in MALFORMED:
+                headers = {"Content-Type": "application/json", **dict.fromkeys(names, value.encode("latin-1"))}
+                answer = await api.client.request(method, path, headers=headers, content=b"{}" * (method != "GET"))
+
+                assert answer.status_code < 500, f"{method} {path} {names}: {value[:40]!r}: {answer.text}"
 
 
 async def test_the_page_and_the_docs_need_nothing_from_elsewhere(api: Api) -> None:

@@ -325,6 +325,25 @@ async def test_who_has_no_good_key_is_counted_by_address_and_whoever_has_one_is_
         pass
 
 
+async def test_a_stranger_is_counted_before_anything_that_he_sent_is_parsed(
+    serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.callers.BURST_SECONDS", 1000)
+    api = await serve(sqlite_url, api_key=KEY, rate_per_address=0.005)
+    bad = bearer("fpk_00000000_" + "0" * 64)
+    broken = {"Origin": "http://["}
+
+    first = await api.client.post("/jobs", headers=bad | broken)
+    second = await api.client.post("/jobs?token=x", headers=bad)
+    answers = [await api.client.post("/jobs", headers=bad | broken) for _ in range(4)]
+    answers += [await api.client.get("/jobs?key=x", headers=bad), await api.client.get("/livez")]
+
+    assert (first.status_code, second.json()["errors"][0]["code"]) == (403, "key_in_url")
+    assert [answer.status_code for answer in answers] == [403, 403, 403, 429, 429, 429]
+    _, code, _ = await api.frames("/stream?tag=a&ticket=", additional_headers=bad)
+    assert code == 4429
+
+
 def test_addresses_of_one_network_are_one_and_those_that_are_quiet_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
