@@ -141,8 +141,9 @@ TO_WARM: TypeAdapter[Start | Kill] = TypeAdapter(Annotated[Start | Kill, Field(d
 FROM_WARM: TypeAdapter[Started | Exited] = TypeAdapter(Annotated[Started | Exited, Field(discriminator="type")])
 
 FD_NAMES = ("order", "events", "stop", "stdout", "stderr")
-"""The descriptors of a start, in this order: the Order to read, the socket to emit on, the stop byte, two pipes. One
-more, of the first of several ranks: the socket that listens where they meet."""
+"""The descriptors of a start, in this order: the Order to read, the socket to emit on, the stop byte, two pipes. Then,
+if the user is not shared, the lock by which the attempt holds this user; the warm parent keeps the lock until none of
+the user's processes is left. Last, of the first of several ranks: the socket that listens where they meet."""
 
 
 def hold_steps(page: mmap.mmap, steps: Sequence[int]) -> None:
@@ -200,7 +201,7 @@ def send_start(
     stop: int,
     stdout: int,
     stderr: int,
-    *meeting: int,
+    *more: int,
 ) -> None:
     memory = os.memfd_create("footplate-order", os.MFD_CLOEXEC)
     try:
@@ -208,7 +209,7 @@ def send_start(
             file.write(order.model_dump_json().encode())
         os.lseek(memory, 0, os.SEEK_SET)
         message = Start(rank=order.rank, user=user).model_dump_json().encode()
-        socket.send_fds(connection, [message], [memory, events, stop, stdout, stderr, *meeting])
+        socket.send_fds(connection, [message], [memory, events, stop, stdout, stderr, *more])
     finally:
         os.close(memory)
 

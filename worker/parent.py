@@ -29,7 +29,7 @@ from worker.address import require_own
 from worker.environment import forget_unused
 from worker.gpus import inventory
 from worker.heartbeat import Heartbeat
-from worker.linux import adopt_orphans, die_with_parent, kill_children
+from worker.linux import Leftovers, adopt_orphans, die_with_parent
 from worker.node import Node, claim_node
 from worker.rights import settled
 from worker.settings import WorkerSettings
@@ -95,7 +95,7 @@ class WarmKeeper(threading.Thread):
             code = self._process.wait()
             # Training dies with it. Who had run away from training's group comes to us, the next to adopt orphans.
             why, was_ready = self._say(code)
-            kill_children(_is_of_training)
+            Leftovers(_is_ours).end()
             failures = 0 if was_ready and time.monotonic() - started > LONG_LIFE_SECONDS else failures + 1
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             log.error("no training can be started here: %s; it is tried again in %.0f s", why, pause)
@@ -126,11 +126,11 @@ class WarmKeeper(threading.Thread):
         return subprocess.Popen(command, stdin=self._lifeline, env=environment, start_new_session=True)
 
 
-def _is_of_training(pid: int) -> bool:
+def _is_ours(pid: int) -> bool:
     """Ours live in our session; what a warm parent leaves behind lives in others."""
     with suppress(ProcessLookupError):
-        return os.getsid(pid) != os.getsid(0)
-    return False
+        return os.getsid(pid) == os.getsid(0)
+    return True
 
 
 def _is_of_our_last_start(pid: int) -> bool:
@@ -158,7 +158,7 @@ def _become_node(conf: Any, **_: Any) -> None:
     from worker.app import queue_of
 
     # A pool process that hung before it could ask to die with us outlives a start anew, and holds the node's lock.
-    kill_children(_is_of_our_last_start)
+    Leftovers(lambda pid: not _is_of_our_last_start(pid)).end()
     try:
         require_own(settings())
         gpus: list[Gpu] = inventory(settings().gpus)

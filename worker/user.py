@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict
 
 from worker.linux import no_new_privileges
 
+NOBODY = 65_530
+"""A uid that is never training's nor anybody's. Neither Debian nor systemd gives those from 65520 on to anybody, and a
+container that maps uids maps these."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -29,6 +32,8 @@ class User(BaseModel):
     groups: tuple[int, ...] = ()
     home: str | None = None
     """None: it has none, and an attempt's temporary folder is as good."""
+    is_shared: bool = True
+    """Other processes may run as this user. False: all that do belong to one attempt, and may be killed at once."""
 
     def __str__(self) -> str:
         return f"user {self.name}" if self.name != str(self.uid) else f"uid {self.uid}"

@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,9 +28,18 @@ from pydantic import BaseModel, ValidationError
 
 from contract.importing import without_collecting
 from worker.launch import FD_NAMES, TO_WARM, Exited, Start, Started, close_all_but, listen
-from worker.linux import adopt_orphans, die_with_parent, kill_children, kill_group
+from worker.linux import (
+    PAUSE_SECONDS,
+    Leftovers,
+    adopt_orphans,
+    die_with_parent,
+    end_with_parent,
+    kill_group,
+    kill_user,
+    uid_of,
+)
 from worker.node import MAX_TROUBLE_CHARS, Places
-from worker.user import User
+from worker.user import NOBODY, User
 
 log = logging.getLogger("footplate.warm")
 
@@ -42,7 +51,6 @@ class Rank:
     number: int
     pid: int
     pidfd: int
-    supervisor: socket.socket
 
     def kill(self, by: signal.Signals) -> None:
         # The head by itself as well: it may not have made its group yet.
@@ -51,15 +59,34 @@ class Rank:
         kill_group(self.pid, by)
 
 
+@dataclass(eq=False)
+class Attempt:
+    """What one supervisor has started here."""
+
+    supervisor: socket.socket
+    uid: int = -1
+    """Who its processes run as. -1: none was started yet."""
+    lock: int | None = None
+    """Held as long as a process runs as this user, if no other attempt may. None: others may run as this user too."""
+    ranks: list[Rank] = field(default_factory=list)
+    ended: list[Exited] = field(default_factory=list)
+    """Ranks whose exits are reported once nothing is left of what they forked."""
+
+
 class Warm:
     """A loop over requests, exits and lifelines."""
 
     def __init__(self, listening: socket.socket, lifeline: int) -> None:
         self._pid = os.getpid()
         self._listening, self._lifeline = listening, lifeline
-        self._ranks: dict[socket.socket, list[Rank]] = {}
+        self._attempts: dict[socket.socket, Attempt] = {}
+        """By the connections of their supervisors, as long as those are there."""
+        self._ending: list[Attempt] = []
+        """Some of their ranks have ended, and what these have forked may still be there."""
         self._forked: set[int] = set()
         """Those of our children that we did not adopt, until they are waited for."""
+        # Training adopts the orphans below it, so whoever comes to us was left by a rank that has ended.
+        self._leftovers = Leftovers(self._forked.__contains__)
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ, self._accept)
         self._selector.register(lifeline, selectors.EVENT_READ, self._end)
@@ -68,8 +95,10 @@ class Warm:
         # PDEATHSIG, where the pipe did not come first.
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(PAUSE_SECONDS if self._ending else None):
                 key.data()
+            if self._ending:
+                self._end_what_is_left()
 
     def describe(self, path: Path) -> None:
         """Has a child write down what every registered component takes."""
@@ -89,27 +118,28 @@ class Warm:
 
     def _accept(self) -> None:
         supervisor, _ = self._listening.accept()
-        self._ranks[supervisor] = []
+        self._attempts[supervisor] = Attempt(supervisor)
         self._selector.register(supervisor, selectors.EVENT_READ, lambda: self._hear(supervisor))
 
     def _hear(self, supervisor: socket.socket) -> None:
-        if supervisor not in self._ranks:
+        if supervisor not in self._attempts:
             return
+        attempt = self._attempts[supervisor]
         try:
-            message, fds, _, _ = socket.recv_fds(supervisor, 4096, len(FD_NAMES) + 1)
+            message, fds, _, _ = socket.recv_fds(supervisor, 4096, len(FD_NAMES) + 2)
         except OSError:
             message, fds = b"", []
         if not message:
-            self._bury(supervisor)
+            self._bury(attempt)
             return
         rank = 0
         try:
             request = TO_WARM.validate_json(message)
             if isinstance(request, Start) and len(fds) >= len(FD_NAMES):
                 rank = request.rank
-                self._start(supervisor, request, fds)
+                self._start(attempt, request, fds)
             elif not isinstance(request, Start):
-                for each in self._ranks[supervisor]:
+                for each in attempt.ranks:
                     each.kill(signal.Signals(request.signal))
         except ValidationError as error:
             log.error("a supervisor said what nobody understands: %s", error)
@@ -121,8 +151,12 @@ class Warm:
             for fd in fds:
                 os.close(fd)
 
-    def _start(self, supervisor: socket.socket, asked: Start, fds: list[int]) -> None:
+    def _start(self, attempt: Attempt, asked: Start, fds: list[int]) -> None:
         forked_at = time.monotonic()
+        if not attempt.ranks:
+            self._take_user(attempt, asked.user, fds)
+        if asked.user is not None and not asked.user.is_shared:
+            os.close(fds.pop(len(FD_NAMES)))
         pid = os.fork()
         if pid == 0:
             _become(self._pid, [1, 2, *fds], lambda: _train(fds, forked_at), asked.user)
@@ -133,42 +167,76 @@ class Warm:
             os.waitpid(pid, 0)
             raise
         self._forked.add(pid)
-        rank = Rank(asked.rank, pid, pidfd, supervisor)
-        self._ranks[supervisor].append(rank)
-        self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._reap(rank))
-        _tell(supervisor, Started(rank=asked.rank, pid=pid))
+        rank = Rank(asked.rank, pid, pidfd)
+        attempt.ranks.append(rank)
+        self._selector.register(rank.pidfd, selectors.EVENT_READ, lambda: self._reap(attempt, rank))
+        _tell(attempt.supervisor, Started(rank=asked.rank, pid=pid))
 
-    def _reap(self, rank: Rank) -> None:
-        """The head is gone: so is its group, before anyone hears of it."""
+    def _take_user(self, attempt: Attempt, user: User | None, fds: list[int]) -> None:
+        attempt.uid = os.geteuid() if user is None else user.uid
+        if user is not None and not user.is_shared and attempt.lock is None:
+            attempt.lock = os.dup(fds[len(FD_NAMES)])
+            # Of an attempt that had this user before, under a warm parent that was killed.
+            self._kill_user(attempt)
+
+    def _reap(self, attempt: Attempt, rank: Rank) -> None:
+        """The head is gone: so is its group, and all that it forked, before anyone hears of it."""
         self._selector.unregister(rank.pidfd)
         # Until it is waited for, its number belongs to nobody else.
         rank.kill(signal.SIGKILL)
         _, status, usage = os.wait4(rank.pid, 0)
         self._forked.remove(rank.pid)
         os.close(rank.pidfd)
-        if rank in self._ranks.get(rank.supervisor, []):
-            self._ranks[rank.supervisor].remove(rank)
-            code = os.waitstatus_to_exitcode(status)
-            _tell(rank.supervisor, Exited(rank=rank.number, code=code, peak_rss_mb=usage.ru_maxrss / 1024))
-        self._reap_orphans()
+        attempt.ranks.remove(rank)
+        code = os.waitstatus_to_exitcode(status)
+        attempt.ended.append(Exited(rank=rank.number, code=code, peak_rss_mb=usage.ru_maxrss / 1024))
+        if attempt not in self._ending:
+            self._ending.append(attempt)
+        if attempt.lock is not None and not attempt.ranks:
+            self._kill_user(attempt)
 
-    def _reap_orphans(self) -> None:
-        """Training adopts the orphans below it, so whoever comes to us was left by one that is gone."""
-        kill_children(lambda pid: pid not in self._forked)
+    def _end_what_is_left(self) -> None:
+        """One turn over what ended ranks have forked. Supervisors hear of an end once nothing of it is left."""
+        users = {uid_of(pid) for pid in self._leftovers.turn()}
+        for attempt in [each for each in self._ending if each.uid not in users]:
+            self._ending.remove(attempt)
+            while attempt.ended:
+                _tell(attempt.supervisor, attempt.ended.pop(0))
+            self._forget(attempt)
 
-    def _bury(self, supervisor: socket.socket) -> None:
+    def _kill_user(self, attempt: Attempt) -> None:
+        kill_user(attempt.uid, NOBODY)
+        # Whether the parent still lives says the lifeline.
+        end_with_parent(signal.SIGTERM)
+
+    def _bury(self, attempt: Attempt) -> None:
         """A supervisor is gone, whatever the reason: nothing that it started may go on."""
-        for rank in self._ranks.pop(supervisor):
+        del self._attempts[attempt.supervisor]
+        for rank in attempt.ranks:
             rank.kill(signal.SIGKILL)
-        self._selector.unregister(supervisor)
-        supervisor.close()
+        self._selector.unregister(attempt.supervisor)
+        attempt.supervisor.close()
+        self._forget(attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
+        """Its user may be another attempt's, once nothing runs as this user and nobody can start it."""
+        is_over = attempt.supervisor not in self._attempts and not attempt.ranks and attempt not in self._ending
+        if is_over and attempt.lock is not None:
+            os.close(attempt.lock)
+            attempt.lock = None
 
     def _end(self) -> None:
-        for ranks in self._ranks.values():
-            for rank in ranks:
+        if os.getresuid()[2] == 0:
+            # A signal may have come in the midst of `kill_user`.
+            os.setresuid(0, 0, 0)
+        for attempt in {*self._attempts.values(), *self._ending}:
+            for rank in attempt.ranks:
                 rank.kill(signal.SIGKILL)
+            if attempt.lock is not None:
+                kill_user(attempt.uid, NOBODY)
         # Last, so that who ran away from his group has come to us.
-        kill_children()
+        self._forked.clear()
+        self._leftovers.end()
         os._exit(0)
 
 

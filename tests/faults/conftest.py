@@ -25,7 +25,9 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import System
 
 PROTECTED, CONTROL = "protected", "control"
-BESIDE_SQL = {"test_workers", "test_training", "test_checkpoints", "test_journal", "test_redis", "test_messages"}
+BESIDE_SQL = {
+    "test_workers", "test_training", "test_runaways", "test_checkpoints", "test_journal", "test_redis", "test_messages",
+}  # fmt: skip
 """What these break is on a node or in Redis, each story a start or two of ten seconds, and each control as many."""
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
+import time
 from typing import Any, ClassVar
 
 from tests.faults.off import switch
@@ -114,3 +116,18 @@ def forget_the_parent(user: Any) -> None:
         sys.modules["__main__"].die_with_parent = lambda *_: None  # type: ignore[attr-defined]
 
     user.User.become = become_and_forget
+
+
+@switch("passing over what is left until nothing is", module="worker.linux")
+def kill_one_level_a_turn_for_a_second(linux: Any) -> None:
+    """The children alone, and what comes to this process meanwhile; what is left after a second stays."""
+
+    def turn(self: Any) -> list[int]:
+        until = time.monotonic() + 1.0
+        while (roots := self._living()) and time.monotonic() < until:
+            for pid in roots:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.001)
+        return []
+
+    linux.Leftovers.turn = turn

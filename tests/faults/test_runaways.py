@@ -1,0 +1,37 @@
+"""Training that does not want to end: nothing of it is left when its job is cancelled, however deep it has hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import runaway
+from tests.support.processes import kill_left_behind
+from tests.support.redis_server import RedisServer
+from tests.support.system import System
+from tests.support.ways import OpenProcesses
+
+DEPTHS = [60, pytest.param(500, marks=pytest.mark.soak)]
+
+
+@pytest.fixture
+def system(tmp_path: Path, redis: RedisServer, database_url: str, protection_off: list[str]) -> Iterator[System]:
+    processes = OpenProcesses(tmp_path)
+    yield System(processes, redis, database_url, without=protection_off, FOOTPLATE_CODE="on")
+    kill_left_behind(tmp_path)
+    processes.stop_all()
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.fault(14, without="passing over what is left until nothing is", red="survived the cancel")
+def test_nothing_of_a_cancelled_job_survives_with_the_rights_of_its_node(system: System, depth: int) -> None:
+    system.start_service()
+    system.start_node(FOOTPLATE_TRAINING_USER="root")
+    job = runaway.submit(system, depth)
+    pids = runaway.levels(system, job)
+
+    runaway.cancelled(system, job)
+
+    runaway.require_gone(pids)
