@@ -2,8 +2,9 @@
 
 main(job, **args)      job.accelerator, job.parts, job.latest(); while it trains: job.log, job.eval, job.checkpoint;
                        and where job.should_stop says so: save, return
-{"script": "train.py"} run as `__main__` with its argv. It is watched and killed like any other; it continues where
-                       its own code does, in a copy of the folder that the attempt before it left
+{"script": "train.py"} run as `__main__` with its argv, in a folder that has the bundle's files. It is watched and
+                       killed like any other; it continues where its own code does, in a copy of the folder that the
+                       attempt before it left
 
 In several processes each runs the same, with the environment that a launcher would have given it. The first one tells.
 """
@@ -15,6 +16,7 @@ import os
 import runpy
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,12 +31,12 @@ from accelerate.utils import DistributedDataParallelKwargs
 from contract.arguments import TrainingArguments
 from contract.errors import OwnCodeError
 from contract.events import DoneData, Ending, json_safe
-from contract.layout import attempt_folder
+from contract.layout import attempt_folder, bundle_file
 from contract.lifecycle import Reason
 from contract.moments import Moment, reached
 from contract.parts import Component, Script
 from contract.spec import JobSpec
-from worker import bundles, gang, prepared
+from worker import bundles, gang, prepared, working_folder
 from worker.build import Parts, build
 from worker.emit import Emit
 from worker.launch import Order
@@ -202,7 +204,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
     """To its end, or to where it was asked to stop."""
     returned: Any = None
     if isinstance(spec.loop, Script):
-        _run_script(spec.loop, order)
+        _run_script(spec, spec.loop, order)
     else:
         assert spec.loop is not None
         returned = _run_function(spec.loop, Job(spec, order, emit, find))
@@ -220,9 +222,12 @@ def _run_function(loop: Component, job: Job) -> Any:
     return bundles.own("loops", loop.use).load()(job, **args)
 
 
-def _run_script(loop: Script, order: Order) -> None:
+def _run_script(spec: JobSpec, loop: Script, order: Order) -> None:
     gang.first(order, lambda: _continue_in_a_copy(order))
-    path = bundles.the_bundle(loop.script).folder / loop.script
+    assert spec.code is not None
+    laid_out = partial(working_folder.lay_out, folder=order.files.folder)
+    bundle = bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), laid_out)
+    path = bundle.folder / loop.script
     if not path.is_file():
         raise OwnCodeError(f"the bundle has no file {loop.script!r}")
     sys.argv = [str(path), *loop.argv]
@@ -255,10 +260,18 @@ def _its_mark(attempt: Path, folder: str, names: list[str]) -> set[str]:
 def _finished(spec: JobSpec, order: Order, emit: Emit, told: dict[str, Any]) -> DoneData:
     folder = order.files.outputs
     try:
+        is_script = isinstance(spec.loop, Script)
+        if is_script and spec.code is not None:
+            archive = order.artifacts / bundle_file(spec.code.bundle)
+            for sentence in working_folder.keep_outputs(order.files.folder, archive):
+                if order.rank == 0:
+                    emit.note(sentence)
         if order.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "spec.json").write_text(json.dumps(spec.as_json(), indent=2) + "\n", encoding="utf-8")
-            (folder / "metrics.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+            for name, content in (("spec.json", spec.as_json()), ("metrics.json", told)):
+                # A script's own file of that name stands.
+                if not (is_script and (folder / name).exists()):
+                    (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise CannotSave(f"the loop is done, and its outputs could not be written to {folder}: {error}") from error
     reached(Moment.AFTER_OUTPUTS_WRITTEN)

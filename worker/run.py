@@ -30,6 +30,7 @@ from contract.errors import OwnCodeError
 from contract.events import DoneData, Ending, Kind, StateData, json_safe
 from contract.lifecycle import Reason
 from contract.moments import Moment, reached
+from contract.parts import Script
 from contract.spec import JobSpec
 from contract.strategies import strategy_arguments
 from worker import bundles, extensions, gang, loop, notes, outcome, predictions, tracking
@@ -111,9 +112,11 @@ def train(order: Order, emit: Emit) -> DoneData:
     set_seed(args.seed)
     if spec.code is not None:
         bundles.require(spec.code.requires)
-        kept = Path(order.environment[EXTENSIONS_PLACE]).parent
-        place = partial(extensions.at_its_place, folder=kept)
-        bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)
+        # A script's lies in its working folder, where the loop puts it.
+        if not isinstance(spec.loop, Script):
+            kept = Path(order.environment[EXTENSIONS_PLACE]).parent
+            place = partial(extensions.at_its_place, folder=kept)
+            bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)
     if EXTENSIONS_PLACE in order.environment:
         extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)
     if spec.loop is not None:

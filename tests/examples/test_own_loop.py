@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import signal
+import zipfile
 
 from tests.examples.conftest import Examples
 from tests.support.system import assert_whole
@@ -48,6 +51,48 @@ def test_a_script_runs_as_it_is_and_continues_where_its_own_code_does(examples: 
     said = [str(one["data"]) for one in examples.system.events(job) if one["kind"] == "line"]
     assert any("continues at step 20" in line for line in said)
     assert any("done" in line for line in said)
+
+
+AS_IT_IS = {
+    "ds_config.json": '{"zero_optimization": {"stage": 2}}',
+    "my_metric/my_metric.py": "def compute(): return 0.5",
+    "my_metric/names.txt": "accuracy",
+    "tool.py": "from pathlib import Path\nHERE = Path(__file__).parent",
+    "train.py": """
+import json, runpy, sys
+from pathlib import Path
+import tool
+stage = json.load(open("ds_config.json"))["zero_optimization"]["stage"]
+metric = runpy.run_path("./my_metric/my_metric.py")["compute"]()
+beside = [Path(sys.argv[0]).parent, Path(__file__).parent, tool.HERE]
+names = [(folder / "my_metric" / "names.txt").read_text() for folder in beside]
+with open("ds_config.json", "a") as config:
+    config.write(" ")
+lines = open("ds_config.json").read().count(" ") - 2
+(Path(__file__).parent / "results").mkdir(exist_ok=True)
+Path("results/told.json").write_text(json.dumps([stage, metric, names, lines]))
+Path("metrics.json").write_text("mine")
+sys.exit(3 if lines == 1 else 0)
+""",
+}
+
+
+def test_a_script_works_in_a_copy_of_its_bundle_and_what_it_writes_can_be_downloaded(
+    examples: Examples,
+) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, text in AS_IT_IS.items():
+            archive.writestr(name, text)
+    spec = {"loop": {"script": "train.py"}, "code": {"bundle": examples.upload(packed.getvalue())}}
+    job = examples.system.submit({**spec, "retry": {"on": ["crashed"]}})
+    done = examples.ended(job)
+
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    outputs = examples.outputs(job)
+    assert outputs.keys() == {"told.json", "metrics.json", "ds_config.json", "spec.json"}
+    assert json.loads(outputs["told.json"]) == [2, 0.5, ["accuracy"] * 3, 2], "the second attempt found the first's"
+    assert outputs["metrics.json"] == b"mine"
 
 
 def test_in_two_processes_a_loop_is_one_job_that_is_killed_paused_and_ends_as_if_nothing_had_been(

@@ -1,0 +1,104 @@
+"""A script's working folder: the bundle's files are in it, and what the script writes is among its outputs."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from worker import working_folder
+from worker.bundles import Bundle
+from worker.working_folder import keep_outputs, lay_out
+
+FILES = {"train.py": "print()", "conf/ds.json": "{}", "outputs/example.txt": "brought"}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    unpacked = tmp_path / "unpacked"
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as packed:
+        for name, text in FILES.items():
+            packed.writestr(name, text)
+            (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+            (unpacked / name).write_text(text)
+            (unpacked / name).chmod(0o444)
+    return Bundle("0" * 64, unpacked, tuple(FILES))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, bundle: Bundle) -> Path:
+    """The working folder, laid out."""
+    (folder := tmp_path / "attempt").mkdir()
+    lay_out(bundle, folder)
+    return folder
+
+
+def outputs(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder / "outputs")): path.read_text() for path in found(folder / "outputs")}
+
+
+def found(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def test_it_has_the_bundle_s_files_and_a_script_may_change_them(bundle: Bundle, folder: Path) -> None:
+    (folder / "conf/ds.json").write_text("changed")
+    again = lay_out(bundle, folder)
+
+    assert {str(path.relative_to(folder)) for path in found(folder)} == set(FILES)
+    assert (folder / "conf/ds.json").read_text() == "changed", "what is there stays"
+    assert (bundle.folder / "conf/ds.json").read_text() == "{}"
+    assert (again.folder, again.paths) == (folder, bundle.paths)
+
+
+def test_what_a_script_writes_is_among_the_outputs_and_the_bundle_s_own_files_are_not(folder: Path) -> None:
+    (folder / "conf/ds.json").write_text("changed")
+    (folder / "outputs/told.txt").write_text("said")
+    for name in ("results/table.csv", "model.pt", ".begun", ".cache/big", "__pycache__/train.pyc"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(name)
+    (folder / "link").symlink_to("/etc/hostname")
+
+    said = keep_outputs(folder, folder.parent / "code.zip")
+
+    assert said == []
+    assert outputs(folder) == {
+        "conf/ds.json": "changed",
+        "model.pt": "model.pt",
+        "results/table.csv": "results/table.csv",
+        "told.txt": "said",
+    }
+    assert (folder / "model.pt").is_file(), "a resumed attempt finds it"
+
+
+def test_to_keep_them_twice_as_two_ranks_do_is_the_same(folder: Path) -> None:
+    (folder / "model.pt").write_text("x")
+
+    assert [keep_outputs(folder, folder.parent / "code.zip") for _ in range(2)] == [[], []]
+    assert outputs(folder) == {"model.pt": "x"}
+
+
+def test_a_file_in_outputs_stands_and_the_other_of_its_name_is_named(folder: Path) -> None:
+    (folder / "outputs/a.txt").write_text("outputs")
+    (folder / "a.txt").write_text("beside")
+
+    (said,) = keep_outputs(folder, folder.parent / "code.zip")
+
+    assert said == "not among the outputs, because outputs/ has another file of the same name: a.txt"
+    assert outputs(folder) == {"a.txt": "outputs"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("MAX_FILES", 2), ("MAX_BYTES", 2)])
+def test_more_than_is_kept_is_counted_in_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: int
+) -> None:
+    monkeypatch.setattr(working_folder, name, value)
+    for path in ("deep/a", "deep/b", "table"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text("x")
+
+    (said,) = keep_outputs(folder, folder.parent / "code.zip")
+
+    assert said.startswith("1 files of the working folder are not among the outputs")
+    assert outputs(folder) == {"deep/a": "x", "table": "x"}
