@@ -111,14 +111,6 @@ def test_a_causal_model_s_accuracy_is_about_the_next_token(tmp_path: Path) -> No
     assert trainer.evaluate()["eval_accuracy"] < 0.2
 
 
-def test_evaluating_leaves_the_model_in_training(tmp_path: Path) -> None:
-    trainer = a_trainer(tmp_path, toy.mlp(dropout=0.5))
-    trainer.model.train()
-
-    assert trainer.evaluate()["eval_loss"] == trainer.evaluate()["eval_loss"]
-    assert trainer.model.training
-
-
 def test_a_metric_that_nobody_knows_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(UnknownComponent, match="no metric named 'acuracy'") as caught:
         a_trainer(tmp_path, metrics=["acuracy"])

@@ -43,7 +43,11 @@ def run(
     found = _Findings(trainer, loss_only=loss_only, keeps=keep, by_batch=by_batch)
     step = prediction_step(trainer, model, loss_only=found.are_losses_only, ignore_keys=ignore_keys)
     trainer.callback_handler.eval_dataloader = loader
-    with evaluating_in(model, _full(trainer)), _evaluating(trainer, model):
+    # Both stay in eval mode afterwards, as Hugging Face leaves them; the next training step sets train mode again.
+    model.eval()
+    if hasattr(trainer.optimizer, "eval"):
+        trainer.optimizer.eval()
+    with evaluating_in(model, _full(trainer)), in_place(trainer.callback_handler.callbacks):
         for batch, is_last in _marked(strategy.batches(_opened(trainer, loader)), by_batch):
             found.take(batch, step(batch), is_last)
     return found.output(prefix)
@@ -153,27 +157,6 @@ def _full(trainer: Evaluating) -> Precision:
     """In what the weights themselves are; in training they stay what they are."""
     args = trainer.args
     return "no" if trainer.is_in_train else "bf16" if args.bf16_full_eval else "fp16" if args.fp16_full_eval else "no"
-
-
-class _evaluating:
-    """Model and optimizer as they are in evaluation; afterwards as they were, also when evaluating raises."""
-
-    def __init__(self, trainer: Evaluating, model: Any) -> None:
-        self.model, self.optimizer = model, trainer.optimizer
-        self.was_training = model.training
-        self.others = in_place(trainer.callback_handler.callbacks)
-
-    def __enter__(self) -> None:
-        self.model.eval()
-        if hasattr(self.optimizer, "eval"):
-            self.optimizer.eval()
-        self.others.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self.others.__exit__(None, None, None)
-        self.model.train(self.was_training)
-        if self.was_training and hasattr(self.optimizer, "train"):
-            self.optimizer.train()
 
 
 def _opened(trainer: Evaluating, loader: Any) -> Iterator[Any]:

@@ -58,6 +58,7 @@ class Step:
             own._opt_called = True
         # Schedule-free optimizers hold other weights in evaluation than in training.
         self.optimizer_to_training = getattr(self.optimizer, "train", _nothing)
+        self.has_begun = False
         self.tally = Tally(leaves_out_not_finite=args.logging_nan_inf_filter)
         self.grad_norm: Tensor | None = None
         self.learning_rate: Any = None
@@ -66,8 +67,10 @@ class Step:
     def run(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, events = self.trainer, self.trainer.callback_handler
         args, state = trainer.args, trainer.state
-        if not self.model.training:
+        # An evaluation leaves the model in eval mode. Its wrapper would not say so.
+        if not (self.has_begun and trainer.model.training):
             self.to_training()
+        self.optimizer_to_training()
         self.accumulate(window, items)
         self.tally.end_step()
         self.grad_norm = self.clip(self.parameters, self.max_norm)
@@ -79,9 +82,10 @@ class Step:
         self.zero()
 
     def to_training(self) -> None:
-        """The model with all its parts, and an optimizer that holds other weights in evaluation."""
+        """Puts the model and all its parts into train mode. In the first step a pretrained part may be in eval mode
+        inside a model that is not."""
         self.model.train()
-        self.optimizer_to_training()
+        self.has_begun = True
 
     def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, last = self.trainer, len(window)

@@ -221,8 +221,6 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
             self.control = self.callback_handler.on_train_begin(args, self.state, self.control)
             if args.eval_on_start:
                 self._evaluate(None, self._ignore_keys_for_eval, skip_scheduler=True)
-            # A part may have been loaded for inference, as pretrained ones are, in a whole that was not.
-            self._step.to_training()
             run_epochs(self, self._step, loader, rng)
             output = self._finish(self._plan)
         except BaseException as error:
@@ -301,6 +299,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Forward and backward of one micro-batch. Returns its share of the step's loss, detached."""
+        if not self.model.training:
+            model.train()
         inputs = self._prepare_inputs(inputs)
         self._loss_is_scaled = None
         with self.compute_loss_context_manager():

@@ -1,0 +1,113 @@
+"""Train mode and eval mode are those of `transformers.Trainer`: at every event, after `evaluate` and `predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import footplate
+from tests.trainer.sides import arguments, bert, sentences, tokenizer
+from worker.components import toy
+from worker.trainer.arguments import TrainingArguments
+from worker.trainer.callbacks import EVENTS, TrainerCallback
+from worker.trainer.trainer import Trainer
+
+
+def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
+    """The modes that a script with dropout sees, and what its model answers after evaluations."""
+    transformers.set_seed(7)
+    seen: list[Any] = []
+
+    class Modes(side.TrainerCallback):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            for event in EVENTS:
+                setattr(self, event, self._note(event))
+
+        def _note(self, event: str) -> Any:
+            return lambda args, state, control, model=None, **kwargs: seen.append((event, model.training))
+
+    class Logging(side.Trainer):  # type: ignore[misc, name-defined]
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            seen.append(("log", self.model.training))
+            super().log(logs, *args, **kwargs)
+
+    rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+    model = bert("BertForSequenceClassification", num_labels=3)
+    model.bert.eval()  # as a pretrained part inside a module of one's own is
+    trainer = Logging(
+        model,
+        arguments(side, folder, **more),
+        train_dataset=rows,
+        eval_dataset=rows[:7],
+        processing_class=tokenizer(),
+        callbacks=[Modes()],
+    )
+    model.register_forward_pre_hook(
+        lambda module, inputs: seen.append(("forward", {each.training for each in module.modules()}))
+    )
+    words = {"input_ids": torch.tensor([rows[0]["input_ids"]])}
+    trainer.train()
+    seen.append(("after train", model.training))
+    trainer.evaluate()
+    seen.append(("after evaluate", model.training, model(**words).logits.tolist()))
+    trainer.train()
+    trainer.predict(rows[7:12])
+    seen.append(("after predict", model.training, model(**words).logits.tolist()))
+    return seen
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 5},
+        {"eval_strategy": "epoch", "eval_on_start": True, "num_train_epochs": 1, "logging_steps": 2},
+    ],
+)
+def test_a_script_sees_the_same_modes_and_outputs_on_both_sides(tmp_path: Path, more: dict[str, Any]) -> None:
+    ours = modes_of(footplate, tmp_path / "ours", **more)
+
+    assert ("on_evaluate", False) in ours
+    assert ours == modes_of(transformers, tmp_path / "theirs", **more)
+
+
+def test_a_training_step_of_its_own_sets_train_mode(tmp_path: Path) -> None:
+    """Subclasses generate in eval mode before they call it."""
+    modes: list[bool] = []
+
+    class Generating(Trainer):
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            self.model.eval()
+            return super().training_step(model, inputs, num_items_in_batch)
+
+        def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+            modes.append(self.model.training)
+            return super().compute_loss(model, *args, **kwargs)
+
+    args = TrainingArguments(str(tmp_path), max_steps=2, save_strategy="no", disable_tqdm=True, use_cpu=True)
+
+    Generating(toy.mlp(), args, train_dataset=toy.classification(n=32)).train()
+
+    assert modes == [True, True]
+
+
+class TrainsAgain(TrainerCallback):
+    """Puts the model back by itself, as callbacks that generate samples do."""
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        model.train()
+
+
+def test_an_optimizer_with_averaged_weights_trains_on_after_a_callback_set_train_mode(tmp_path: Path) -> None:
+    args = TrainingArguments(
+        str(tmp_path), max_steps=4, eval_strategy="steps", eval_steps=2, optim="schedule_free_adamw",
+        lr_scheduler_type="constant", save_strategy="no", disable_tqdm=True, use_cpu=True,
+    )  # fmt: skip
+    data = toy.classification(n=32)
+
+    trainer = Trainer(toy.mlp(), args, train_dataset=data, eval_dataset=data, callbacks=[TrainsAgain()])
+
+    assert trainer.train().global_step == 4
