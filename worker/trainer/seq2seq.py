@@ -152,9 +152,7 @@ class Seq2SeqTrainer(Trainer):
             found["max_length"] = longest
         if found.get("num_beams") is None and beams is not None:
             found["num_beams"] = beams
-        return {
-            name: value for name, value in found.items() if value is not None or name not in ("max_length", "num_beams")
-        }
+        return found
 
     def prediction_step(
         self,
@@ -169,7 +167,7 @@ class Seq2SeqTrainer(Trainer):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)
         labels = inputs.get("labels")
-        tokens = self._generated(inputs, gen_kwargs or getattr(self, "_gen_kwargs", {}))
+        tokens = self._generated(inputs, _without_none(gen_kwargs or getattr(self, "_gen_kwargs", {})))
         longest = self._longest()
         loss = None if labels is None else self._loss_beside(model, inputs)
         if self.args.prediction_loss_only:
@@ -235,3 +233,12 @@ class Seq2SeqTrainer(Trainer):
         if found is None:
             raise ValueError("Pad_token_id must be set in the configuration of the model, in order to pad tensors")
         return int(found)
+
+
+def _without_none(gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """`generate` itself would take a length or a number of beams that is None at its word."""
+    return {
+        name: value
+        for name, value in gen_kwargs.items()
+        if value is not None or name not in ("max_length", "num_beams")
+    }

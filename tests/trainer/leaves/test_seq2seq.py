@@ -105,6 +105,28 @@ def return_loss_only(folder: Path, values: dict[str, Any]) -> None:
     assert_same(ours, theirs)
 
 
+def test_generation_arguments_that_are_none_are_left_to_the_generation_config(tmp_path: Path) -> None:
+    """Subclasses hand on whatever they were given."""
+
+    def step(side: Any, folder: Path) -> Any:
+        is_ours = side.__name__ == "footplate"
+        kind = Seq2SeqTrainer if is_ours else side.Seq2SeqTrainer
+        arguments = Seq2SeqTrainingArguments if is_ours else side.Seq2SeqTrainingArguments
+        model = a_model()
+        model.generation_config = GenerationConfig(max_length=9, decoder_start_token_id=0, pad_token_id=0)
+        args = arguments(str(folder), predict_with_generate=True, use_cpu=True, report_to="none")
+        trainer = kind(model, args, processing_class=t5())
+        model.eval()
+        batch = side.DataCollatorForSeq2Seq(t5(), model=model)(rows()[:3])
+        loss, tokens, labels = trainer.prediction_step(model, dict(batch), False, num_beams=None, max_length=None)
+        return trainer, {"loss": loss.item(), "tokens": tokens.tolist(), "labels": labels.tolist()}
+
+    ours, theirs = on_both(tmp_path, step)
+
+    assert_same(ours, theirs)
+    assert len(ours.returned["tokens"][0]) == 9
+
+
 def test_a_generation_config_may_be_a_folder_or_a_file(tmp_path: Path) -> None:
     GenerationConfig(max_length=7, num_beams=2).save_pretrained(tmp_path)
 
