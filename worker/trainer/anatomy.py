@@ -18,8 +18,8 @@ _SHIFTING_LOSSES = frozenset({"ForCausalLM", "ForConditionalGeneration", "CsmFor
 class Anatomy:
     arguments: tuple[str, ...]
     """The names that `forward` takes."""
-    takes_anything: bool
-    """`forward(**batch)` names nothing it wants; `forward(x, **kwargs)` does, and the rest may be left out."""
+    is_open: bool
+    """`forward` ends with `**kwargs`."""
     takes_labels: bool
     labels: tuple[str, ...]
     """The arguments that are labels, as their names say."""
@@ -38,6 +38,11 @@ class Anatomy:
     """Whose elements are tokens."""
 
     @property
+    def takes_anything(self) -> bool:
+        """`forward(**batch)` names nothing it wants; `forward(x, **kwargs)` does, and the rest may be left out."""
+        return self.is_open and not self.arguments
+
+    @property
     def first_argument(self) -> str:
         return self.arguments[0] if self.arguments else "x"
 
@@ -51,7 +56,7 @@ class Anatomy:
         is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
         return cls(
             arguments=names,
-            takes_anything=is_open and not names,
+            is_open=is_open,
             takes_labels="labels" in names or is_open,
             labels=tuple(_labels(type(whole).__name__, names)),
             shifts_labels=shifts_labels(whole) or _has_shifting_loss(whole),

@@ -183,10 +183,11 @@ def _marked_ahead(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
 
 
 def _update(metrics: Iterable[Metric], logits: Any, labels: Any, *, shifts: bool) -> None:
+    if isinstance(labels, tuple):
+        labels = labels[0] if labels else None
     if not metrics or labels is None:
         return
     first = logits[0] if isinstance(logits, tuple) else logits
-    labels = labels[0] if isinstance(labels, tuple) else labels
     if shifts:
         first, labels = shifted(first, labels)
     for metric in metrics:

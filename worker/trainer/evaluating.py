@@ -108,7 +108,7 @@ class Evaluating(Parts):
     ) -> tuple[Tensor | None, Any, Any]:
         """(loss, logits, labels) of one batch, without gradients; each may be None."""
         inputs = self._prepare_inputs(inputs)
-        labels, has_loss = labels_and_loss(inputs, self.label_names, returns_loss=self.can_return_loss)
+        labels, has_loss = labels_and_loss(self, inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             if has_loss:
                 items = self._get_num_items_in_batch([inputs], self.strategy.device)

@@ -130,7 +130,7 @@ def _run_epoch(trainer: Trainer, step: Step, epoch: int, done: int, batch: int, 
         try:
             step.run(window, items)
         except (RuntimeError, MemoryError, IndexError) as error:
-            told = losses.explain(error, window, trainer.model, trainer.label_names)
+            told = losses.explain(error, window, trainer.model, trainer.label_names or ("labels",))
             if told is not None:
                 raise told from error
             explain(error, window)

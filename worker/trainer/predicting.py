@@ -32,13 +32,13 @@ def prediction_step(
     if any(is_overridden(trainer, name, Plain) for name in _HOOKS):
         return lambda batch: trainer.prediction_step(model, batch, loss_only, ignore_keys)
     to_device, loss_of, device = trainer.strategy.to_device, trainer.loss_of, trainer.strategy.device
-    count_items, names = trainer._get_num_items_in_batch, trainer.label_names
+    count_items = trainer._get_num_items_in_batch
     keys = keys_to_ignore(trainer.model) if ignore_keys is None else ignore_keys
     without_gradients = torch.no_grad()
 
     def step(batch: Any) -> Seen:
         inputs = to_device(batch)
-        labels, has_loss = labels_and_loss(inputs, names, returns_loss=trainer.can_return_loss)
+        labels, has_loss = labels_and_loss(trainer, inputs)
         with without_gradients:
             if has_loss:
                 loss, outputs, _ = loss_of(model, inputs, count_items([inputs], device))
@@ -50,12 +50,35 @@ def prediction_step(
     return step
 
 
-def labels_and_loss(inputs: Mapping[str, Any], names: list[str], *, returns_loss: bool) -> tuple[Any, bool]:
-    """A batch's labels, None unless all of them are there; and whether there is a loss."""
+def labels_and_loss(trainer: Evaluating, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Returns a batch's labels, None unless all of them are there, and whether the batch has a loss.
+
+    Without label names, `return_loss` in the batch and `can_return_loss` say whether there is a loss, as in Hugging
+    Face's. Where these say no, Hugging Face's calls forward with the whole batch. A forward that names no label could
+    not take such a batch if it has labels; then the loss comes from `compute_loss`, as in training.
+    """
+    names = trainer.label_names
     labels = [value for name in names if (value := inputs.get(name)) is not None]
-    if len(labels) == len(names) > 0:
-        return labels[0] if len(labels) == 1 else tuple(labels), True
-    return None, not names and bool(inputs.get("return_loss", returns_loss))
+    if names:
+        is_whole = len(labels) == len(names)
+        return (labels[0] if len(labels) == 1 else tuple(labels)) if is_whole else None, is_whole
+    says = inputs.get("return_loss")
+    if trainer.can_return_loss if says is None else says:
+        return (), True
+    if trainer.args.label_names is None and inputs.get("labels") is not None:
+        return inputs["labels"], True
+    return None, _only_compute_loss_takes(trainer, inputs)
+
+
+def _only_compute_loss_takes(trainer: Evaluating, inputs: Mapping[str, Any]) -> bool:
+    from worker.trainer.trainer import Trainer as Plain
+
+    anatomy = trainer.anatomy
+    return (
+        not anatomy.is_open
+        and not inputs.keys() <= set(anatomy.arguments)
+        and is_overridden(trainer, "compute_loss", Plain)
+    )
 
 
 def keys_to_ignore(model: Any) -> list[str]:

@@ -100,7 +100,7 @@ class Step:
     def _first_micro_step(self, then: MicroStep, batch: Any, items: Tensor | int | None) -> Tensor:
         """What the collator made is looked at once; nothing of the user's own is between it and the model."""
         require_batch(batch, self.trainer.data_collator)
-        require_labels(batch, self.trainer.model, self.trainer.label_names)
+        require_labels(batch, self.trainer.model, self.trainer.label_names or ("labels",))
         self.micro_step = then
         return then(batch, items)
 

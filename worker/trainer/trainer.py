@@ -132,7 +132,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         self.can_return_loss = self.anatomy.can_return_loss
         if getattr(model, "config", None) is not None and hasattr(model.config, "__dict__"):
             model.config.use_cache = self.args.use_cache  # type: ignore[union-attr]
-        self.label_names = self.args.label_names or list(self.anatomy.labels) or ["labels"]
+        self.label_names = list(self.anatomy.labels) if self.args.label_names is None else self.args.label_names
 
     def _take_optimizers(self, optimizers: Any, cls_and_kwargs: Any) -> None:
         self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, cls_and_kwargs

@@ -1,0 +1,160 @@
+"""Where an evaluation gets its loss from if the model's forward names no label: as `transformers.Trainer` does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import footplate
+from tests.trainer.sides import arguments, assert_same, bert, on_both
+
+
+class Pairs(nn.Module):
+    """Two embeddings that shall be near each other, as CLIP's are: the loss needs no labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(3, 4)
+
+    def forward(self, a: Tensor, b: Tensor, return_loss: bool = True) -> dict[str, Tensor]:
+        logits = self.first(a) @ self.second(b).T
+        found = {"logits": logits}
+        if return_loss:
+            found = {"loss": nn.functional.cross_entropy(logits, torch.arange(len(logits))), **found}
+        return found
+
+
+class Encoder(nn.Module):
+    """Takes its input as one dict, as Sentence Transformers' models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 4)
+
+    def forward(self, input: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
+        return {"sentence_embedding": self.inner(input["a"])}
+
+
+class OneInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+
+    def forward(self, a: Tensor) -> Tensor:
+        return self.inner(a)  # type: ignore[no-any-return]
+
+
+class Open(OneInput):
+    def forward(self, **inputs: Any) -> Tensor:  # type: ignore[override]
+        return self.inner(inputs["a"])  # type: ignore[no-any-return]
+
+
+def rows(*names: str, n: int = 14) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    return [{name: torch.randn(3, generator=generator) for name in names} for _ in range(n)]
+
+
+@pytest.mark.parametrize("make", [Pairs, Encoder, OneInput, Open, lambda: bert("BertForQuestionAnswering")])
+@pytest.mark.parametrize("asked", [None, [], ["b"]])
+def test_label_names_are_the_same_on_both_sides(tmp_path: Path, make: Any, asked: list[str] | None) -> None:
+    ours, theirs = (
+        side.Trainer(make(), arguments(side, tmp_path, label_names=asked)) for side in (footplate, transformers)
+    )
+
+    assert ours.label_names == theirs.label_names
+    assert ours.can_return_loss == theirs.can_return_loss
+
+
+@pytest.mark.parametrize("more", [{}, {"label_names": []}, {"per_device_eval_batch_size": 4}])
+def test_a_model_that_returns_a_loss_without_labels(tmp_path: Path, more: dict[str, Any]) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        trainer = side.Trainer(
+            Pairs(),
+            arguments(side, folder, eval_strategy="epoch", eval_do_concat_batches=False, **more),
+            train_dataset=rows("a", "b"),
+            eval_dataset=rows("a", "b", n=7),
+            compute_metrics=lambda found: {
+                "sum": float(sum(each.sum() for each in found.predictions)), "labels": len(found.label_ids[0])
+            },
+        )  # fmt: skip
+        trainer.train()
+        predicted = trainer.predict(rows("a", "b", n=5))
+        return trainer, {**predicted.metrics, "logits": [each.tolist() for each in predicted.predictions]}
+
+    ours, theirs = on_both(tmp_path, script)
+
+    assert_same(ours, theirs)
+    assert {"eval_loss", "eval_sum"} <= ours.history[-2].keys()
+
+
+@pytest.mark.parametrize("returns_loss", [True, False])
+def test_a_subclass_that_can_return_a_loss_gets_it_from_its_compute_loss(tmp_path: Path, returns_loss: bool) -> None:
+    """As Sentence Transformers' and SetFit's do it. A model of theirs cannot be called with the batch as it is."""
+
+    def script(side: Any, folder: Path) -> Any:
+        class Sentences(side.Trainer):  # type: ignore[misc, name-defined]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                self.can_return_loss = returns_loss
+
+            def compute_loss(
+                self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+            ) -> Any:
+                embeddings = model({"a": inputs["input"]["a"]})["sentence_embedding"]
+                loss = (embeddings.mean(-1) - inputs["label"]).pow(2).mean()
+                return (loss, {}) if return_outputs else loss
+
+        def collate(samples: Any) -> Any:
+            a = torch.stack([each["a"] for each in samples])
+            return {"input": {"a": a}, "label": a.sum(-1)}
+
+        args = arguments(side, folder, eval_strategy="epoch", remove_unused_columns=False)
+        trainer = Sentences(Encoder(), args, collate, rows("a"), rows("a", n=7))
+        return trainer, trainer.train().metrics
+
+    ours, theirs = on_both(tmp_path, script)
+
+    assert_same(ours, theirs)
+    assert ("eval_loss" in ours.history[-2]) == returns_loss
+
+
+class SquaredErrors(footplate.Trainer):
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        inputs = dict(inputs)
+        wanted = inputs.pop("wanted")
+        outputs = model(**inputs)
+        loss = (outputs.squeeze(-1) - wanted).pow(2).mean()
+        return (loss, {"logits": outputs}) if return_outputs else loss
+
+
+def test_a_batch_that_forward_cannot_take_goes_to_a_compute_loss_of_its_own(tmp_path: Path) -> None:
+    """Hugging Face's calls forward with it, which raises."""
+    data = [{**row, "wanted": row["a"].sum()} for row in rows("a")]
+    args = arguments(footplate, tmp_path, remove_unused_columns=False)
+    trainer = SquaredErrors(OneInput(), args, eval_dataset=data)
+
+    assert trainer.label_names == []
+    assert trainer.evaluate()["eval_loss"] > 0
+    assert trainer.predict(rows("a")).predictions.shape == (14, 1)
+
+
+def test_a_loss_made_of_logits_and_labels_is_evaluated_too(tmp_path: Path) -> None:
+    """A forward that takes no labels is trained on the loss that fits its logits, and evaluated by it."""
+    data = [{**row, "labels": row["a"].sum()} for row in rows("a")]
+    trainer = footplate.Trainer(
+        OneInput(),
+        arguments(footplate, tmp_path, label_names=None),
+        eval_dataset=data,
+        compute_metrics=lambda found: {"same": bool(numpy.shape(found.label_ids) == (14,))},
+    )
+
+    found = trainer.evaluate()
+
+    assert found["eval_loss"] > 0
+    assert found["eval_same"] is True
