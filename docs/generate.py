@@ -221,6 +221,7 @@ def parity_page() -> str:
             "on one process, at the same seed, losses, norms, rates, metrics and weights are the same to the last bit",
             "(`tests/trainer/test_beside_transformers.py`). Whatever is not here is refused with what to use instead;",
             "nothing is accepted and ignored.",
+            STEPS,
             "\n## Arguments that work\n",
             *("| name | meaning |", "|---|---|", *supported),
             "\n## Arguments beyond the reference's\n",
@@ -240,6 +241,29 @@ def parity_page() -> str:
             "",
         ]
     )
+
+
+STEPS = """
+## What a step computes
+
+**Gradient accumulation.** Many models of transformers accept `num_items_in_batch` and ignore it: masked language
+models, sequence and token classification, T5. Their loss is a mean over one micro-batch. transformers adds these
+means up: with 4 accumulation steps the logged loss and the gradients are four times too large. Here a step does not
+depend on how its samples are cut. Before the first step of `train()` the Trainer compares the model's loss of one
+batch at two values of `num_items_in_batch`. Generators, buffers and gradients stay as they were. If the loss does not
+change, each micro-batch's loss counts by its share of the step's labels, and one log line says so.
+`loss_is_scaled_for_ga = True` on the Trainer, or on its class, switches this off: then the numbers are those of
+transformers, to the last bit. With one micro-batch a step in one process both give the same. A `compute_loss` of your
+own that does not call ours is treated as transformers treats it: set `loss_is_scaled_for_ga = False` if it returns a
+mean over its micro-batch.
+
+**Train mode and eval mode.** `evaluate()` and `predict()` leave the model in eval mode, as transformers does; the
+next training step sets train mode. transformers also sets it before every micro-batch, for every part of the model.
+Here a part that a callback puts into eval mode between two evaluations stays in eval mode.
+
+**Labels.** `label_names` is what transformers has. Without label names an evaluation has a loss where
+`can_return_loss`, or `return_loss` in the batch, says so. Beyond transformers, it also has one if the batch has
+`labels`, or if only a `compute_loss` of your own can take the batch."""
 
 
 def members(of: type[StrEnum]) -> list[str]:

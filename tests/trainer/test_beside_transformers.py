@@ -37,6 +37,8 @@ def classification(side: Any, folder: Path, trainer: Any = None, **more: Any) ->
         compute_metrics=accuracy,
         callbacks=[noting(side)],
     )
+    if trainer is None:
+        made.loss_is_scaled_for_ga = True  # theirs adds up means where a model ignores num_items_in_batch
     return made, made.train().metrics
 
 
@@ -96,6 +98,7 @@ def test_a_masked_language_model_whose_collator_draws_at_random(tmp_path: Path) 
             eval_dataset=[{"input_ids": each} for each in sentences(8, seed=4)],
             callbacks=[noting(side)],
         )
+        trainer.loss_is_scaled_for_ga = True
         return trainer, trainer.train().metrics
 
     assert_same(*on_both(tmp_path, script))
@@ -113,6 +116,7 @@ def test_token_classification(tmp_path: Path) -> None:
             compute_metrics=lambda found: {"shape": list(found.predictions.shape), "sum": found.label_ids.sum()},
             callbacks=[noting(side)],
         )
+        trainer.loss_is_scaled_for_ga = True
         return trainer, trainer.train().metrics
 
     assert_same(*on_both(tmp_path, script))
@@ -175,6 +179,8 @@ def overriding(side: Any, name: str) -> Any:
     class OwnStep(side.Trainer):  # type: ignore[misc, name-defined]
         """Adversarial: a second backward on shaken embeddings."""
 
+        loss_is_scaled_for_ga = True
+
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
             loss = super().training_step(model, inputs, num_items_in_batch)
             weight = model.bert.embeddings.word_embeddings.weight
@@ -212,6 +218,8 @@ def overriding(side: Any, name: str) -> Any:
             return self.accelerator.prepare(plain)
 
     class OwnSampler(side.Trainer):  # type: ignore[misc, name-defined]
+        loss_is_scaled_for_ga = True
+
         def _get_train_sampler(self, *args: Any) -> Any:
             return torch.utils.data.WeightedRandomSampler([1.0 + n for n in range(22)], 22)
 

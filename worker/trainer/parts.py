@@ -45,6 +45,8 @@ class Parts:
     label_names: list[str]
     """The batch's keys that are labels."""
     model_accepts_loss_kwargs: bool
+    model_divides_by_items: bool | None
+    """Whether a model that takes `num_items_in_batch` divides its loss by it; None before that was found out."""
     can_return_loss: bool
 
     train_dataset: Any

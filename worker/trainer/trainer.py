@@ -30,6 +30,7 @@ from worker.trainer.evaluating import Evaluating
 from worker.trainer.hub import Hub
 from worker.trainer.loading import Loading
 from worker.trainer.loop import Plan, run_epochs
+from worker.trainer.loss_scaling import divides_by_items, share_of_window
 from worker.trainer.metrics import Metric, make_metric
 from worker.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named, backward_of
 from worker.trainer.optimizing import Optimizing
@@ -129,6 +130,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         self.model = self.model_wrapped = self.strategy.place(model) if self.place_model_on_device else model
         self.anatomy = Anatomy.of(model)
         self.model_accepts_loss_kwargs = self.anatomy.takes_loss_arguments
+        self.model_divides_by_items = None
         self.can_return_loss = self.anatomy.can_return_loss
         if getattr(model, "config", None) is not None and hasattr(model.config, "__dict__"):
             model.config.use_cache = self.args.use_cache  # type: ignore[union-attr]
@@ -215,6 +217,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         self._started, self._first_step = time.time(), self.state.global_step
         self._first_token = self.state.num_input_tokens_seen
         self._last_logged_step, self._loss_taken = self.state.global_step, 0.0
+        self.model_divides_by_items = None
         self._step = self.strategy.make_step(self)
         self.model_wrapped.zero_grad()
         try:
@@ -339,8 +342,11 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         computes = self.compute_loss_func is not None or (self.label_smoother is not None and labels is not None)
         if computes or not self.anatomy.takes_labels:
             inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        scales_itself = self.model_accepts_loss_kwargs and num_items is not None
-        if scales_itself:
+        scales_itself = False
+        if self.model_accepts_loss_kwargs and num_items is not None:
+            scales_itself = True
+            if not computes and self._must_find_out_scaling():
+                self.model_divides_by_items = divides_by_items(self, inputs, num_items)
             inputs = {**inputs, "num_items_in_batch": num_items}
         outputs = model(**inputs)
         if self.compute_loss_func is not None:
@@ -351,7 +357,20 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         loss, scaled = losses.loss_and_how(
             outputs, labels, num_items, shifts=anatomy.shifts_labels, family=anatomy.family, inputs=batch
         )
+        if num_items is not None and not scaled and self.model_divides_by_items is False and torch.is_grad_enabled():
+            share = share_of_window(loss, batch, num_items, shifts=anatomy.counts_shifted)
+            return (loss, outputs, False) if share is None else (share, outputs, True)
         return loss, outputs, scaled or scales_itself
+
+    def _must_find_out_scaling(self) -> bool:
+        """In training, unless the window is one micro-batch of one process or `loss_is_scaled_for_ga` says it."""
+        return (
+            self.model_divides_by_items is None
+            and self.loss_is_scaled_for_ga is None
+            and (self.current_gradient_accumulation_steps != 1 or self.strategy.readers.world > 1)
+            and self.is_in_train
+            and torch.is_grad_enabled()
+        )
 
     def _smoothed(self, outputs: Any, labels: Tensor, num_items: Tensor | int | None) -> Tensor:
         assert self.label_smoother is not None

@@ -20,6 +20,7 @@ DDP: dict[str, dict[str, Any]] = {
     "defaults": {"run": "talks"},
     "uneven": {"run": "trained", "name": "uneven", **scenarios.UNEVEN},
     "ignored labels": {"run": "trained", "name": "ignored", "text": True, "ignore": 1},
+    "means": {"run": "trained", "name": "means", "text": True, "ignore": 1, "means": True},
     "averaged by each": {
         "run": "trained", "name": "each", "text": True, "ignore": 1, "average_tokens_across_devices": False},
     "named": {"run": "trained", "name": "named", "named": True},

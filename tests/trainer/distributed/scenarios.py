@@ -55,6 +55,7 @@ def _trainer(
     resume: bool = False,
     text: bool = False,
     ignore: int = 0,
+    means: bool = False,
     named: bool = False,
     dropout: float = 0.0,
     stream: bool = False,
@@ -100,6 +101,8 @@ def _trainer(
     made = (
         llama_of(folder, parts, sizes.get("dp_shard_size", 1))
         if llama
+        else Means()
+        if means
         else LogitsForCausalLM()
         if ignore
         else toy.gpt(layers=2, heads=2, width=16, context=16, dropout=dropout)
@@ -176,6 +179,18 @@ class LogitsForCausalLM(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
         return self.inner(input_ids, position_ids=position_ids)["logits"]  # type: ignore[no-any-return]
+
+
+class Means(nn.Module):
+    """Takes the number of items and ignores it, as many of transformers' models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = toy.gpt(layers=1, heads=2, width=16, context=16)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None) -> Any:
+        logits = self.inner(input_ids)["logits"]
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
 
 
 class LooksBackForCausalLM(LogitsForCausalLM):

@@ -38,6 +38,7 @@ def test_the_arguments_say_how_processes_talk(came: Results) -> None:
     [
         ("uneven", scenarios.UNEVEN),
         ("ignored labels", {"text": True, "ignore": 1}),
+        ("means", {"text": True, "ignore": 1, "means": True}),
         ("named", {"named": True}),
         ("split", {}),
     ],

@@ -1,0 +1,243 @@
+"""A step's loss and gradients do not depend on how its samples are cut into micro-batches, whatever a model does with
+`num_items_in_batch`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import footplate
+from tests.trainer.sides import arguments, bert, gpt, sentences, tokenizer
+from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.testing import fingerprint
+
+PLAIN = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SAMPLES = 8
+
+
+def t5() -> nn.Module:
+    config = transformers.T5Config(
+        vocab_size=40, d_model=16, d_kv=4, d_ff=32, num_layers=1, num_heads=2, dropout_rate=0.0,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config)  # type: ignore[no-any-return]
+
+
+def rows(labels: Callable[[list[int]], Any]) -> list[dict[str, Any]]:
+    return [{"input_ids": each, "labels": labels(each)} for each in sentences(SAMPLES)]
+
+
+def some_words(sentence: list[int]) -> list[int]:
+    """Of each sentence another number counts, and of the longest none."""
+    return [word if (word + len(sentence)) % 3 and len(sentence) != 9 else -100 for word in sentence]
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[list[int]], Any]]] = {
+    "masked language model": (lambda: bert("BertForMaskedLM", **PLAIN), some_words),
+    "classes": (lambda: bert("BertForSequenceClassification", num_labels=3, **PLAIN), lambda words: words[0] % 3),
+    "numbers": (lambda: bert("BertForSequenceClassification", num_labels=1, **PLAIN), lambda words: words[0] / 40),
+    "several classes": (
+        lambda: bert("BertForSequenceClassification", num_labels=3, **PLAIN),
+        lambda words: [float(words[at] % 2) for at in range(3)],
+    ),
+    "classes of tokens": (
+        lambda: bert("BertForTokenClassification", num_labels=5, **PLAIN),
+        lambda words: [each if each == -100 else each % 5 for each in some_words(words)],
+    ),
+    "t5": (t5, some_words),
+    "causal language model": (gpt, lambda words: words),
+}
+
+
+class Gradients(TrainerCallback):
+    def __init__(self) -> None:
+        self.found: dict[str, Tensor] = {}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.found = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+
+
+def step(folder: Path, case: str, size: int, *, samples: int = SAMPLES, **more: Any) -> tuple[float, dict[str, Tensor]]:
+    """The loss and the gradients of one step over all samples, in micro-batches of this size."""
+    make, labels = CASES[case]
+    transformers.set_seed(7)
+    model = make()
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    seen = Gradients()
+    options = {"max_steps": 1, "max_grad_norm": 0, "train_sampling_strategy": "sequential", "warmup_steps": 0, **more}
+    options |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": -(-samples // size)}
+    trainer = footplate.Trainer(
+        model,
+        arguments(footplate, folder, **options),
+        data_collator=footplate.DataCollatorForTokenClassification(tokenizer())
+        if isinstance(labels(sentences(1)[0]), list) and case != "several classes"
+        else transformers.DataCollatorWithPadding(tokenizer()),
+        train_dataset=rows(labels)[:samples],
+        callbacks=[seen],
+    )
+    trainer.train()
+    return trainer.state.log_history[0]["loss"], seen.found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_gradients_are_those_of_one_batch(tmp_path: Path, case: str) -> None:
+    loss, gradients = step(tmp_path, case, SAMPLES)
+
+    for size in (4, 3, 1):
+        again, others = step(tmp_path, case, size)
+        assert again == pytest.approx(loss, rel=1e-5), size
+        assert others.keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(others[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_a_batch_cut_by_hand_or_for_memory_is_the_same_step(tmp_path: Path) -> None:
+    loss, _ = step(tmp_path, "masked language model", SAMPLES, auto_find_batch_size=True)
+
+    assert step(tmp_path, "masked language model", 4, auto_find_batch_size=True)[0] == pytest.approx(loss, rel=1e-5)
+
+
+# Finding out
+
+
+class Noisy(nn.Module):
+    """Draws from every generator, counts in a buffer, and divides by the number of items or ignores it."""
+
+    def __init__(self, *, divides: bool) -> None:
+        super().__init__()
+        self.divides = divides
+        self.layers = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 4))
+        self.calls: Tensor
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor, labels: Tensor, num_items_in_batch: Any = None) -> dict[str, Tensor]:
+        if self.training:
+            self.calls = self.calls + 1
+        loss = nn.functional.cross_entropy(self.layers(x), labels, reduction="sum")
+        divisor = num_items_in_batch if self.divides and num_items_in_batch is not None else len(labels)
+        return {"loss": loss / divisor}
+
+
+def points() -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(1)
+    return [{"x": torch.randn(3, generator=generator), "labels": n % 4} for n in range(30)]
+
+
+class AddsUp(footplate.Trainer):
+    loss_is_scaled_for_ga = True
+
+
+def trained(folder: Path, kind: Any, model: Any = None, *, divides: bool = True, **more: Any) -> Any:
+    transformers.set_seed(7)
+    trainer = kind(
+        model or Noisy(divides=divides),
+        arguments(footplate, folder, gradient_accumulation_steps=3, max_steps=6, **more),
+        train_dataset=points(),
+    )
+    trainer.train(resume_from_checkpoint=bool(more.get("resume_from_checkpoint")))
+    return trainer
+
+
+def test_finding_out_leaves_no_trace(tmp_path: Path) -> None:
+    """Who says that the loss is scaled is asked nothing: the run is the same to the last bit."""
+    asked = trained(tmp_path / "asked", footplate.Trainer)
+    random = torch.get_rng_state()
+    unasked = trained(tmp_path / "unasked", AddsUp)
+
+    assert asked.model_divides_by_items is True
+    assert unasked.model_divides_by_items is None
+    assert [each.get("loss") for each in asked.state.log_history] == [
+        each.get("loss") for each in unasked.state.log_history
+    ]
+    assert random.equal(torch.get_rng_state())
+    for name, value in asked.model.state_dict().items():
+        assert value.equal(unasked.model.state_dict()[name]), name
+
+
+def test_a_model_is_asked_twice_in_a_run_of_several_epochs(tmp_path: Path) -> None:
+    calls = []
+    model = Noisy(divides=False)
+    model.register_forward_pre_hook(lambda *args: calls.append(torch.is_grad_enabled()))
+
+    trained(tmp_path, footplate.Trainer, model)
+
+    assert calls == [False, False] + [True] * (len(calls) - 2)
+
+
+def test_one_micro_batch_a_step_asks_nothing(tmp_path: Path) -> None:
+    model = Noisy(divides=False)
+    trainer = footplate.Trainer(model, arguments(footplate, tmp_path, max_steps=2), train_dataset=points())
+
+    trainer.train()
+
+    assert model.calls == 2
+    assert trainer.model_divides_by_items is None
+
+
+def test_it_is_said_once_and_names_the_switch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "footplate.trainer"):
+        trained(tmp_path / "ignores", footplate.Trainer, divides=False)
+        trained(tmp_path / "divides", footplate.Trainer, divides=True)
+
+    said = [record.getMessage() for record in caplog.records if "num_items_in_batch" in record.getMessage()]
+    assert len(said) == 1
+    assert "Noisy" in said[0]
+    assert "loss_is_scaled_for_ga = True" in said[0]
+
+
+def test_nothing_is_compiled_to_find_out(tmp_path: Path) -> None:
+    compiled = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    counts = []
+    for kind in (footplate.Trainer, AddsUp):
+        torch._dynamo.reset()
+        compiled.clear()
+        model = Noisy(divides=True)
+        model.compile(backend=backend)
+        trained(tmp_path / kind.__name__, kind, model)
+        counts.append(len(compiled))
+
+    assert counts[0] == counts[1] > 0
+
+
+def test_a_run_that_ignores_the_number_resumes_to_the_last_bit(tmp_path: Path) -> None:
+    saves = {"save_strategy": "steps", "save_steps": 3}
+    whole = trained(tmp_path / "run", footplate.Trainer, divides=False, **saves)
+    (tmp_path / "run" / "checkpoint-6").rename(tmp_path / "later")
+
+    rest = trained(tmp_path / "run", footplate.Trainer, divides=False, resume_from_checkpoint="yes", **saves)
+
+    assert fingerprint(rest, []) == fingerprint(whole, [])
+
+
+@pytest.mark.parametrize("case", ["masked language model", "classes of tokens"])
+def test_the_switch_gives_the_numbers_of_transformers(tmp_path: Path, case: str) -> None:
+    """Theirs is the sum of the means, so it grows with the number of micro-batches."""
+    make, labels = CASES[case]
+    losses = []
+    for side, kind in ((footplate, AddsUp), (transformers, transformers.Trainer)):
+        transformers.set_seed(7)
+        trainer = kind(
+            make(),
+            arguments(side, tmp_path / side.__name__, gradient_accumulation_steps=2, max_steps=2),
+            data_collator=transformers.DataCollatorForTokenClassification(tokenizer()),
+            train_dataset=rows(labels),
+        )
+        trainer.train()
+        losses.append([each["loss"] for each in trainer.state.log_history if "loss" in each])
+
+    assert losses[0] == losses[1]
