@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from contract.arguments import Seq2SeqTrainingArguments, TrainingArguments
+from contract.arguments.libraries import TRACKERS
 from contract.body import pointer_to
 from contract.errors import Problem, did_you_mean
 
@@ -35,15 +36,15 @@ NO_SCHEDULES: dict[str, str] = {
 }
 """Schedules that exist, and that no optimizer of a spec can follow."""
 
-TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
-"""What Accelerate can feed."""
-
 TEXT_METRICS = ("bleu", "chrf", "rouge", "sacrebleu")
 """Metrics that compare what was generated with what was wanted."""
 
 
 def broken_learning_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
     optimizers = [one for one in _list(document.get("optimizers")) if isinstance(one, dict)]
+    if document.get("optimizers") == []:
+        detail = "is an empty list, and nothing would train the model"
+        yield Problem("/optimizers", "too_short", detail, "leave it out for training's one optimizer, or list some")
     if optimizers:
         yield from _several(optimizers, document)
     for index, one in enumerate(_list(document.get("optimizers"))):

@@ -69,7 +69,7 @@ class JobSpec(Group):
     """A function of all predictions, in the manner of Hugging Face's; null keeps memory flat."""
     training: InstanceOf[TrainingArguments] = Field(default_factory=lambda: read_arguments({}))
     """Hugging Face's TrainingArguments, by their names."""
-    optimizers: Annotated[Many[Optimizer], Field(max_length=32)] | None = None
+    optimizers: Annotated[Many[Optimizer], Field(min_length=1, max_length=32)] | None = None
     """Several optimizers instead of training's one. At most 32."""
     callbacks: Annotated[Many[Component], Field(max_length=64)] = ()
     """Called as training goes. At most 64."""

@@ -2,6 +2,7 @@
 
     models/hf/causal-lm     a component, in its group
     packages/einops>=0.8    a package, as `code.requires` says it
+    packages/a|b            one of two packages
     secrets/wandb           the name of a secret
     hubs/FOOTPLATE_HUB=on   that it fetches from a hub
 
@@ -16,14 +17,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
+from contract.arguments.libraries import DEEPSPEED, LIGER, OPTIMS, PEFT, TRACKERS, Library
 from contract.components import GROUPS, HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue
 from contract.errors import did_you_mean
 from contract.files import on_hub
-from contract.short_forms import NAMING, components
+from contract.short_forms import NAMING, Json, components
 from contract.spec import JobSpec
 
-DEEPSPEED = "deepspeed"
-"""As a strategy, and as the package that it needs."""
+EITHER = "|"
 MOST_KEPT = 4096
 
 
@@ -39,12 +40,29 @@ def _parts(spec: JobSpec) -> Iterator[str]:
             yield f"{group}/{component['use']}"
     for text in spec.code.requires if spec.code else ():
         yield f"{PACKAGES}/{text}"
-    if spec.resources.strategy.type == DEEPSPEED:
-        yield f"{PACKAGES}/{DEEPSPEED}"
+    for _, _, library in libraries_of(spec, named):
+        yield f"{PACKAGES}/{EITHER.join(library.packages)}"
     for name in spec.secrets:
         yield f"{SECRETS}/{name}"
     if any(on_hub(named)):
         yield f"{HUBS}/{HUB_ON}"
+
+
+def libraries_of(spec: JobSpec, named: Json) -> Iterator[tuple[str, str, Library]]:
+    """Yields (pointer, what is asked for, library) for the libraries that a spec needs, beside those of its components.
+    `named` is the part of its JSON that names components."""
+    if spec.resources.strategy.type == "deepspeed":
+        yield "/resources/strategy/type", "deepspeed", DEEPSPEED
+    for index, name in enumerate(spec.report_to):
+        if name in TRACKERS:
+            yield f"/report_to/{index}", name, TRACKERS[name]
+    if spec.training.optim in OPTIMS and spec.optimizers is None:
+        yield "/training/optim", spec.training.optim, OPTIMS[spec.training.optim]
+    if spec.training.use_liger_kernel:
+        yield "/training/use_liger_kernel", "Liger's kernels", LIGER
+    for pointer, group, component in components(named):
+        if group == "models" and component["use"].startswith("hf/") and component["args"].get("peft"):
+            yield f"{pointer}/args/peft", "an adapter", PEFT
 
 
 class Installed:
@@ -74,7 +92,7 @@ def _missing(parts: Sequence[str], there: Catalogue) -> Iterator[str]:
         elif group in (PACKAGES, SECRETS):
             # A node that is one version older tells neither, and says what it lacks when it runs the job.
             if there.names(group) is not None and not _has(there, group, name):
-                yield f"{group.removesuffix('s')} {name}"
+                yield f"{group.removesuffix('s')} {name.replace(EITHER, ' or ')}"
         elif (one := there.get(group, name)) is None or one.needs:
             # A name may be accepted before any node has told what it has.
             how = one.needs if one else did_you_mean(name, there.known(group))
@@ -84,7 +102,10 @@ def _missing(parts: Sequence[str], there: Catalogue) -> Iterator[str]:
 def _has(there: Catalogue, group: str, name: str) -> bool:
     if group == SECRETS:
         return there.get(SECRETS, name) is not None
-    need = Requirement(name)
+    return any(has_package(there, Requirement(text)) for text in name.split(EITHER))
+
+
+def has_package(there: Catalogue, need: Requirement) -> bool:
     installed = there.get(PACKAGES, canonicalize_name(need.name))
     return installed is not None and meets(need, installed.summary)
 

@@ -13,22 +13,26 @@ from packaging.utils import canonicalize_name
 from contract.components import PACKAGES, SECRETS, Catalogue
 from contract.environment import unknown_secrets
 from contract.errors import Problem, did_you_mean
+from contract.short_forms import NAMING
 from contract.spec import JobSpec
-from service.jobs.installed import DEEPSPEED, meets
+from service.jobs.installed import has_package, libraries_of, meets
 
 
 def nowhere(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
     """What no node has, as far as every one of them has told."""
-    return [*_packages(spec, told), *_strategy(spec, told), *_secrets(spec, told)]
+    return [*_packages(spec, told), *_libraries(spec, told), *_secrets(spec, told)]
 
 
-def _strategy(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
-    if spec.resources.strategy.type != DEEPSPEED or not told or any(one.names(PACKAGES) is None for one in told):
-        return []
-    if any(one.get(PACKAGES, DEEPSPEED) for one in told):
-        return []
-    how = "pip install 'footplate[deepspeed]' on a node, and start that again"
-    return [Problem("/resources/strategy/type", "package_missing", "is deepspeed, which no node has", how)]
+def _libraries(spec: JobSpec, told: Sequence[Catalogue]) -> Iterator[Problem]:
+    """Libraries of trackers, strategies, optimizers and adapters."""
+    if not told or any(one.names(PACKAGES) is None for one in told):
+        return
+    for pointer, what, library in libraries_of(spec, spec.model_dump(mode="json", include=NAMING)):
+        needs = [Requirement(text) for text in library.packages]
+        if not any(has_package(one, need) for one in told for need in needs):
+            detail = f"{what} needs the package {' or '.join(library.packages)}, and no node has it"
+            how = f"pip install {library.install} on a node, and start that again"
+            yield Problem(pointer, "package_missing", detail, how)
 
 
 def _secrets(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:

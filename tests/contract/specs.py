@@ -89,6 +89,7 @@ OPTIMIZERS = st.lists(
             "clip": st.none() | st.floats(0.1, 10),
         },
     ),
+    min_size=1,
     max_size=2,
     unique_by=lambda one: one["id"],
 )

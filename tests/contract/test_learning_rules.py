@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from contract.arguments import Seq2SeqTrainingArguments
-from contract.learning_rules import TEXT_METRICS, TRACKERS
+from contract.learning_rules import TEXT_METRICS
 from contract.spec import JobSpec
 from tests.contract.specs import TOY, places, problems_of
 from worker.trainer.metrics import TEXTS
-from worker.trainer.report import KNOWN
 
 MAIN: dict[str, Any] = {"id": "main", "params": ["^(?!.*quantiles)"], "use": "adam", "args": {"lr": 1e-4}}
 AUX: dict[str, Any] = {"id": "aux", "params": [r"\.quantiles$"], "use": "adam", "loss": "aux_loss"}
@@ -75,8 +74,10 @@ def test_a_tracker_that_nobody_knows_is_answered_with_the_nearest() -> None:
     assert [(one.pointer, one.hint) for one in found] == [("/report_to/0", "did you mean 'tensorboard'?")]
 
 
-def test_the_trackers_of_a_spec_are_those_of_the_trainer() -> None:
-    assert set(TRACKERS) == set(KNOWN)
+def test_an_empty_list_of_optimizers_is_refused_and_says_what_would_do() -> None:
+    (found,) = problems_of({**TOY, "optimizers": []})
+    assert (found.pointer, found.code) == ("/optimizers", "too_short")
+    assert found.hint == "leave it out for training's one optimizer, or list some"
 
 
 @pytest.mark.parametrize("optimizers", [5, [5], [{"schedule": 5}], [{"id": "a", "schedule": {"use": []}}]])

@@ -40,12 +40,12 @@ def test_a_job_needs_what_its_spec_names_and_nothing_of_its_own_code() -> None:
     spec = make_spec(
         model="hf/causal-lm", data={"train": "toy/regression", "eval": {"a": "toy/regression"}, "map": ["tokenize"]},
         callbacks=["own.module:Callback", "ema"], resources={"processes_per_node": 2, "strategy": ZERO},
-        secrets=["wandb"], code={"bundle": "0" * 64, "requires": ["einops>=0.8"]},
+        secrets=["wandb"], code={"bundle": "0" * 64, "requires": ["einops>=0.8"]}, report_to=["all", "tensorboard"],
     )  # fmt: skip
 
     assert parts_of(spec) == (
         "callbacks/ema", "data/toy/regression", "maps/tokenize", "models/hf/causal-lm", "packages/deepspeed",
-        "packages/einops>=0.8", "secrets/wandb",
+        "packages/einops>=0.8", "packages/tensorboard|tensorboardx", "secrets/wandb",
     )  # fmt: skip
     assert Needs.from_json(Needs.of(spec).to_json()) == Needs.of(spec)
 
@@ -72,6 +72,8 @@ def test_a_job_that_waits_since_before_an_upgrade_goes_anywhere() -> None:
         (node("packages/einops", summary="0.7.0"), "packages/einops>=0.8", ("package einops>=0.8",)),
         (node("packages/einops", summary="a fork"), "packages/einops>=0.8", ("package einops>=0.8",)),
         (node("packages/torch"), "packages/einops", ("package einops",)),
+        (node("packages/tensorboardx", summary="2.6"), "packages/tensorboard|tensorboardx", ()),
+        (node("packages/torch"), "packages/tensorboard|tensorboardx", ("package tensorboard or tensorboardx",)),
         (node("secrets/wandb"), "secrets/wandb", ()),
         (node("secrets/wandb"), "secrets/hub", ("secret hub",)),
         (node(MLP), "packages/einops", ()),

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from contract.arguments.libraries import TRACKERS
 from contract.errors import NotAvailableYet, did_you_mean
 from worker.trainer.callbacks import TrainerCallback
 from worker.trainer.state import TrainerControl, TrainerState
@@ -17,8 +18,6 @@ from worker.trainer.state import TrainerControl, TrainerState
 if TYPE_CHECKING:
     from worker.trainer.trainer import Trainer
 
-KNOWN = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
-EXTRAS = ("mlflow", "trackio", "wandb")
 NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune")
 """The reference has callbacks for these, and Accelerate has no tracker."""
 
@@ -41,13 +40,14 @@ def chosen(asked: list[str]) -> list[str]:
         if name in NOT_HERE:
             raise NotAvailableYet(
                 f"report_to names {name}, which is not available yet",
-                hint=f"use one of {', '.join(KNOWN)}, or a callback",
+                hint=f"use one of {', '.join(TRACKERS)}, or a callback",
             )
-        if name not in KNOWN:
-            hint = did_you_mean(name, KNOWN) or f"known are {', '.join(KNOWN)}, all and none"
+        if name not in TRACKERS:
+            hint = did_you_mean(name, TRACKERS) or f"known are {', '.join(TRACKERS)}, all and none"
             raise ValueError(f"report_to names {name!r}, which is no tracker: {hint}")
         if name not in installed:
-            raise ImportError(f"report_to names {name}, which is not installed here: pip install {_installs(name)}")
+            how = f"pip install {TRACKERS[name].install}"
+            raise ImportError(f"report_to names {name}, which is not installed here: {how}")
     return list(asked)
 
 
@@ -155,10 +155,6 @@ def logging_dir(args: Any) -> Path:
     if named:
         return Path(named).expanduser()
     return Path(args.output_dir) / "runs" / f"{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}"
-
-
-def _installs(name: str) -> str:
-    return f"'footplate[{name}]'" if name in EXTRAS else name
 
 
 def _is_value(value: Any) -> bool:

@@ -58,22 +58,39 @@ async def a_node(api: Api, **changes: Any) -> str:
     return beat.node
 
 
-async def test_a_strategy_whose_package_no_node_has_is_refused_where_it_is_asked_for(api: Api) -> None:
-    config = {"zero_optimization": {"stage": 2}}
-    shared = {"processes_per_node": 2, "strategy": {"type": "deepspeed", "config": config}}
-    spec = {**SPEC, "resources": shared}
+ZERO = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "package", "install"),
+    [
+        ({"resources": {"processes_per_node": 2, "strategy": ZERO}}, "/resources/strategy/type", "deepspeed", ""),
+        ({"report_to": ["all", "wandb"]}, "/report_to/1", "wandb", ""),
+        ({"training": {"report_to": "tensorboard"}}, "/training/report_to", "tensorboardx", "tensorboard"),
+        ({"model": {"use": "hf/causal-lm", "args": {"peft": {"r": 8}}}}, "/model/args/peft", "peft", ""),
+        ({"training": {"optim": "paged_adamw_8bit"}}, "/training/optim", "bitsandbytes", ""),
+        ({"training": {"use_liger_kernel": True}}, "/training/use_liger_kernel", "liger-kernel", "'footplate[liger]'"),
+    ],
+)
+async def test_what_needs_a_package_that_no_node_has_is_refused_where_it_is_asked_for(
+    api: Api, change: Any, pointer: str, package: str, install: str
+) -> None:
+    spec = {**SPEC, **change}
+    models = {**CATALOGUE["models"], "hf/causal-lm": {"name": "hf/causal-lm", "group": "models", "args": {}}}
+    catalogue = {**CATALOGUE, "models": models}
     of_an_older_version = await api.client.post("/jobs", json=spec)
-    without = {**CATALOGUE, "packages": {"torch": {"name": "torch", "group": "packages", "summary": "2.13"}}}
+    without = {**catalogue, "packages": {"torch": {"name": "torch", "group": "packages", "summary": "2.13"}}}
     await a_node(api, catalogue=without)
     refused = await api.client.post("/jobs", json=spec)
-    has = {"deepspeed": {"name": "deepspeed", "group": "packages", "summary": "0.19.8"}}
-    await a_node(api, boot="b2", catalogue_hash="h2", catalogue={**CATALOGUE, "packages": has})
+    has = {package: {"name": package, "group": "packages", "summary": "0.19.8"}}
+    await a_node(api, boot="b2", catalogue_hash="h2", catalogue={**catalogue, "packages": has})
     accepted = await api.client.post("/jobs", json=spec)
 
     assert (of_an_older_version.status_code, refused.status_code, accepted.status_code) == (201, 422, 201)
     (error,) = refused.json()["errors"]
-    assert (error["pointer"], error["code"]) == ("/resources/strategy/type", "package_missing")
-    assert "pip install 'footplate[deepspeed]'" in error["hint"]
+    assert (error["pointer"], error["code"]) == (pointer, "package_missing")
+    how = install or f"'footplate[{package}]'"
+    assert f"pip install {how} on a node" in error["hint"]
 
 
 async def test_a_resume_that_asks_for_what_no_node_has_is_refused_like_a_post(api: Api) -> None:

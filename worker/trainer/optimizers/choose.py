@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from contract.arguments import TrainingArguments
+from contract.arguments.libraries import OF_BITSANDBYTES, OF_TORCHAO
 from contract.arguments.notyet import CHOICES_NOT_YET
 from contract.errors import NotAvailableYet, UnknownComponent
 from worker.trainer.names import OptimizerNames
@@ -154,6 +155,6 @@ _MAKERS: dict[str, Callable[[Wanted], Made]] = {
     "lion_32bit": _lion,
     "schedule_free_adamw": _schedule_free,
     "schedule_free_sgd": _schedule_free,
-    **dict.fromkeys(extras.BITSANDBYTES, lambda wanted: extras.bitsandbytes(wanted)),
-    **dict.fromkeys(extras.TORCHAO, lambda wanted: extras.torchao(wanted)),
+    **dict.fromkeys(OF_BITSANDBYTES, lambda wanted: extras.bitsandbytes(wanted)),
+    **dict.fromkeys(OF_TORCHAO, lambda wanted: extras.torchao(wanted)),
 }

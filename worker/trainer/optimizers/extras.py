@@ -11,13 +11,6 @@ from torch.optim import Optimizer
 if TYPE_CHECKING:
     from worker.trainer.optimizers.choose import Made, Wanted
 
-BITSANDBYTES = (
-    "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit",
-    "paged_ademamix_32bit", "paged_ademamix_8bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit",
-    "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit",
-)  # fmt: skip
-TORCHAO = ("adamw_torch_4bit", "adamw_torch_8bit")
-
 
 def bitsandbytes(wanted: Wanted) -> Made:
     """8 bits keep the state in a quarter of the memory; paged ones put it into the host's when the device is full."""
