@@ -78,50 +78,43 @@ def across(nodes: list[str], folders: list[Path], asked: list[dict[str, Any]]) -
 
 
 def test_two_nodes_without_a_shared_disk_train_save_and_resume_as_one(nodes: list[str], tmp_path: Path) -> None:
-    """Each node keeps the checkpoints; where only the first has them, it hands them on."""
+    """All scenarios share one start, because a start of four processes with torch costs twelve seconds of CPU."""
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
     one = scenarios.trained(tmp_path, name="one", text=True)
-    asked = [
+    whole_models = [
         {"run": "resumed", "name": "kept-by-one", "at": 5, "text": True},
         {"run": "resumed", "name": "kept-by-each", "at": 5, "text": True, "save_on_each_node": True},
     ]
-
-    across(nodes, folders, asked)
-
-    for number, scenario in enumerate(asked):
-        for rank, folder in enumerate(folders):
-            found = _found(folder, number, rank)
-            scenarios.assert_same_run(found["whole"], one)
-            assert found["first"]["losses"] + found["rest"]["losses"] == found["whole"]["losses"]
-            assert found["rest"]["weights"] == found["whole"]["weights"]
-            kept = (folder / str(scenario["name"]) / "checkpoint-5").is_dir()
-            assert kept == (rank == 0 or bool(scenario.get("save_on_each_node")))
-
-
-@pytest.mark.parametrize("strategy", ["fsdp 2", "fsdp 2 in pieces"])
-def test_a_model_in_pieces_needs_no_shared_disk(nodes: list[str], tmp_path: Path, strategy: str) -> None:
-    """The first node's checkpoint has the pieces of both; a resume, and the best model in the end, are handed on."""
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        folder.mkdir()
-    one = scenarios.trained(tmp_path, name="one", text=True)
-    values = {"text": True, **STRATEGIES[strategy]}
-    asked = [{"run": "resumed", "name": "again", "at": 5, **values}, {"run": "best", "name": "best", **values}]
+    models_in_pieces = [
+        {"run": run, "name": f"{strategy} {run}", "text": True, **more, **STRATEGIES[strategy]}
+        for strategy in ("fsdp 2", "fsdp 2 in pieces")
+        for run, more in (("resumed", {"at": 5}), ("best", {}))
+    ]
+    asked = whole_models + models_in_pieces
 
     across(nodes, folders, asked)
 
     for rank, folder in enumerate(folders):
-        resumed, best = (_found(folder, number, rank) for number in (0, 1))
-        scenarios.assert_same_run(resumed["whole"], one)
-        assert resumed["first"]["losses"] + resumed["rest"]["losses"] == resumed["whole"]["losses"]
-        assert resumed["rest"]["weights"] == resumed["whole"]["weights"]
-        assert best["again"] == pytest.approx(best["evaluations"][0], abs=1e-6)
-        kept = ["checkpoint-2", "checkpoint-4"] if rank == 0 else []
-        assert best["kept"] == kept
-        assert [path.name for path in folder.glob("*/.tmp*")] == []
-    files.verify(folders[0] / "again" / "checkpoint-5")
+        found = {str(scenario["name"]): _found(folder, number, rank) for number, scenario in enumerate(asked)}
+        for scenario in asked:
+            name = str(scenario["name"])
+            if scenario["run"] == "resumed":
+                came = found[name]
+                scenarios.assert_same_run(came["whole"], one)
+                assert came["first"]["losses"] + came["rest"]["losses"] == came["whole"]["losses"]
+                assert came["rest"]["weights"] == came["whole"]["weights"]
+            else:
+                # The first node's checkpoints have the pieces of both nodes, and are handed on.
+                assert found[name]["again"] == pytest.approx(found[name]["evaluations"][0], abs=1e-6)
+                assert found[name]["kept"] == (["checkpoint-2", "checkpoint-4"] if rank == 0 else [])
+        for scenario in whole_models:
+            kept = (folder / str(scenario["name"]) / "checkpoint-5").is_dir()
+            assert kept == (rank == 0 or bool(scenario.get("save_on_each_node")))
+        assert [path.name for path in folder.glob("fsdp*/.tmp*")] == []
+    for scenario in models_in_pieces[::2]:
+        files.verify(folders[0] / str(scenario["name"]) / "checkpoint-5")
 
 
 def _found(folder: Path, number: int, rank: int) -> dict[str, Any]:

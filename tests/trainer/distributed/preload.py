@@ -1,0 +1,16 @@
+"""What a rank imports, imported before the ranks are forked. DeepSpeed is not: it reads the environment as it starts."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported: sums to the last bit depend on the number of threads.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import transformers
+
+from tests.trainer.distributed import job
+from worker.trainer import preload
+
+preload()
+__all__ = ["job", "transformers"]
