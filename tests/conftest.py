@@ -11,11 +11,19 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import browser, postgres
 from tests.support.processes import Processes, nothing_is_left_behind
 from tests.support.redis_server import RedisServer
 from tests.support.s3_server import S3Server, s3_server
+
+# The same examples in every run, without a deadline: a test that fails once in a hundred runs would be a defect.
+# `--hypothesis-profile many` looks for more.
+settings.register_profile("fixed", derandomize=True, max_examples=50, deadline=None, database=None,
+                          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+settings.register_profile("many", max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fixed")
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 HAS_GPU = Path("/dev/nvidiactl").exists()

@@ -9,7 +9,7 @@ import sys
 import traceback
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -262,7 +262,6 @@ SOME = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(SOME)
 def test_what_changed_reads_back_as_the_same_arguments(values: dict[str, object]) -> None:
     args = read_arguments(values)
