@@ -92,13 +92,14 @@ def a_stage(url: str) -> Iterator[Stage]:
 
 @contextmanager
 def logging(worker: Worker) -> Iterator[None]:
-    """Without a pause, from before the block to behind it."""
+    """Logs from before the block until after it, some hundred times a second: the backup needs the CPU as well."""
     over, written = threading.Event(), threading.Event()
 
     def go_on() -> None:
         while not over.is_set():
             worker.logs(len(worker.journal))
             written.set()
+            over.wait(0.005)
 
     writer = threading.Thread(target=go_on)
     writer.start()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from service.store import events, jobs, schema
 from service.store.database import Database
 from service.store.times import now_ms
 from service.webhooks.listening import Listening
+from tests.support.postgres import PostgresServer
 
 KEY = "a-key-of-22-characters-or-more"
 SPEC = {"model": "toy/mlp", "data": "toy/regression"}
@@ -102,6 +104,34 @@ def numbers(frames: list[Any]) -> list[int]:
 
 
 Serve = Callable[..., Awaitable[Api]]
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("migrated") / "footplate.db"
+    schema.migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: PostgresServer) -> Iterator[str]:
+    """The name of a database that others are copied from."""
+    with postgres_server.database() as url:
+        schema.migrate(url)
+        yield url.rpartition("/")[2]
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, migrated_sqlite: Path) -> str:
+    """A copy of a migrated database, because to migrate an empty one costs as much as a whole test."""
+    shutil.copy(migrated_sqlite, tmp_path / "footplate.db")
+    return f"sqlite:///{tmp_path / 'footplate.db'}"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, migrated_postgres: str) -> Iterator[str]:
+    with postgres_server.database(template=migrated_postgres) as url:
+        yield url
 
 
 @pytest.fixture
