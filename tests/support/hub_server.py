@@ -86,7 +86,7 @@ class HubServer:
         (self.folder / HOLD).touch()
 
     def release(self) -> None:
-        (self.folder / HOLD).unlink()
+        (self.folder / HOLD).unlink(missing_ok=True)
         (self.folder / HOLDING).unlink(missing_ok=True)
 
     @property

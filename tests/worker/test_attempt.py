@@ -87,8 +87,8 @@ def test_evaluations_and_checkpoints_are_told(lasting: Lasting) -> None:
     assert json.loads((folder / "manifest.json").read_text())["stamp"] == {"job": job, "attempt": 1, "fence": 1}
 
 
-def test_the_same_message_a_hundred_times_runs_once(lasting: Lasting) -> None:
-    job = lasting.submit(times=100, training={"max_steps": 5, "save_strategy": "no"})
+def test_the_same_message_twenty_times_runs_once(lasting: Lasting) -> None:
+    job = lasting.submit(times=20, training={"max_steps": 5, "save_strategy": "no"})
 
     lasting.control.done(job)
 
@@ -96,7 +96,7 @@ def test_the_same_message_a_hundred_times_runs_once(lasting: Lasting) -> None:
         """More, where it was rung again because the first claim came late."""
         return sum(claim.job == job for claim in lasting.control.denied)
 
-    until(lambda: denied() >= 99, what="every other asker was denied")
+    until(lambda: denied() >= 19, within=60, what="every other asker was denied")
 
     assert [event["seq"] for event in lasting.control.of(job, "state")] == [1]
     assert lasting.control.grants_sent >= 1
