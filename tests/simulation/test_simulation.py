@@ -11,8 +11,9 @@ from tests.simulation.books import Books
 from tests.simulation.ground import Ground
 from tests.simulation.seeds import VARIABLE, run, tell
 
-SEEDS = 150
-POSTGRES_SEEDS = 15
+SEEDS = 60
+"""As many as it takes to see every protection that is off: test_mutations.py."""
+POSTGRES_SEEDS = 5
 SOAK_SEEDS = 10_000
 SHARES = 20
 """Parts of the long form: a test each, so that one failing seed does not hide the others."""

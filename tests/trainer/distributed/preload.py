@@ -1,4 +1,4 @@
-"""What a rank imports, imported before the ranks are forked. DeepSpeed is not: it reads the environment as it starts."""
+"""Imports what a rank needs, before ranks are forked. DeepSpeed is left out: its import reads the environment."""
 
 from __future__ import annotations
 
