@@ -8,7 +8,8 @@ Every message may be lost, repeated or late. The worker repeats until answered; 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -78,6 +79,39 @@ class RunningAttempt(BaseModel):
     claim: ClaimId
 
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class FileRoot(BaseModel):
+    """The folder that data:// or models:// means on a node."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    path: str
+    anchor: str
+    """The folder itself, or the nearest one above it that existed when the node started."""
+    device: int
+    inode: int
+    """Of the anchor: another process that finds both there sees the same folder."""
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        anchor = next(folder for folder in (path, *path.parents) if folder.is_dir())
+        about = anchor.stat()
+        return cls(path=str(path), anchor=str(anchor), device=about.st_dev, inode=about.st_ino)
+
+
+class FileRoots(BaseModel):
+    """Where a node looks for the files that specs name."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    machine: str
+    """The kernel's boot id: devices and inodes mean nothing elsewhere."""
+    data: FileRoot
+    models: FileRoot
+
+
 class NodeBeat(Message):
     """From a node's parent process: that it is there, what it has, what it runs."""
 
@@ -99,6 +133,7 @@ class NodeBeat(Message):
     """Why it can do no work now, in a sentence; None: it can."""
     exposed: str | None = None
     """Why training has root's rights there, in a sentence; None: it has not."""
+    roots: FileRoots | None = None
     catalogue_hash: str | None = None
     catalogue: dict[str, Any] | None = None
     """Sent until the reply names its hash as known."""

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from contract import keys
 from contract.components import HUB_ON, HUBS, SECRETS, Catalogue, Described
-from contract.messages import Gpu, NodeBeat, NodeReply, RunningAttempt
+from contract.messages import BOOT_ID, FileRoot, FileRoots, Gpu, NodeBeat, NodeReply, RunningAttempt
 from contract.repeated import Repeated
 from worker.artifacts import StoreWatch, store_trouble
 from worker.control import Sender
@@ -66,6 +66,8 @@ class Heartbeat(threading.Thread):
         self._said_of_store: str | None = None
         self._swept_at = 0.0
         self._said = Repeated(log, "the node")
+        # Looked at once: a file system that hangs later must not silence the node.
+        self._roots = _roots(settings)
 
     def run(self) -> None:
         client = connect(self._settings.redis)
@@ -190,6 +192,7 @@ class Heartbeat(threading.Thread):
             store_ok=store is None,
             trouble=self._not_ready or store,
             exposed=node.rights.exposed,
+            roots=self._roots,
             catalogue_hash=catalogue["hash"] if catalogue else None,
             catalogue=catalogue["catalogue"] if catalogue and not is_known else None,
             versions=versions(),
@@ -314,6 +317,15 @@ def _catalogue(node: Node, settings: WorkerSettings) -> dict[str, Any] | None:
         hubs = {HUB_ON: Described(name=HUB_ON, group=HUBS, args={})} if settings.hub == "on" else {}
         whole = Catalogue.model_validate({**written, SECRETS: held, HUBS: hubs})
         return {"hash": whole.hash, "catalogue": whole.as_json()}
+    return None
+
+
+def _roots(settings: WorkerSettings) -> FileRoots | None:
+    with suppress(OSError):
+        machine = BOOT_ID.read_text().strip()
+        return FileRoots(
+            machine=machine, data=FileRoot.at(settings.data_path), models=FileRoot.at(settings.models_path)
+        )
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from contract.components import GROUPS, Catalogue, Described
+from contract.messages import FileRoots
 from service.fresh import Fresh
 from service.store import nodes
 from service.store.database import Database
@@ -24,9 +25,12 @@ class Catalogues(Fresh):
         """None: no node has told yet, so anything is accepted and checked at claim."""
         self.told: list[Catalogue] = []
         """Each of them, with the packages and secrets that its nodes have."""
+        self.roots: list[FileRoots | None] = []
+        """Where each node looks for files. None: it does not announce that."""
 
     async def refresh(self) -> None:
-        found = await self._db.read(nodes.catalogues)
+        found, roots = await self._db.read(lambda conn: (nodes.catalogues(conn), nodes.file_roots(conn)))
+        self.roots = [None if text is None else FileRoots.model_validate_json(text) for text in roots]
         seen = json.dumps(found, sort_keys=True)
         if seen != self._seen:
             self.told = [Catalogue.model_validate(one) for one in found]

@@ -25,6 +25,7 @@ from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
 from service.api.views import moment
 from service.deps import Services, StrictRoute, json_response, services_of
+from service.jobs import node_files
 from service.jobs.files import IS_BY_URL, IS_ON_HUB, NAMES_ONE, check, drop, not_fetched, not_listed
 from service.jobs.kinds import check_content, checked_name
 from service.opening import open_below
@@ -37,6 +38,7 @@ router = APIRouter(route_class=StrictRoute, tags=["files"])
 audit = logging.getLogger("footplate.audit")
 
 MIB = 1024 * 1024
+LOOK_SECONDS = 2.0
 PLAIN: dict[str, Any] = {"type": "string", "format": "binary"}
 FORM: dict[str, Any] = {"type": "object", "required": ["file"], "properties": {"file": PLAIN}}
 BODY: dict[str, Any] = {
@@ -152,11 +154,22 @@ async def check_files(services: Services, spec: JobSpec, spec_json: str, body: C
         problems += not_fetched(services.settings, services.catalogues.told, spec)
     if IS_BY_URL in spec_json:
         problems += not_listed(services.settings, spec)
+    if services.catalogues.roots and any(mark in spec_json for mark in node_files.NAMES_ONE):
+        problems += await _on_no_node(services, spec)
     if problems:
         told = body()
         assert isinstance(told, dict)
         long = long_form(told)
         raise InvalidSpec([Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems])
+
+
+async def _on_no_node(services: Services, spec: JobSpec) -> list[Problem]:
+    """Nothing where the file system takes too long to answer: then nobody knows."""
+    look = partial(node_files.missing, spec.as_json(), services.catalogues.roots)
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(look), LOOK_SECONDS)
+    except TimeoutError:
+        return []
 
 
 async def _row(services: Services, file: str) -> FileRow:

@@ -136,6 +136,7 @@ def _row(conn: Connection, beat: NodeBeat, known: NodeRow | None, now: int) -> N
         store_ok=beat.store_ok,
         trouble=beat.trouble,
         exposed=beat.exposed,
+        roots=None if beat.roots is None else beat.roots.model_dump_json(),
         refused=protocol_refusal(beat.protocol) or _gpu_announced_twice(conn, beat, known),
         protocol=beat.protocol,
         catalogue_hash=beat.catalogue_hash,

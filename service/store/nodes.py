@@ -85,6 +85,11 @@ def catalogues(conn: Connection) -> list[dict[str, Any]]:
     return [json.loads(body) for body in conn.execute(wanted).scalars()]
 
 
+def file_roots(conn: Connection) -> list[str | None]:
+    """Where each node that is not lost looks for files, as JSON. None: it does not announce that."""
+    return list(conn.execute(select(nodes.c.roots).where(nodes.c.lost.is_(False))).scalars())
+
+
 def catalogues_of(conn: Connection, hashes: Collection[str]) -> dict[str, dict[str, Any]]:
     if not hashes:
         return {}

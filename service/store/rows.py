@@ -206,6 +206,8 @@ class NodeRow:
     versions: str
     first_seen_at: int
     seen_at: int
+    roots: str | None = None
+    """JSON of FileRoots: where it looks for the files that specs name. None: its version does not announce that."""
 
     @property
     def is_staying(self) -> bool:

@@ -236,6 +236,7 @@ nodes = Table(
     Column("store_ok", Boolean, nullable=False),
     Column("trouble", Text),
     Column("exposed", Text),
+    Column("roots", Text),
     Column("refused", Text),
     Column("protocol", Integer, nullable=False),
     Column("catalogue_hash", String),

@@ -32,12 +32,14 @@ def mapped(use: str, **args: Any) -> dict[str, Any]:
         (job(model="builtins:eval"), "/model", "needs_bundle", "name a registered component, or add code.bundle"),
         (job(collator="os:system"), "/collator", "needs_bundle", "name a registered component, or add code.bundle"),
         (job(data="data://../x.jsonl"), "/data", "path_outside_root", None),
+        (job(data="data://sst2/trian.jsonl"), "/data", "file_missing", "did you mean 'train.jsonl'?"),
         (job(data="hub://squad"), "/data", "hub_is_off", HUB_IS_OFF),
     ],
 )
 def test_what_can_be_known_at_post_is_told_there(
     examples: Examples, spec: dict[str, Any], pointer: str, code: str, hint: str | None
 ) -> None:
+    examples.prepare("sentences")
     answer = examples.system.client.post("/jobs", json=spec)
 
     assert answer.status_code == 422, answer.text
@@ -55,7 +57,6 @@ def test_what_only_the_node_can_know_ends_the_job_with_the_place_and_the_nearest
         "train.jsonl, line 1: there is no column 'sentense', only: sentence, label": mapped(
             "rename", columns={"sentense": "x"}
         ),
-        "data://sst2/trian.jsonl is not on this node": job(data="data://sst2/trian.jsonl"),
         "there is no row in empty.jsonl": job(data="data://sst2/empty.jsonl"),
         "leads out of data://": job(data="data://sst2/out.jsonl"),
     }

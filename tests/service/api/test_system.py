@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from contract.messages import NodeBeat
+from contract.messages import BOOT_ID, FileRoot, FileRoots, NodeBeat
 from service import readiness
 from service.api import shapes
 from service.counts import Counts, prometheus_name
@@ -91,6 +91,25 @@ async def test_what_needs_a_package_that_no_node_has_is_refused_where_it_is_aske
     assert (error["pointer"], error["code"]) == (pointer, "package_missing")
     how = install or f"'footplate[{package}]'"
     assert f"pip install {how} on a node" in error["hint"]
+
+
+async def test_a_file_that_no_node_has_is_refused_at_its_place_and_taken_once_it_is_there(
+    api: Api, tmp_path: Path
+) -> None:
+    root = FileRoot.at(tmp_path)
+    roots = FileRoots(machine=BOOT_ID.read_text().strip(), data=root, models=root)
+    catalogue = {**CATALOGUE, "data": {"files/jsonl": {"name": "files/jsonl", "group": "data", "args": {}}}}
+    spec = {**SPEC, "data": "data://rows.jsonl"}
+    await a_node(api, catalogue=catalogue, roots=roots)
+    refused = [await api.client.post(path, json=spec) for path in ("/jobs", "/jobs/validate")]
+    (tmp_path / "rows.jsonl").touch()
+    accepted = await api.client.post("/jobs", json=spec)
+
+    for answer in refused:
+        (error,) = answer.json()["errors"]
+        assert (error["pointer"], error["code"]) == ("/data", "file_missing")
+        assert error["hint"] == f"put it below {tmp_path}, or upload it: POST /files"
+    assert accepted.status_code == 201
 
 
 async def test_a_resume_that_asks_for_what_no_node_has_is_refused_like_a_post(api: Api) -> None:

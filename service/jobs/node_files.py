@@ -1,0 +1,98 @@
+"""Files that a spec names below data:// and models://: refused at POST if every live node is known to lack them.
+
+A node announces where its roots are, by path, device and inode (`FileRoots`). Where this process sees the very same
+folders, as in a set-up on one machine, it looks for the file itself. Where it does not, nothing is known: the job is
+accepted, and its node names the file that it lacks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from contract.errors import Problem, did_you_mean
+from contract.files import Said, texts, texts_in
+from contract.messages import BOOT_ID, FileRoot, FileRoots
+from contract.short_forms import components
+
+NAMES_ONE = ('"data://', '"models://')
+"""What is in the JSON of every spec that names such a file."""
+MOST_NAMES = 1000
+"""Of one folder, among which the nearest name is looked for."""
+
+
+def missing(spec: dict[str, Any], nodes: Sequence[FileRoots | None]) -> list[Problem]:
+    """Returns a problem for each name that no node has. `nodes` holds None for a node that announces no roots."""
+    if not all(_is_seen(node) for node in nodes):
+        return []
+    return list(_missing(spec, [node for node in nodes if node is not None]))
+
+
+def _missing(spec: dict[str, Any], nodes: Sequence[FileRoots]) -> Iterator[Problem]:
+    for said in _named(spec):
+        scheme, _, name = said.text.partition("://")
+        roots = list(dict.fromkeys(node.data if scheme == "data" else node.models for node in nodes))
+        if roots and not any(_is_there(root, name) for root in roots):
+            hint = _nearest(Path(roots[0].path), name) or f"put it below {roots[0].path}, or upload it: POST /files"
+            yield Problem(said.pointer, "file_missing", f"{said.text[:200]!r} is on no node", hint)
+
+
+def _named(spec: dict[str, Any]) -> Iterator[Said]:
+    found = [said for named in components(spec) for said in texts(named)]
+    found += texts_in((spec.get("resume_from") or {}).get("path"), ("resume_from", "path"))
+    return (said for said in found if said.text.startswith(("data://", "models://")))
+
+
+def _is_seen(node: FileRoots | None) -> bool:
+    """Whether this process sees the folders that the node has announced."""
+    return node is not None and node.machine == _machine() and _is_same(node.data) and _is_same(node.models)
+
+
+@cache
+def _machine() -> str:
+    return BOOT_ID.read_text().strip()
+
+
+def _is_same(root: FileRoot) -> bool:
+    try:
+        about = os.stat(root.anchor)
+    except OSError:
+        return False
+    return (about.st_dev, about.st_ino) == (root.device, root.inode)
+
+
+def _is_there(root: FileRoot, name: str) -> bool:
+    """True if the file is there, or if that cannot be told."""
+    path = Path(root.path, name.lstrip("/"))
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return any(letter in name for letter in "*?[") and _has_match(path)
+    except OSError:
+        return True
+    return True
+
+
+def _has_match(pattern: Path) -> bool:
+    """Looks through one folder only: what a deeper pattern matches is for the node to find out."""
+    if any(letter in str(pattern.parent) for letter in "*?[") or "**" in pattern.name:
+        return True
+    try:
+        return any(pattern.parent.glob(pattern.name))
+    except (OSError, ValueError):
+        return True
+
+
+def _nearest(root: Path, name: str) -> str | None:
+    folder = Path(root, name.lstrip("/")).parent.resolve()
+    if not folder.is_relative_to(root.resolve()):
+        return None
+    try:
+        with os.scandir(folder) as entries:
+            return did_you_mean(Path(name).name[:80], [entry.name for entry in islice(entries, MOST_NAMES)])
+    except OSError:
+        return None

@@ -1,0 +1,73 @@
+"""Names below data:// and models://, held against what nodes on this very machine have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.messages import BOOT_ID, FileRoot, FileRoots
+from contract.testing import make_spec
+from service.jobs.node_files import missing
+
+
+def node(home: Path, **changes: Any) -> FileRoots:
+    roots = {"data": FileRoot.at(home / "data"), "models": FileRoot.at(home / "models")}
+    return FileRoots(**{"machine": BOOT_ID.read_text().strip(), **roots, **changes})
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "data/sst2").mkdir(parents=True)
+    (tmp_path / "data/sst2/train.jsonl").touch()
+    return tmp_path
+
+
+def lacking(*nodes: FileRoots | None, **changes: Any) -> list[tuple[str, str | None]]:
+    spec = make_spec(**{"data": "data://sst2/trian.jsonl", **changes}).as_json()
+    return [(found.pointer, found.hint) for found in missing(spec, nodes)]
+
+
+def test_a_file_that_no_node_has_is_named_with_the_nearest_that_is_there(home: Path) -> None:
+    assert lacking(node(home)) == [("/data/train/args/paths/0", "did you mean 'train.jsonl'?")]
+
+
+def test_a_folder_that_is_not_there_yet_is_told_to_be_made(home: Path) -> None:
+    ((pointer, hint),) = lacking(
+        node(home), data="data://sst2/train.jsonl", model={"use": "m", "args": {"path": "models://bert"}}
+    )
+
+    assert pointer == "/model/args/path"
+    assert hint == f"put it below {home}/models, or upload it: POST /files"
+
+
+@pytest.mark.parametrize("name", ["data://sst2/train.jsonl", "data://sst2/tr*.jsonl", "data://**/nothing.jsonl"])
+def test_a_file_that_is_there_and_a_pattern_that_may_match_are_accepted(home: Path, name: str) -> None:
+    assert lacking(node(home), data={"use": "files/jsonl", "args": {"paths": [name]}}) == []
+
+
+def test_a_pattern_that_matches_nothing_in_its_folder_is_refused(home: Path) -> None:
+    assert len(lacking(node(home), data={"use": "files/jsonl", "args": {"paths": ["data://sst2/dev-*.jsonl"]}})) == 1
+
+
+def test_one_node_that_has_it_is_enough(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+
+    assert lacking(node(other), node(home), data="data://sst2/train.jsonl") == []
+    assert len(lacking(node(other), node(home))) == 1
+
+
+@pytest.mark.parametrize("case", ["older", "elsewhere", "another folder", "unseen", "none"])
+def test_where_one_node_s_folder_cannot_be_seen_nothing_is_refused(home: Path, case: str) -> None:
+    root = FileRoot.at(home / "data")
+    other = {
+        "older": [None],
+        "elsewhere": [node(home, machine="another")],
+        "another folder": [node(home, data=root.model_copy(update={"inode": root.inode + 1}))],
+        "unseen": [node(home, data=root.model_copy(update={"anchor": f"{home}/unmounted"}))],
+        "none": [],
+    }[case]
+
+    assert lacking(*other) == []
+    assert lacking(*other, *([node(home)] if other else [])) == []
