@@ -107,7 +107,7 @@ class Server(uvicorn.Server):
                 ws=Connection,
                 ws_max_size=MAX_FRAME_BYTES,
                 ws_per_message_deflate=False,
-                ws_ping_interval=15,
+                ws_ping_interval=settings.ping_seconds,
                 ws_ping_timeout=20,
                 lifespan="off",
                 access_log=False,

@@ -42,6 +42,9 @@ class ServiceSettings(Settings):
     a quiet one may send five times as many. Behind a proxy that is the proxy's. 0: any."""
     streams_per_key: int = Field(default=2000, ge=0)
     """Websockets and event streams that one key may hold open at an API process. 0: any."""
+    ping_seconds: float = Field(default=15.0, gt=0, le=20)
+    """How often a quiet stream shows that it is alive: by a websocket's ping, or by a comment in server-sent events.
+    Shorter than what a proxy in between calls idle; at most 20."""
     code: Literal["on", "off"] = "off"
     """Whether users may bring code of their own. It runs with the rights of training. `make up` says on."""
     hub: Literal["on", "off"] = "off"

@@ -1,18 +1,17 @@
-"""Events as they happen, over connections that may break: what was seen last is where the next connection begins.
+"""Events as they happen, over connections that may break: the next connection begins behind the last event.
 
-One request opens either kind of stream: a service that can be upgraded answers 101 and speaks websocket; behind a proxy
-that takes upgrades out, the same address answers 200 with server-sent events. Both are read by a decoder that does no
-I/O, and both say the same frames: `{"events": […]}`, `{"caught_up": 12}`, `{"end": "succeeded", "last": 12}`.
+One request opens either kind of stream. The service answers 101 and sends websocket frames. Behind a proxy that removes
+the upgrade, the same address answers 200 and sends server-sent events. Both carry the same JSON: `{"events": […]}`,
+`{"caught_up": 12}`, `{"end": "succeeded", "last": 12}`.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
-import os
 import time
-from collections.abc import AsyncGenerator, Collection, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,9 +26,10 @@ from footplate.sdk.wire import Line, Wire
 log = logging.getLogger("footplate.client")
 
 SILENCE_SECONDS = 45.0
-"""A service that lives says something at least every 15 s."""
+"""A service sends a ping at least every 20 s: FOOTPLATE_PING_SECONDS may not be longer."""
 LONGEST_PAUSE_SECONDS = 5.0
-SLOW_READER = 4408
+SLOW_READERS = frozenset({1011, 4408})
+"""Close codes for a reader that was busy with an event: it answered no ping, or read nothing."""
 TOO_MANY = 4429
 """Streams at once; those that broke are counted for up to a minute."""
 REFUSED = {
@@ -121,14 +121,13 @@ async def follow(wire: Wire, path: str, place: Where, *, has_met: bool = False) 
         request = _opening(wire, path, place)
         try:
             async with wire.open(request) as line:
-                decoder = await _decoder(line, place)
+                source = await _source(line, place)
                 while place.end is None:
-                    for frame in decoder.feed(await line.read(place.seconds_to_read)):
+                    place.check_deadline()  # server-sent events are read without a limit of their own
+                    for frame in await source.frames(place.seconds_to_read):
                         contact.made()
                         for event in place.take(frame):
                             yield event
-                    if decoder.reply:
-                        await line.write(decoder.reply)
         except (httpx2.TransportError, Interrupted) as error:
             place.check_deadline()
             if place.end is None:
@@ -153,15 +152,16 @@ class Contact:
     def lost(self, url: httpx2.URL, error: Exception) -> float:
         """Seconds until the next try. Raises Unreachable when there shall be none."""
         now = time.monotonic()
+        self.tried += 1
+        if self.tried == 1 and isinstance(error, Interrupted) and error.code in SLOW_READERS:
+            return 0.0
         if self.lost_at is None:
             self.lost_at = now
             if self.has_met:
                 log.warning("connection lost (%s); trying again", error)
-        self.tried += 1
         if now - self.lost_at > self.patience if self.has_met else self.tried >= self.tries:
             raise getattr(error, "refusal", None) or unreachable(url, error) from error
-        at_once = isinstance(error, Interrupted) and error.code == SLOW_READER
-        return 0.0 if at_once else min(pause(self.tried), LONGEST_PAUSE_SECONDS)
+        return min(pause(self.tried), LONGEST_PAUSE_SECONDS)
 
 
 # Two kinds of stream, read without I/O -------------------------------------------------------------------------------
@@ -177,48 +177,61 @@ class Interrupted(Exception):
         """What to raise when no other connection fares better."""
 
 
-class Decoder(Protocol):
-    @property
-    def reply(self) -> bytes:
-        """What the other side is owed, once."""
-
-    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """The frames that are complete. Raises Interrupted, or ApiError, behind the last."""
+class Source(Protocol):
+    async def frames(self, within: float) -> Sequence[dict[str, Any]]:
+        """Returns the frames that arrive next, perhaps none of them complete yet. Raises Interrupted or ApiError at the
+        end, and httpx2.TransportError when nothing arrives within so many seconds."""
 
 
-class SocketDecoder:
-    """A websocket after its handshake."""
+class Websocket:
+    """Reads a websocket through the websockets library, which composes the pongs and the answer to a close.
 
-    def __init__(self) -> None:
-        from wsproto.connection import Connection, ConnectionType  # not at the import of a client that streams nothing
+    The library does no I/O here. Its own clients would bypass the HTTP client's transport, proxies and TLS settings.
+    httpx2's session cancels the task of a reader that leaves its loop early, and a blocking reader's process cannot
+    exit while the service hangs."""
 
-        self._connection = Connection(ConnectionType.CLIENT)
-        self._text: list[str] = []
-        self._reply: list[bytes] = []
+    def __init__(self, line: Line) -> None:
+        from websockets.client import ClientProtocol  # not at the import of a client that streams nothing
+        from websockets.protocol import OPEN
+        from websockets.uri import parse_uri
 
-    @property
-    def reply(self) -> bytes:
-        owed, self._reply = b"".join(self._reply), []
-        return owed
+        self._line, self._text = line, b""
+        self._protocol = ClientProtocol(parse_uri("ws://after.its.handshake"), state=OPEN, max_size=None)
+        self._end: Exception | None = None
 
-    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        from wsproto import events as frames
-        from wsproto.utilities import ProtocolError
+    async def frames(self, within: float) -> Sequence[dict[str, Any]]:
+        if self._end is None:
+            await self._receive(within)
+        frames = [json.loads(text) for text in self._messages()]
+        if self._end is not None and not frames:
+            raise self._end
+        return frames
 
-        try:
-            self._connection.receive_data(data or None)
-        except ProtocolError as error:
-            raise Interrupted(1002, str(error)) from error
-        for event in self._connection.events():
-            if isinstance(event, frames.TextMessage):
-                self._text.append(event.data)
-                if event.message_finished:
-                    yield json.loads("".join(self._text))
-                    self._text = []
-            elif isinstance(event, frames.Ping):
-                self._reply.append(self._connection.send(event.response()))
-            elif isinstance(event, frames.CloseConnection):
-                raise _closed(event.code, event.reason or "")
+    async def _receive(self, within: float) -> None:
+        protocol = self._protocol
+        if data := await self._line.read(within):
+            protocol.receive_data(data)
+        else:
+            protocol.receive_eof()
+        if closed := protocol.close_rcvd:
+            self._end = _closed(closed.code, closed.reason)
+        elif protocol.parser_exc is not None:
+            self._end = Interrupted(1006, str(protocol.parser_exc) or "the stream ended early")
+        # Before the frames are returned: their reader may take longer than the service waits for a pong.
+        if reply := b"".join(protocol.data_to_send()):
+            with suppress(httpx2.TransportError):  # the next read raises it too
+                await self._line.write(reply)
+
+    def _messages(self) -> Iterator[bytes]:
+        """The complete messages among the frames that have arrived."""
+        from websockets.frames import DATA_OPCODES, Frame
+
+        for frame in self._protocol.events_received():
+            if isinstance(frame, Frame) and frame.opcode in DATA_OPCODES:
+                self._text += frame.data
+                if frame.fin:
+                    yield self._text
+                    self._text = b""
 
 
 def _closed(code: int, reason: str) -> Exception:
@@ -229,34 +242,33 @@ def _closed(code: int, reason: str) -> Exception:
     return Interrupted(code, reason, too_many)
 
 
-class MessageDecoder:
-    """Server-sent events."""
+class Messages:
+    """Reads server-sent events."""
 
-    reply = b""  # it is read only
+    def __init__(self, line: Line) -> None:
+        self._line, self._rest = line, b""
 
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        if not data:
+    async def frames(self, within: float) -> Sequence[dict[str, Any]]:
+        if not (data := await self._line.read(within)):
             raise Interrupted(1006, "the stream ended early")
         *messages, self._rest = (self._rest + data).split(b"\n\n")
-        for message in messages:
-            for line in message.decode().split("\n"):
-                if line.startswith("data: "):
-                    told = json.loads(line[6:])
-                    yield {"events": [told]} if "no" in told else told
+        values = [
+            json.loads(line[6:])
+            for message in messages
+            for line in message.decode().split("\n")
+            if line.startswith("data: ")
+        ]
+        return [{"events": [value]} if "no" in value else value for value in values]
 
 
-async def _decoder(line: Line, place: Where) -> Decoder:
+async def _source(line: Line, place: Where) -> Source:
     answer = line.response
     if answer.status_code == 101:
-        return SocketDecoder()
-    if answer.status_code == 200 and "event-stream" in answer.headers.get("content-type", ""):
-        return MessageDecoder()
+        return Websocket(line)
     if answer.status_code == 204:
         place.end = "ended"  # this reader has had everything
-        return MessageDecoder()
+    if answer.status_code == 204 or "event-stream" in answer.headers.get("content-type", ""):
+        return Messages(line)
     said = httpx2.Response(answer.status_code, content=await line.rest(), request=answer.request)
     if answer.status_code in COME_BACK:
         raise Interrupted(1013, f"the service answers {answer.status_code}", refusal(said))
@@ -264,11 +276,13 @@ async def _decoder(line: Line, place: Where) -> Decoder:
 
 
 def _opening(wire: Wire, path: str, place: Where) -> httpx2.Request:
+    from websockets.utils import generate_key
+
     headers = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
         "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
+        "Sec-WebSocket-Key": generate_key(),
     }
     place.check_deadline()
     timeout = httpx2.Timeout(10.0, read=place.seconds_to_read)

@@ -34,7 +34,6 @@ router = APIRouter(route_class=StrictRoute, tags=["live"])
 
 SLOW_SECONDS = 10.0
 """A reader that takes nothing for this long is sent away with the cursor to come back with."""
-IDLE_SECONDS = 15.0
 MAX_NUMBER = 2**31 - 1
 
 
@@ -83,6 +82,7 @@ class Reader:
     cursor: int
     kinds: frozenset[Kind] | None = None
     seconds_between: float = 0.0
+    ping_seconds: float = 15.0
 
     @property
     def is_closed(self) -> bool:
@@ -127,7 +127,7 @@ class Reader:
             await self.channel.news(page)
             return True
         try:
-            async with asyncio.timeout(IDLE_SECONDS):
+            async with asyncio.timeout(self.ping_seconds):
                 await self.channel.news(page)
         except TimeoutError:
             return False
@@ -286,7 +286,8 @@ async def stream_events(
     services.caller.standing.require_room()
     cursor = read_number(last_event_id, "Last-Event-ID", after)
     async with services.tail.watch(services.project, job_id(job)) as channel:
-        reader = Reader(channel, MESSAGES, cursor, read_kinds(kinds), 1 / max_hz if max_hz else 0)
+        between = 1 / max_hz if max_hz else 0
+        reader = Reader(channel, MESSAGES, cursor, read_kinds(kinds), between, services.settings.ping_seconds)
         first = await reader.first()
     if first.is_end and cursor and cursor == first.last:
         # What tells an EventSource that there is nothing to reconnect for.

@@ -33,6 +33,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> 
     """Service and one node with two slots. Who kills the service starts it again."""
     settings = {
         "FOOTPLATE_PORT": str(free_port()),
+        "FOOTPLATE_PING_SECONDS": "0.1",
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     }

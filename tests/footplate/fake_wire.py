@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
-from wsproto import events
-from wsproto.connection import Connection, ConnectionType
+from websockets.frames import Frame, Opcode
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
 
 URL = "http://footplate.test"
 
@@ -78,19 +79,39 @@ class Socket:
     """The service's end of a websocket, as bytes."""
 
     def __init__(self) -> None:
-        self._connection = Connection(ConnectionType.SERVER)
+        self._protocol = ServerProtocol(state=OPEN)
 
     def events(self, *numbers: int, kind: str = "log") -> bytes:
         return self.frame({"events": [event(number, kind=kind) for number in numbers]})
 
     def frame(self, value: Any) -> bytes:
-        return self._connection.send(events.TextMessage(json.dumps(value)))
+        self._protocol.send_text(json.dumps(value).encode())
+        return self._bytes()
 
-    def ping(self) -> bytes:
-        return self._connection.send(events.Ping(b"are you there"))
+    def fragments(self, value: Any) -> bytes:
+        """One frame's text in two fragments, as a proxy may send it on."""
+        text = json.dumps(value).encode()
+        self._protocol.send_text(text[:9], fin=False)
+        self._protocol.send_continuation(text[9:], fin=True)
+        return self._bytes()
+
+    def ping(self, payload: bytes) -> bytes:
+        self._protocol.send_ping(payload)
+        return self._bytes()
 
     def close(self, code: int, reason: str = "") -> bytes:
-        return self._connection.send(events.CloseConnection(code, reason))
+        self._protocol.send_close(code, reason)
+        return self._bytes()
+
+    def pongs(self, replies: Iterable[bytes]) -> list[bytes]:
+        """The payloads of the pongs among what the client wrote."""
+        for reply in replies:
+            self._protocol.receive_data(reply)
+        frames = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
+        return [bytes(frame.data) for frame in frames if frame.opcode is Opcode.PONG]
+
+    def _bytes(self) -> bytes:
+        return b"".join(self._protocol.data_to_send())
 
 
 def event(no: int, **changes: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 
 PATIENCE = 240
 """Seconds for what ends soon, however long a machine stands still."""
+PING, PONG = b"\x89", b"\x8a"
+"""How a websocket's frames of these kinds begin."""
 ELSEWHERE = {**SHORT_TOY, "resources": {"pool": "nowhere"}}
 """It waits for a node that there is not."""
 ENDLESS = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000, "save_total_limit": 2}}
@@ -232,6 +235,76 @@ def test_a_stream_that_breaks_again_and_again_has_no_gap_and_nothing_twice(stand
 
     with Client(standing.url, transport=Bad(cut_streams)) as cut:
         assert [e.no for e in cut.jobs.get(job.id).events()] == [e["no"] for e in standing.events(job.id)]
+
+
+class Listening:
+    """The network streams of websockets that go through it, and what they carry besides events."""
+
+    def __init__(self, after: int, then: Callable[[], object]) -> None:
+        self.streams, self.pings, self.pongs, self._after, self._then = 0, 0, 0, after, then
+
+    def on(self, answer: httpx2.Response) -> httpx2.Response:
+        if answer.status_code == 101:
+            self.streams += 1
+            answer.extensions["network_stream"] = Heard(answer.extensions["network_stream"], self)
+        return answer
+
+    def read(self, data: bytes) -> bytes:
+        if data[:1] == PING:
+            self.pings += 1
+            if self.pings == self._after:
+                self._then()
+        return data
+
+    def wrote(self, data: bytes) -> None:
+        self.pongs += data[:1] == PONG
+
+
+@dataclass
+class Heard:
+    """A network stream of either kind."""
+
+    inner: Any
+    listening: Listening
+
+    def read(self, *given: Any) -> Any:
+        data = self.inner.read(*given)
+        return self.listening.read(data) if isinstance(data, bytes) else self._read(data)
+
+    async def _read(self, data: Any) -> bytes:
+        return self.listening.read(await data)
+
+    def write(self, data: bytes, *given: Any) -> Any:
+        self.listening.wrote(data)
+        return self.inner.write(data, *given)
+
+
+class AsyncHearing(httpx2.AsyncHTTPTransport):
+    def __init__(self, listening: Listening) -> None:
+        super().__init__()
+        self._listening = listening
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return self._listening.on(await super().handle_async_request(request))
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+async def test_a_stream_of_a_silent_job_answers_every_ping_and_stays_open(
+    kind: str, client: Client, standing: System
+) -> None:
+    job = client.jobs.create(ELSEWHERE)
+    listening = Listening(5, job.cancel)
+
+    if kind == "blocking":
+        with Client(standing.url, transport=Bad(lambda _, go_on: listening.on(go_on()))) as blocking:
+            states = [event.data["state"] for event in blocking.jobs.get(job.id).events(kinds="state")]
+    else:
+        async with AsyncClient(standing.url, transport=AsyncHearing(listening)) as other:
+            states = [event.data["state"] async for event in (await other.jobs.get(job.id)).events(kinds="state")]
+
+    assert states == ["queued", "cancelled"]
+    assert listening.streams == 1
+    assert listening.pongs == listening.pings >= 5
 
 
 def test_a_download_that_breaks_is_taken_up_where_it_broke(standing: System, client: Client, tmp_path: Path) -> None:

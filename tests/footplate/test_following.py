@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from footplate.errors import FootplateError, NotFound, ServiceError, Unauthorized, Unreachable, WaitTimeout
@@ -40,33 +42,63 @@ async def test_what_comes_twice_is_told_once_and_what_nobody_knows_is_passed_ove
 
 async def test_a_frame_may_come_in_pieces_and_two_at_once() -> None:
     line = Socket()
-    whole = line.events(1, 2) + line.events(3) + line.frame(END)
+    whole = line.events(1, 2) + line.fragments({"events": [event(3)]}) + line.frame(END)
     wire = FakeWire(FakeLine(*[whole[at : at + 7] for at in range(0, len(whole), 7)]))
 
     assert await read(wire) == [1, 2, 3]
 
 
-async def test_a_slow_reader_comes_back_at_once_and_after_a_restart_soon() -> None:
-    first, second, third = Socket(), Socket(), Socket()
+async def test_a_slow_reader_comes_back_at_once_and_quietly_and_after_a_restart_soon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second, third, fourth = Socket(), Socket(), Socket(), Socket()
     wire = FakeWire(
         FakeLine(first.events(1) + first.close(4408, "too slow; come back with after=1")),
-        FakeLine(second.events(2) + second.close(1012, "restart")),
-        FakeLine(third.frame(END)),
+        FakeLine(second.events(2) + second.close(1011, "keepalive ping timeout")),
+        FakeLine(third.events(3) + third.close(1012, "restart")),
+        FakeLine(fourth.frame(END)),
     )
 
-    assert await read(wire) == [1, 2]
-    assert cursors(wire) == ["0", "1", "2"]
+    assert await read(wire) == [1, 2, 3]
+    assert cursors(wire) == ["0", "1", "2", "3"]
+    assert wire.waited[:2] == [0, 0]
+    assert 0 < wire.waited[2] < 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "connection lost (restart); trying again", "connected again"
+    ]  # fmt: skip
+
+
+async def test_a_service_that_closes_again_and_again_is_not_asked_in_a_loop_without_a_pause() -> None:
+    wire = FakeWire(*[FakeLine(Socket().close(1011, "keepalive ping timeout")) for _ in range(4)])
+
+    with pytest.raises(Unreachable):
+        await read(wire)
+
     assert wire.waited[0] == 0
-    assert 0 < wire.waited[1] < 1
+    assert all(seconds > 0 for seconds in wire.waited[1:])
 
 
-async def test_a_ping_is_answered() -> None:
+async def test_a_deadline_holds_among_comments_that_only_show_that_the_service_lives() -> None:
+    comments = [b": still here\n\n"] * 3
+    line = FakeLine(*comments, status=200, content_type="text/event-stream")
+    place = Place(deadline=time.monotonic() + 60)
+
+    async def late(within: float) -> bytes:
+        place.deadline = 0.0
+        return comments[0]
+
+    line.read = late  # type: ignore[method-assign]
+    with pytest.raises(WaitTimeout):
+        await read(FakeWire(line), place)
+
+
+async def test_every_ping_is_answered_by_a_pong_with_its_payload() -> None:
     line = Socket()
-    wire = FakeWire(FakeLine(line.ping(), line.frame(END)))
+    wire = FakeWire(FakeLine(line.ping(b"one"), line.events(1) + line.ping(b"two"), line.frame(END)))
 
     await read(wire)
 
-    assert len(wire.replies) == 1
+    assert line.pongs(wire.replies) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(("code", "kind"), [(4401, Unauthorized), (4404, NotFound), (4400, FootplateError)])
