@@ -68,6 +68,7 @@ class Reason(StrEnum):
     DRAINED = "drained"
     """Its node is going away; it continues elsewhere. Costs no retry."""
     RESUMED = "resumed"
+    """Its user resumed it. While it still stops for a pause: it is queued again as soon as it has stopped."""
     SUBMITTED = "submitted"
     # starting, running
     PLACED = "placed"
@@ -147,7 +148,7 @@ def actions(state: JobState, desired: Desired) -> list[Action]:
     if desired is Desired.CANCEL:
         return []
     if desired is Desired.PAUSE:
-        return [Action.CANCEL]
+        return [Action.RESUME, Action.CANCEL]
     if state is S.RUNNING:
         return [Action.DO, Action.PAUSE, Action.FORK, Action.CANCEL]
     return [Action.PAUSE, Action.CANCEL]

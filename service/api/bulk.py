@@ -40,7 +40,7 @@ _S = JobState
 _FROM = {
     Action.CANCEL: set(JobState) - TERMINAL,
     Action.PAUSE: {_S.QUEUED, _S.STARTING, _S.RUNNING},
-    Action.RESUME: {_S.PAUSED, _S.FAILED, _S.CANCELLED},
+    Action.RESUME: {_S.PAUSED, _S.FAILED, _S.CANCELLED, _S.STOPPING},
     Action.DELETE: set(TERMINAL),
 }
 """Of jobs that are looked for, those that the verb could change."""

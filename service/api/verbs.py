@@ -93,7 +93,7 @@ async def pause_job(request: Request, job: JobPath) -> Response:
     "/jobs/{job}/resume",
     status_code=202,
     operation_id="resume_job",
-    summary="Queue it again; it continues from its newest verified checkpoint",
+    summary="Queue it again, or as soon as it has stopped; it continues from its newest verified checkpoint",
     **shapes.answers(shapes.Job, 202),
     **shapes.takes(Resume),
 )

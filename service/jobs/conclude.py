@@ -2,7 +2,7 @@
 
 how it ended          desired cancel                desired pause              desired run
 finished              cancelled(finished_first)     succeeded                  succeeded
-stopped               cancelled                     paused                     drain: queued · time limit: failed
+stopped               cancelled                     paused                     queued · time limit: failed
 lost, or retryable    cancelled                     paused                     queued(retry) in budget, else failed
 failed otherwise      cancelled                     failed                     failed
 """
@@ -111,7 +111,14 @@ def _after_a_stop(job: JobRow) -> Move:
         return Move(JobState.PAUSED, Reason.PAUSE)
     if job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
-    return Move(JobState.QUEUED, Reason.DRAINED, "its node goes away; it goes on elsewhere, and this costs no retry")
+    return _queued_after(job, "its node goes away; it goes on elsewhere, and this costs no retry")
+
+
+def _queued_after(job: JobRow, why: str) -> Move:
+    """Back to the queue after a stop that was not the user's last word: a drain, or a pause that was taken back."""
+    if job.reason is Reason.RESUMED:
+        return Move(JobState.QUEUED, Reason.RESUMED)
+    return Move(JobState.QUEUED, Reason.DRAINED, why)
 
 
 def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move:
@@ -123,7 +130,7 @@ def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move
     if was_told and job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
     if was_told and retryable:
-        return Move(JobState.QUEUED, Reason.DRAINED, f"it ended before it could checkpoint: {_said(end)}")
+        return _queued_after(job, f"it ended before it could checkpoint: {_said(end)}")
     refusal = _why_not_again(job, end, retry)
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})

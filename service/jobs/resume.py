@@ -1,4 +1,7 @@
-"""Queue a resting job again. It continues from its newest verified checkpoint, with what the user changed."""
+"""Queue a resting job again. It continues from its newest verified checkpoint, with what the user changed.
+
+A job that still stops for a pause is turned around: its attempt stops all the same, and then it is queued at once.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from sqlalchemy import Connection
 
 from contract.components import Catalogue
 from contract.errors import Conflict, InvalidSpec, Problem
+from contract.events import Kind
 from contract.ids import JobId
 from contract.lifecycle import Action, Desired, JobState, Reason, actions
 from contract.spec import JobSpec
 from service.jobs.needs import Needs
 from service.jobs.requires import nowhere
 from service.jobs.stopping import refuse
-from service.store import checkpoints, deeds, jobs
+from service.store import checkpoints, deeds, events, jobs
 from service.store.rows import JobRow
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
@@ -54,7 +58,8 @@ def resume(
     """The job as it is then. Raises NotFound; Conflict; InvalidSpec when it would not be valid with the changes, or
     when no node has what they ask for: `told` is what nodes have."""
     job = jobs.lock_for_user(conn, project, job_id)
-    if job.state not in _RESTING:
+    is_pausing = job.state is JobState.STOPPING and job.desired is Desired.PAUSE
+    if job.state not in _RESTING and not is_pausing:
         if job.desired is Desired.RUN and not job.state.is_terminal:
             _require_held(job, changes)
             return job
@@ -76,11 +81,22 @@ def resume(
     if changes.max_steps is not None or changes.num_train_epochs is not None:
         # What somebody set while it ran is older.
         deeds.forget_set(conn, job.id, ["max_steps"])
-    jobs.move(
-        conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, now=now, by=by,
-        desired=Desired.RUN, queued_at=now, finished_at=None, not_before=None, spent=0, stuck=0, error=None, **columns,
-    )  # fmt: skip
+    columns |= {"desired": Desired.RUN, "spent": 0, "stuck": 0, "error": None}
+    if is_pausing:
+        _turn_around(conn, job, now, by, columns)
+    else:
+        jobs.move(
+            conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, now=now, by=by,
+            queued_at=now, finished_at=None, not_before=None, **columns,
+        )  # fmt: skip
     return jobs.get(conn, project, job_id)
+
+
+def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, columns: dict[str, Any]) -> None:
+    """Its worker may have begun to stop, and is not told otherwise."""
+    jobs.change(conn, job.id, now=now, reason=Reason.RESUMED, **columns)
+    data = {"state": job.state, "reason": Reason.RESUMED, "message": "it is queued again as soon as it has stopped"}
+    events.append(conn, job.id, Kind.STATE, jobs.asked_by(by, data), now)
 
 
 def _require_held(job: JobRow, changes: ResumeChanges) -> None:

@@ -110,6 +110,40 @@ def test_pause_and_resume_continue_from_the_newest_checkpoint_first(stage: Stage
     assert again.answer.attempt == 2
 
 
+@pytest.mark.parametrize("ending", [("stopped", "pause"), ("lost", "node_lost")])
+def test_a_resume_while_it_stops_for_a_pause_queues_it_as_soon_as_it_has_stopped(
+    stage: Stage, ending: tuple[str, str]
+) -> None:
+    job, worker = stage.running()
+    stage.rescue()  # knows the attempt from here on
+    stage.pause(job)
+
+    told = stage.resume(job, ResumeChanges(priority=9))
+    assert stage.resume(job, ResumeChanges(priority=9)) == stage.resume(job) == told
+    assert (told.state, told.desired, told.reason) == (JobState.STOPPING, Desired.RUN, Reason.RESUMED)
+    assert worker.beat().stop is not None
+    if ending[0] == "stopped":
+        worker.ends(*ending, stop="pause")
+    else:
+        stage.later(SETTINGS.lease_seconds + 1)
+        stage.rescue()
+
+    row = stage.job(job)
+    assert (row.state, row.reason, row.priority, row.spent) == (JobState.QUEUED, Reason.RESUMED, 9, 0)
+    assert stage.states(job) == ["queued", "starting", "running", "stopping", "stopping", "queued"]
+
+
+def test_a_pause_after_such_a_resume_holds_again(stage: Stage) -> None:
+    job, worker = stage.running()
+    stage.pause(job)
+    stage.resume(job)
+
+    assert stage.pause(job).desired is Desired.PAUSE
+    worker.ends("stopped", "pause", stop="pause")
+
+    assert stage.job(job).state is JobState.PAUSED
+
+
 def test_a_job_that_was_told_to_stop_while_it_started_is_never_said_to_run(stage: Stage) -> None:
     stage.node()
     job = stage.submit()

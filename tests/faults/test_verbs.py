@@ -102,7 +102,7 @@ ANSWERS: dict[str, tuple[tuple[int, str], ...]] = {
     "cancelling": ((OK, "stopping"), (NO, "stopping"), (NO, "stopping"), (NO, "stopping")),
     "cancelling gracefully": ((OK, "stopping"), (NO, "stopping"), (NO, "stopping"), (NO, "stopping")),
     "cancelling by kill": ((OK, "stopping"), (NO, "stopping"), (NO, "stopping"), (NO, "stopping")),
-    "pausing": ((OK, "stopping"), (OK, "stopping"), (NO, "stopping"), (NO, "stopping")),
+    "pausing": ((OK, "stopping"), (OK, "stopping"), (OK, "stopping"), (NO, "stopping")),
     "draining": ((OK, "stopping"), (OK, "stopping"), (OK, "stopping"), (NO, "stopping")),
     "paused": ((OK, "cancelled"), (OK, "paused"), (OK, "queued"), (NO, "paused")),
     "succeeded": ((NO, "succeeded"), (NO, "succeeded"), (NO, "succeeded"), (DONE, "")),
