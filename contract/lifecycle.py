@@ -102,6 +102,9 @@ class Reason(StrEnum):
     """The spec names something that this node does not have or cannot build."""
 
 
+NODE_BEGINS = "it has just started, and imports what training needs"
+"""Why a node takes no work in its first seconds. No trouble, which every other such sentence tells of."""
+
 S = JobState
 TERMINAL = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
 ACTIVE = frozenset({S.STARTING, S.RUNNING, S.STOPPING})

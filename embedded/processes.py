@@ -130,14 +130,16 @@ class Family:
         if child.popen.returncode != 0:
             raise Failed(f"{ended(child)}.{last_words(program.log)}")
 
-    def wait_until(self, ready: Callable[[], bool], child: Child, *, within: float, what: str) -> None:
-        """Waits for a moment of a starting child, which may neither die nor dawdle meanwhile."""
+    def wait_until(self, ready: Callable[[], bool], *children: Child, within: float, what: str) -> None:
+        """Waits for a moment of starting children. Raises Failed when one of them dies, and when time is up: the last
+        child's log is shown then."""
         deadline = time.monotonic() + within
         while not ready():
-            if not child.is_running:
-                raise Failed(f"{ended(child)} before {what}.{last_words(child.program.log)}")
+            for child in children:
+                if not child.is_running:
+                    raise Failed(f"{ended(child)} before {what}.{last_words(child.program.log)}")
             if time.monotonic() > deadline:
-                raise Failed(f"not after {within:g} s: {what}.{last_words(child.program.log)}")
+                raise Failed(f"after {within:g} s still not true: {what}.{last_words(children[-1].program.log)}")
             self.pause()
 
     def give_up(self, child: Child) -> None:

@@ -8,12 +8,15 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
+from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
+from contract.lifecycle import NODE_BEGINS
 from embedded.home import Home, hold, note_holder
 from embedded.processes import Child, Failed, Family, Program, Stop, Stopped, die_with, python
 from embedded.redis import redis_for
@@ -21,6 +24,8 @@ from embedded.redis import redis_for
 DEFAULT_PORT = 8080
 START_SECONDS = 60.0
 """How long the service may take to answer: far more than it needs, on a machine that is busy elsewhere."""
+NODE_SECONDS = 180.0
+"""How long a node may take to announce its components: it imports torch and all that specs may name."""
 AFTER_CHECKPOINT_SECONDS = 15.0
 """What a draining node gets beyond its own deadline, to tell Redis how its attempts ended."""
 
@@ -65,6 +70,7 @@ class Launcher:
         self.start_redis()
         self.start_service()
         self.start_nodes()  # after the page: importing torch takes all that two cores have
+        self.wait_for_components()
         note_holder(self.home, self.url)
         self.announce()
         self.start_first_job()
@@ -124,6 +130,35 @@ class Launcher:
                 return bool(answer.status == 200)
         except (URLError, OSError, ValueError):
             return False
+
+    def wait_for_components(self) -> None:
+        """Waits until a node has announced since this start what a spec may name: what an earlier start left behind in
+        SQL is another catalogue. A child that dies meanwhile ends the start, because it would die again."""
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        said: dict[str, str] = {}
+
+        def is_announced() -> bool:
+            nodes = [node for node in self.ask("/nodes")["data"] if node["seen_at"] >= started_at]
+            for node in nodes:
+                if node["message"] not in (None, NODE_BEGINS) and said.get(node["name"]) != node["message"]:
+                    said[node["name"]] = node["message"]
+                    say(f"{node['name']}: {node['message']}")
+            return any(node["catalogue_hash"] for node in nodes) and bool(self.ask("/components").get("models"))
+
+        def is_ready() -> bool:
+            try:
+                return is_announced()
+            except (OSError, ValueError):
+                return False  # the service is busy, or has just died
+
+        what = "a node has announced its components"
+        self.family.wait_until(is_ready, *self.family.children, within=NODE_SECONDS, what=what)
+
+    def ask(self, path: str) -> dict[str, Any]:
+        key = os.environ.get("FOOTPLATE_API_KEY")
+        request = Request(self.url + path, headers={"Authorization": f"Bearer {key}"} if key else {})
+        with urlopen(request, timeout=10) as answer:
+            return dict(json.load(answer))
 
     def announce(self) -> None:
         logs = {child.program.name: str(child.program.log) for child in self.family.children}
@@ -190,7 +225,7 @@ def drain_seconds(env: dict[str, str]) -> float:
 def welcome(url: str, home: Home, logs: dict[str, str]) -> str:
     """Where things are, and three commands to paste, in this order."""
     key = '-H "Authorization: Bearer $FOOTPLATE_API_KEY" ' if os.environ.get("FOOTPLATE_API_KEY") else ""
-    spec = '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20000}}'
+    spec = '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20000, "logging_steps": 100}}'
     return f"""
   page   {url}/        API   {url}/docs
   state  {home.path}   (database, artifacts, nodes)

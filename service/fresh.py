@@ -14,6 +14,11 @@ class Fresh(ABC):
     SECONDS: ClassVar[float]
     """How stale it may be."""
 
+    @property
+    def seconds(self) -> float:
+        """How long until it is read again."""
+        return self.SECONDS
+
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
@@ -31,7 +36,7 @@ class Fresh(ABC):
 
     async def _keep_fresh(self) -> None:
         while True:
-            await asyncio.sleep(self.SECONDS)
+            await asyncio.sleep(self.seconds)
             await self._try()
 
     async def _try(self) -> None:

@@ -130,7 +130,7 @@ class Heartbeat(threading.Thread):
         key = keys.node_reply(self._node.id, self._node.boot)
         while not self._wanted.is_set() and (left := until - time.monotonic()) > 0:
             # In short turns while there is something to send, or to notice.
-            longest = 0.1 if self._resender.taken else 0.5
+            longest = 0.1 if self._resender.taken or self._catalogue is None else 0.5
             popped = client.blpop([key], timeout=max(0.01, min(left, longest, BLOCK_SECONDS)))
             if popped is not None:
                 self._hear(popped[1])
@@ -139,9 +139,10 @@ class Heartbeat(threading.Thread):
                 self.say_now()
 
     def _has_news(self) -> bool:
-        """Whether this node takes work may have changed."""
+        """Whether this node takes work may have changed, or its catalogue has just been written."""
         is_store_same = self._store is None or self._store.trouble == self._said_of_store
-        return not is_store_same or self._node.places.why_not_ready() != self._not_ready
+        has_catalogue = self._catalogue is None and self._node.places.catalogue.exists()
+        return has_catalogue or not is_store_same or self._node.places.why_not_ready() != self._not_ready
 
     def _store_trouble(self) -> str | None:
         if self._store is None:

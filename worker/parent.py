@@ -24,6 +24,7 @@ from celery.worker import state as celery_state
 
 from contract.environment import secrets_of
 from contract.errors import SettingsError
+from contract.lifecycle import NODE_BEGINS
 from contract.messages import Gpu
 from worker.address import require_own
 from worker.environment import forget_unused
@@ -42,7 +43,6 @@ CELERY_SECONDS = 10.0
 RESTART_SECONDS = (0.0, 1.0, 5.0, 15.0, 60.0)
 """Before the next warm parent: each has imports to do, which take the CPU from what else runs here."""
 LONG_LIFE_SECONDS = 60.0
-BEGINS = "it has just started, and imports what training needs"
 
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHONPATH",
@@ -82,7 +82,7 @@ class WarmKeeper(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="warm-keeper", daemon=True)
-        node().places.be_in_trouble(BEGINS)
+        node().places.be_in_trouble(NODE_BEGINS)
         # Whoever holds the writing end keeps the warm parent alive, so only this process does.
         self._lifeline, self.writing_end = os.pipe2(os.O_CLOEXEC)
 
@@ -106,7 +106,7 @@ class WarmKeeper(threading.Thread):
         """Why this node is not ready now, and whether it was."""
         places = node().places
         known = places.why_not_ready()
-        if known is not None and known != BEGINS:
+        if known is not None and known != NODE_BEGINS:
             return known, False
         why = f"its warm parent, which starts training, ended with {code}"
         places.be_in_trouble(why)

@@ -16,6 +16,8 @@ class Catalogues(Fresh):
 
     SECONDS = 2.0
     """Claims check again, so that a stale one costs an attempt at worst."""
+    FIRST_SECONDS = 0.1
+    """Without any, a POST accepts what it cannot check: the first catalogue is waited for."""
 
     def __init__(self, db: Database) -> None:
         super().__init__()
@@ -27,6 +29,10 @@ class Catalogues(Fresh):
         """Each of them, with the packages and secrets that its nodes have."""
         self.roots: list[FileRoots | None] = []
         """Where each node looks for files. None: it does not announce that."""
+
+    @property
+    def seconds(self) -> float:
+        return self.SECONDS if self.told else self.FIRST_SECONDS
 
     async def refresh(self) -> None:
         found, roots = await self._db.read(lambda conn: (nodes.catalogues(conn), nodes.file_roots(conn)))

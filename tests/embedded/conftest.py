@@ -33,9 +33,9 @@ class Up:
         return self.processes.start("-m", "footplate", "up", "--port", "0", *words, name="up", env=env | environment)
 
     def start(self, *words: str, **environment: str) -> Process:
-        """Started, and the page answers."""
+        """Started, and ready: a node has announced its components."""
         launcher = self.launch(*words, **environment)
-        launcher.until(lambda: '"url"' in launcher.output, within=60, what="up says that it is ready")
+        launcher.until(lambda: '"url"' in launcher.output, within=180, what="up says that it is ready")
         line = next(line for line in launcher.output.splitlines() if line.startswith("{"))
         self.ready = json.loads(line)
         return launcher

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from tests.embedded.conftest import Up
-from tests.support.processes import children, is_alive, left_behind, until
+from tests.support.processes import REPOSITORY, children, is_alive, left_behind, until
 
 STEADY: dict[str, Any] = {
     "model": "toy/mlp",
@@ -28,6 +28,7 @@ def test_it_says_in_one_line_where_everything_is_and_a_second_start_is_told_who_
 
     (line,) = launcher.output.splitlines()
     told = json.loads(line)
+    refuses_an_unknown_argument(told["url"])
     assert told["pid"] == launcher.pid
     assert told["home"] == str(up.home)
     assert all(Path(log).exists() for log in told["logs"].values())
@@ -45,6 +46,29 @@ def test_it_says_in_one_line_where_everything_is_and_a_second_start_is_told_who_
     assert launcher.terminate(within=60) == 0
 
 
+def refuses_an_unknown_argument(url: str) -> None:
+    """Of one request, which is sent once: in the first moment after the address appeared."""
+    spec = {"model": {"use": "toy/mlp", "args": {"hiden": 8}}, "data": "toy/regression"}
+    answer = httpx2.post(f"{url}/jobs", json=spec, timeout=60)
+    assert answer.status_code == 422, answer.text
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/model/args/hiden"]
+
+
+def test_a_start_says_why_no_node_announces_its_components_and_ends_when_a_child_dies(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "accelerate.py").write_text("raise ImportError('this one is broken')")
+    launcher = up.launch("--no-first-job", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
+
+    why = "footplate: node-1: training cannot be imported here: ImportError: this one is broken"
+    launcher.until(lambda: why in launcher.output, within=120, what="the reason is said")
+
+    os.kill(up.pid_of(launcher, "service"), signal.SIGKILL)
+
+    assert launcher.wait(within=60) == 1
+    assert "service was killed by SIGKILL before a node has announced its components." in launcher.output
+    assert '"url"' not in launcher.output
+    nobody_holds(up.home)
+
+
 def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None:
     launcher = up.start()
     shows = up.pid_of(launcher, "embedded.first_job")
@@ -54,8 +78,8 @@ def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None
     until(lambda: not Path(f"/proc/{shows}").exists(), within=10, what="who showed it leaves no zombie")
     launcher.terminate(within=60)
 
-    launcher = up.start()
-    up.processes.until(lambda: up.get("/nodes")["data"], what="the node is back")
+    up.start()
+    refuses_an_unknown_argument(up.ready["url"])
 
     jobs = up.get("/jobs")["data"]
     assert [job["name"] for job in jobs] == ["first job"]
