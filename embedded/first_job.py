@@ -52,7 +52,7 @@ def submit(url: str) -> dict[str, Any]:
 
 def show(url: str, job: str) -> None:
     """Until the job rests. A terminal gets one line that moves, a pipe a line per state and per tenth of the way."""
-    print(f"A first job to look at: {url}/jobs/{job}", flush=True)
+    print(f"A first job to look at: {url}/#{job}", flush=True)
     told = None
     for seen in follow(url, job):
         if sys.stdout.isatty():

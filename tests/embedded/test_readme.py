@@ -24,10 +24,11 @@ def test_what_the_readme_pastes_drives_a_job_and_shows_every_step_also_to_one_wh
     up: Up, processes: Processes, tmp_path: Path
 ) -> None:
     up.start("--no-first-job")
-    up.until_nodes(1)
     short = up.submit({"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 30, "logging_steps": 1}})
 
-    driven = paste(COMMANDS.replace("localhost:8080", up.ready["url"]) + "\necho; echo $id").split()[-1]
+    said = paste(COMMANDS.replace("localhost:8080", up.ready["url"]) + "\necho; echo $id")
+    assert "urn:footplate:problem" not in said
+    driven = said.split()[-1]
     assert up.until_job(driven, "cancelled")["desired"] == "cancel"
 
     up.until_job(short, "succeeded")
@@ -40,7 +41,7 @@ def test_what_the_readme_pastes_drives_a_job_and_shows_every_step_also_to_one_wh
 
 def test_the_commands_that_up_prints_start_a_job_and_pause_it(up: Up) -> None:
     launcher = up.launch_talking("--no-first-job")
-    launcher.until(lambda: "Ctrl-C here" in launcher.output, within=60, what="up has said everything")
+    launcher.until(lambda: "Ctrl-C here" in launcher.output, within=180, what="up has said everything")
     first, _, third = [line.strip() for line in launcher.output.splitlines() if "curl" in line]
     up.ready = {"url": launcher.output.splitlines()[0]}
 
@@ -52,7 +53,10 @@ def test_the_commands_that_up_prints_start_a_job_and_pause_it(up: Up) -> None:
 def test_the_first_job_is_shown_moving_in_plain_lines(up: Up) -> None:
     launcher = up.launch_talking()
 
-    launcher.until(lambda: re.search(r"first job running  step \d+/\d+", launcher.output), within=60, what="it moves")
+    launcher.until(lambda: re.search(r"first job running  step \d+/\d+", launcher.output), within=180, what="it moves")
 
     assert "\033" not in launcher.output
-    assert launcher.output.splitlines()[0].startswith("http://127.0.0.1:")
+    url = launcher.output.splitlines()[0]
+    assert url.startswith("http://127.0.0.1:")
+    job = (up.home / "first-job").read_text()
+    assert f"A first job to look at: {url}/#{job}" in launcher.output.splitlines()

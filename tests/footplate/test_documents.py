@@ -47,8 +47,13 @@ def test_what_the_readme_shows_of_both_runs(command: Command) -> None:
     )
     shell, script = re.search(r"```sh\n(.*?)```.*?```python\n(.*?)```", section, re.DOTALL).groups()  # type: ignore[union-attr]
 
-    assert "succeeded" in run(command, "bash", "-euo", "pipefail", "-c", shell)
-    assert "model.safetensors" in run(command, sys.executable, "-c", script)
+    watched = run(command, "bash", "-euo", "pipefail", "-c", shell)
+    assert "succeeded" in watched
+    assert re.search(r"^step 100 +loss ", watched, re.MULTILINE), "watch shows the loss"
+    assert re.search(r"^loss .*▁", watched, re.MULTILINE), "metrics draws its curve"
+    followed = run(command, sys.executable, "-c", script)
+    assert "100 log {'loss':" in followed
+    assert "model.safetensors" in followed
 
 
 def test_the_page_names_every_verb(command: Command) -> None:
