@@ -1,4 +1,7 @@
-"""The parts of a story, each one real transaction: nodes report, users submit, workers claim and send events."""
+"""The parts of a story, each one real transaction: nodes report, users submit, workers claim and send events.
+
+Stories of tests/conformance call them one by one. The users of the seeded simulation act on the same stage.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,14 @@ from contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id
 from contract.layout import checkpoint_folder
 from contract.lifecycle import StopMode
 from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, EventBatch, Gpu, Grant, NodeBeat
+from contract.spec import JobSpec
 from contract.testing import make_spec
 from service.events.entries import Read, read_entries
 from service.events.ingest import Ingested, ingest
+from service.jobs.amend import amend
 from service.jobs.beat import NodeBeaten, attempt_beat, node_beat
 from service.jobs.cancel import cancel
+from service.jobs.delete import delete
 from service.jobs.grant import grant
 from service.jobs.pause import pause
 from service.jobs.placing import place_waiting
@@ -36,6 +42,9 @@ SETTINGS = ServiceSettings(retry_backoff_seconds=0)
 
 class Stage:
     """Time stands still until `later` moves it: the wall clock and control's own clock together."""
+
+    now: int
+    """Milliseconds of the wall clock."""
 
     def __init__(self, db: Database, settings: ServiceSettings = SETTINGS) -> None:
         self.db, self.settings = db, settings
@@ -65,9 +74,12 @@ class Stage:
         if nodes > 1:
             changes["resources"] = {**changes.get("resources", {}), "nodes": nodes}
         spec = make_spec(**changes)
-        text = json.dumps(spec.as_json())
+        return self.submit_spec(spec, json.dumps(spec.as_json()), new_job_id(), key, body, project)
+
+    def submit_spec(
+        self, spec: JobSpec, text: str, job_id: JobId, key: str | None, body: str = "body", project: str = "default"
+    ) -> Submitted:
         use = IdempotencyUse(key, body, respond=lambda job: f"made {job.id}") if key else None
-        job_id = new_job_id()
         return self.write(
             lambda conn: submit(
                 conn, project=project, spec=spec, spec_json=text, now=self.now, job_id=job_id, idempotency=use
@@ -75,10 +87,18 @@ class Stage:
         )
 
     def cancel(self, job: JobId, mode: StopMode = StopMode.CHECKPOINT) -> JobRow:
-        return self.write(lambda conn: cancel(conn, "default", job, mode, self.now))
+        within = self.settings.stop_seconds
+        return self.write(lambda conn: cancel(conn, "default", job, mode, self.now, stop_seconds=within))
 
     def pause(self, job: JobId) -> JobRow:
-        return self.write(lambda conn: pause(conn, "default", job, self.now))
+        within = self.settings.stop_seconds
+        return self.write(lambda conn: pause(conn, "default", job, self.now, stop_seconds=within))
+
+    def delete(self, job: JobId) -> None:
+        self.write(lambda conn: delete(conn, "default", job, self.now))
+
+    def amend(self, job: JobId, changes: dict[str, Any]) -> JobRow:
+        return self.write(lambda conn: amend(conn, "default", job, changes, self.now))
 
     def resume(self, job: JobId, changes: ResumeChanges = NO_CHANGES) -> JobRow:
         return self.write(lambda conn: resume(conn, "default", job, changes, self.now))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from contract.errors import Conflict, NotFound, Unavailable
@@ -12,19 +12,23 @@ from contract.ids import JobId
 from contract.lifecycle import JobState, StopMode
 from contract.spec import JobSpec
 from contract.testing import make_spec
-from service.jobs.amend import amend
-from service.jobs.cancel import cancel
-from service.jobs.delete import delete
-from service.jobs.pause import pause
-from service.jobs.resume import NO_CHANGES, resume
-from service.jobs.submit import IdempotencyUse, submit
+from tests.conformance.acting import Stage
 from tests.simulation.control import SETTINGS
 from tests.simulation.training import Plan
 
 if TYPE_CHECKING:
     from tests.simulation.railway import Railway
 
-PROJECT = "default"
+
+class SimulatedStage(Stage):
+    """The stage of the stories, on the simulation's database and by its clock."""
+
+    def __init__(self, railway: Railway) -> None:
+        self.db, self.settings, self._world = railway.sql, SETTINGS, railway.world  # type: ignore[assignment]
+
+    @property
+    def now(self) -> int:  # type: ignore[override]
+        return self._world.now_ms()
 
 
 @cache
@@ -37,7 +41,7 @@ def a_spec(nodes: int, time_limit: int | None, keep: int | None = None) -> tuple
 
 class Users:
     def __init__(self, railway: Railway) -> None:
-        self.railway, self.world = railway, railway.world
+        self.railway, self.world, self.stage = railway, railway.world, SimulatedStage(railway)
         self.jobs: list[JobId] = []
         self.made: dict[str, JobId] = {}
 
@@ -52,14 +56,13 @@ class Users:
         """Until it is answered: every request makes an id of its own, and the key makes them one job."""
         world, dice = self.world, self.world.dice
         shape = 1 if dice.random() < 0.85 else 2, dice.choice([None, None, None, 5])
-        use = IdempotencyUse(f"key-{number}", "body", respond=lambda job: job.id)
+        key = f"key-{number}"
         plan = a_plan(self.railway)
         spec, text = a_spec(*shape, plan.keep if world.rotates else None)
 
         def request(job_id: JobId) -> None:
-            made = partial(submit, project=PROJECT, spec=spec, spec_json=text, now=world.now_ms(), idempotency=use)
             try:
-                job = self.railway.sql.write_now(lambda conn: made(conn, job_id=job_id)).job
+                job = self.stage.submit_spec(spec, text, job_id, key).job
             except Unavailable:
                 world.after(1.0, request, job_id)
                 return
@@ -67,8 +70,8 @@ class Users:
             self.railway.books.keep.setdefault(job.id, plan.keep)
             if job.id == job_id:
                 world.call(job_id, f"job{number + 1}")
-                world.must(use.key not in self.made, "the same key made another job")
-                self.made[use.key] = job_id
+                world.must(key not in self.made, "the same key made another job")
+                self.made[key] = job_id
             if world.chance(3 * world.weather.half):
                 # The API died after its commit; nobody heard.
                 world.after(0.5, request, world.new_job())
@@ -91,15 +94,13 @@ class Users:
 
     def say(self, verb: str, job: JobId) -> None:
         world, books = self.world, self.railway.books
-        now = world.now_ms()
-        mode = world.dice.choice(list(StopMode))
-        stop = SETTINGS.stop_seconds
-        verbs: dict[str, Callable[[Any], Any]] = {
-            "cancel": lambda conn: cancel(conn, PROJECT, job, mode, now, stop_seconds=stop),
-            "pause": lambda conn: pause(conn, PROJECT, job, now, stop_seconds=stop),
-            "resume": lambda conn: resume(conn, PROJECT, job, NO_CHANGES, now),
-            "delete": lambda conn: delete(conn, PROJECT, job, now),
-            "amend": lambda conn: amend(conn, PROJECT, job, {"priority": world.dice.randint(0, 9)}, now),
+        mode, priority = world.dice.choice(list(StopMode)), world.dice.randint(0, 9)
+        verbs: dict[str, Callable[[], Any]] = {
+            "cancel": lambda: self.stage.cancel(job, mode),
+            "pause": lambda: self.stage.pause(job),
+            "resume": lambda: self.stage.resume(job),
+            "delete": lambda: self.stage.delete(job),
+            "amend": lambda: self.stage.amend(job, {"priority": priority}),
         }
         was_deleted = job in books.deleted
         if verb == "delete":
@@ -109,7 +110,7 @@ class Users:
             cancelled = job in books.cancelled
             books.cancelled.discard(job)
         try:
-            row = self.railway.sql.write_now(verbs[verb])
+            row = verbs[verb]()
         except (Conflict, NotFound, Unavailable) as error:
             world.say("user", "may not {} {}: {}", verb, job, error)
             if verb == "delete" and not was_deleted and not isinstance(error, NotFound):
@@ -121,6 +122,8 @@ class Users:
         if verb == "cancel":
             assert row.state in (JobState.CANCELLED, JobState.STOPPING)
             books.cancelled.add(job)
+        if verb == "pause":
+            assert row.state in (JobState.PAUSED, JobState.STOPPING)
         self._poke()
 
     def _poke(self) -> None:
