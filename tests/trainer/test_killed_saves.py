@@ -17,9 +17,7 @@ from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.trainer import Trainer
 
-folder, overwrite = Path(sys.argv[1]), sys.argv[2] == "overwrite"
-
-def train(steps, die_at=None):
+def train(folder, steps, die_at=None):
     \"\"\"In a child, which is killed at its n-th step towards the disk: a sync or a rename.\"\"\"
     child = os.fork()
     if child:
@@ -38,33 +36,34 @@ def train(steps, die_at=None):
     Trainer(toy.mlp(), args, train_dataset=toy.regression()).train()
     os._exit(0)
 
-assert train(2) == 0
-killed = 0
-while (ended := train(2 if overwrite else 4, die_at=killed)) != 0:
-    assert ended == -9, ended
-    files.sweep(folder)
-    left = sorted(path.name for path in folder.iterdir())
-    assert left in (["checkpoint-2"], ["checkpoint-2", "checkpoint-4"]), left
-    for name in left:
-        files.verify(folder / name)
-    killed += 1
-print(killed)
+def killed_at_every_step(folder, overwrite):
+    assert train(folder, 2) == 0
+    killed = 0
+    while (ended := train(folder, 2 if overwrite else 4, die_at=killed)) != 0:
+        assert ended == -9, ended
+        files.sweep(folder)
+        left = sorted(path.name for path in folder.iterdir())
+        assert left in (["checkpoint-2"], ["checkpoint-2", "checkpoint-4"]), left
+        for name in left:
+            files.verify(folder / name)
+        killed += 1
+    return killed
+
+for overwrite in (False, True):
+    print("killed", killed_at_every_step(Path(sys.argv[1]) / str(overwrite), overwrite), flush=True)
 """
 
 
-def killed_at_every_step(folder: Path, how: str) -> int:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SCRIPT, str(folder), how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.splitlines()[-1])
-
-
 def test_a_save_killed_at_any_step_leaves_checkpoints_that_verify(tmp_path: Path) -> None:
-    """A folder, six files, the manifest, the folder's own entry, the rename and the parent's: as many places to die."""
-    assert killed_at_every_step(tmp_path, "beside") >= 11
+    """Steps of a save: a folder, six files, the manifest, the folder's own entry, the rename and the parent's.
 
+    A save over an older checkpoint of the same step has one more: it moves the older one aside, and back if it fails.
+    """
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
 
-def test_a_save_over_an_older_one_killed_at_any_step_leaves_one_of_the_two(tmp_path: Path) -> None:
-    """One more: the older one of the same step is moved aside first, and put back if it comes to nothing."""
-    assert killed_at_every_step(tmp_path, "overwrite") >= 12
+    assert done.returncode == 0, done.stderr
+    beside, over = (int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("killed"))
+    assert beside >= 11
+    assert over >= 12
