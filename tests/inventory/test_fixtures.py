@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, text
 
 from tests.support.processes import Patience, Processes, children, free_port, is_alive, left_behind, until
 from tests.support.redis_server import RedisServer
+from tests.support.template import Forked
 
 
 def test_a_killed_redis_comes_back_empty_on_the_same_port(redis: RedisServer) -> None:
@@ -90,3 +91,33 @@ def test_a_port_is_none_that_the_kernel_gives_away() -> None:
     first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
 
     assert free_port() < int(first)
+
+
+def test_a_forked_program_looks_and_ends_like_a_started_one(processes: Processes, tmp_path: Path) -> None:
+    setting = {"FOOTPLATE_DATABASE": f"sqlite:///{tmp_path}/none.db", "FOOTPLATE_HOME": tmp_path}
+    forked = processes.start("-m", "service", "all", env=setting)
+    fresh = processes.start("-m", "service", "all", env={**setting, "PYTHONHASHSEED": "1"})
+    said = {}
+    for process in (forked, fresh):
+        process.freeze()
+        about = Path(f"/proc/{process.pid}")
+        environment = {line for line in (about / "environ").read_bytes().split(b"\0") if line[:10] != b"PYTHONHASH"}
+        words = (about / "cmdline").read_bytes().rstrip(b"\0")
+        links = [os.readlink(about / name) for name in ("cwd", "fd/0")]
+        said[process] = (os.getsid(process.pid) - process.pid, words, links, environment)
+        process.thaw()
+
+    assert isinstance(forked.popen, Forked)
+    assert not isinstance(fresh.popen, Forked), "a variable that imports read must have its effect"
+    assert said[forked] == said[fresh]
+    assert (forked.wait(60), fresh.wait(60)) == (2, 2)
+    assert forked.output == fresh.output
+
+
+def test_a_forked_program_that_is_killed_says_so(processes: Processes, tmp_path: Path) -> None:
+    waits = processes.start("-m", "service", "all", env={"FOOTPLATE_HOME": tmp_path})
+    waits.freeze()
+
+    waits.kill_group()
+
+    assert waits.popen.returncode == -signal.SIGKILL

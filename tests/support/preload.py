@@ -25,6 +25,8 @@ from types import ModuleType
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+SITECUSTOMIZE, ALSO_AFTER_IMPORTS = "sitecustomize.py", "# Also after imports.\n"
+"""A sitecustomize.py that begins like this does the same where modules are there already: see template.py."""
 ORDER = "order"
 
 
@@ -33,8 +35,9 @@ def write(folder: Path, *, without: Iterable[str] = (), mortal: bool = False, ju
     `jumpy` reads the clock that `jump` sets."""
     folder.mkdir(parents=True, exist_ok=True)
     names = list(without)
-    (folder / "sitecustomize.py").write_text(
-        f"import sys\nsys.path.append({str(REPOSITORY)!r})\n"
+    mark = "" if names or jumpy else ALSO_AFTER_IMPORTS
+    (folder / SITECUSTOMIZE).write_text(
+        f"{mark}import sys\nsys.path.append({str(REPOSITORY)!r})\n"
         f"from tests.support import preload\npreload.arm({str(folder)!r}, {names!r}, {mortal!r}, {jumpy!r})\n"
     )
     return f"{folder}{os.pathsep}{REPOSITORY}"

@@ -19,6 +19,8 @@ from typing import Any, Self, TypeVar
 
 import httpx2
 
+from tests.support import template
+
 T = TypeVar("T")
 POLL_SECONDS = 0.02
 NOT_THERE_YET = (OSError, httpx2.TransportError)
@@ -178,7 +180,7 @@ class Process:
     def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self.name, self.argv, self.log = name, list(argv), log
         with log.open("ab") as out:
-            self.popen = subprocess.Popen(
+            self.popen: Any = template.fork(self.argv, env=env, cwd=str(cwd), out=out.fileno()) or subprocess.Popen(
                 self.argv,
                 env=dict(env),
                 cwd=cwd,
@@ -270,9 +272,11 @@ class Processes:
         return until(predicate, within=within, what=what, logs=[process.log for process in self.started], **more)
 
     def stop_all(self, within: float = 5.0) -> None:
-        """TERM to everything, in the reverse order of starting, then KILL to each whole group."""
+        """KILL to our programs, whose families must go with them, and TERM to others; at last KILL to each group."""
         for process in reversed(self.started):
-            if process.is_running:
+            if template.is_ours(process.argv):
+                process.kill_group()
+            elif process.is_running:
                 process.thaw()
                 process.signal(signal.SIGTERM)
         deadline = time.monotonic() + within

@@ -29,12 +29,16 @@ def open_ways(*folders: Path) -> list[str]:
 
 def main() -> None:
     needed, *command = sys.argv[1:]
-    paths = [Path(path) for path in json.loads(needed)]
+    open_for([Path(path) for path in json.loads(needed)])
+    os.execvp(command[0], command)
+
+
+def open_for(paths: list[Path]) -> None:
+    """Gives this process mounts of its own, in which the ways to these folders are open to every user."""
     _checked(_libc.unshare(NEWNS))
     _mount("none", "/", PRIVATE | REC)
     for closed in _topmost(_closed_on_the_way(paths)):
         _open(closed, [path for path in paths if path.is_relative_to(closed)])
-    os.execvp(command[0], command)
 
 
 def _closed_on_the_way(paths: Iterable[Path]) -> set[Path]:
