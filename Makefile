@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 ARGS ?=
 .DEFAULT_GOAL := help
-.PHONY: help up test check fix bench soak gpu clean
+.PHONY: help up test faults check fix bench soak gpu clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-6s %s\n' "$$name" "$$text"; done
@@ -16,6 +16,9 @@ up: $(VENV)/.ready ## start everything on this machine: Redis, service, one node
 # more, and named at the end when that went well: docs/decisions/0013-a-second-try.md. `make test ARGS="--reruns 0"` is strict.
 test: $(VENV)/.dev ## every test, against real Redis, PostgreSQL and processes
 	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal --reruns 1 $(ARGS)
+
+faults: $(VENV)/.dev ## every fault on both databases, and without the protection; ARGS="--eighth 3" runs a part
+	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal --matrix $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types and import rules
 	$(VENV)/bin/ruff format --check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,9 +72,9 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.matrix])])
 def mostly_sqlite_url(request: pytest.FixtureRequest) -> str:
-    """The same, for whole systems whose story says little new on PostgreSQL: there it is left to `make soak`."""
+    """The same, for whole systems whose story says little new on PostgreSQL: there it is left to `make faults`."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
@@ -106,8 +107,40 @@ _not_run: dict[str, int] = {}
 _skipped: dict[str, int] = {}
 
 
+EIGHTHS = 8
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("footplate")
+    group.addoption("--matrix", action="store_true", help="run the whole fault matrix, and nothing else")
+    group.addoption("--eighth", type=int, choices=range(1, EIGHTHS + 1), help="of the fault matrix, this part only")
+
+
+def eighth_of(name: str) -> int:
+    """The part of the matrix to which this test belongs: the same on every machine and in every run."""
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % EIGHTHS + 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --matrix, `--eighth 3` adds that eighth to what runs anyhow."""
+    whole, eighth = config.getoption("matrix"), config.getoption("eighth")
+    chosen, others = [], []
+    for item in items:
+        is_beyond, is_fault = item.get_closest_marker("matrix"), item.get_closest_marker("fault")
+        is_in_eighth = eighth_of(item.nodeid) == eighth
+        if whole:
+            is_chosen = (is_beyond or is_fault) and (eighth is None or is_in_eighth)
+        else:
+            is_chosen = not is_beyond or is_in_eighth
+        (chosen if is_chosen else others).append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = chosen
+
+
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    for name in ("gpu", "soak"):
+    for name in ("gpu", "soak", "matrix"):
         _not_run[name] = _not_run.get(name, 0) + sum(item.get_closest_marker(name) is not None for item in items)
 
 
@@ -135,6 +168,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"{count} gpu tests not run: {why}")
     if (count := _not_run.get("soak", 0)) and "not soak" in chosen:
         terminalreporter.write_line(f"{count} soak tests not run: `make soak` runs them")
+    if (count := _not_run.get("matrix", 0)) and not config.getoption("matrix"):
+        also = f"; eighth {config.getoption('eighth')} of {EIGHTHS} ran" if config.getoption("eighth") else ""
+        terminalreporter.write_line(f"{count} tests of the fault matrix not run: `make faults` runs them{also}")
     for report in terminalreporter.stats.get("rerun", ()):
         terminalreporter.write_line(f"failed and was tried once more: {report.nodeid}: {_why(report)}", yellow=True)
     for reason, count in _skipped.items():

@@ -7,8 +7,8 @@ runs on both databases as it stands, and once more with that protection switched
 fail with an AssertionError that matches `red`. A story that several protections carry has a mark for each.
 `without=None` needs a word why: `because="..."`.
 
-`make test` runs every story on SQLite; those whose fault SQL or its readers see on PostgreSQL too, and with the first
-of their controls. `make soak` runs them all: every control, on both.
+`make test` runs each story once, on SQLite, and on PostgreSQL too where the fault is the database's. The rest is the
+matrix: `make faults` runs every story and every control on both, and CI an eighth of it for each commit.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import System
 
 PROTECTED, CONTROL = "protected", "control"
-BESIDE_SQL = {
-    "test_workers", "test_training", "test_runaways", "test_checkpoints", "test_journal", "test_redis", "test_messages",
-}  # fmt: skip
-"""What these break is on a node or in Redis, each story a start or two of ten seconds, and each control as many."""
+OF_THE_DATABASE = {"test_database", "test_two_controls"}
+"""Connections and locks, which are not the same on both."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,14 +43,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("protection_off", cases, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         params = call.params if (call := getattr(item, "callspec", None)) else {}
         on_postgres, off = params.get("database_url") == "postgres", params.get("protection_off")
-        first = next(item.iter_markers("fault"), None)
-        is_beside, is_another = item.path.stem in BESIDE_SQL, first is not None and off != first.kwargs["without"]
-        if (off and (on_postgres or is_beside or is_another)) or (on_postgres and is_beside):
-            item.add_marker(pytest.mark.soak)
+        if off or (on_postgres and item.path.stem not in OF_THE_DATABASE):
+            item.add_marker(pytest.mark.matrix)
 
 
 @pytest.hookimpl(wrapper=True)

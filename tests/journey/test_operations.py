@@ -45,7 +45,7 @@ class Ground:
         )
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.matrix])])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
     if request.param == "sqlite":
         here, there = (tmp_path / name / "home/footplate.db" for name in ("here", "elsewhere"))

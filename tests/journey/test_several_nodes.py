@@ -27,7 +27,7 @@ TOGETHER = {**ALONE, "training": {**ALONE["training"], "per_device_train_batch_s
 
 
 @pytest.fixture(
-    scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])]
+    scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.matrix])]
 )
 def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """Three nodes with a slot each, for stories that leave two of them standing."""
