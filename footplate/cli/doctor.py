@@ -35,6 +35,14 @@ class Finding:
     what: str
     is_well: bool
     said: str
+    is_note: bool = False
+    """Nothing is broken, and its reader should know it all the same."""
+
+    @property
+    def mark(self) -> str:
+        if not self.is_well:
+            return "WRONG"
+        return "note " if self.is_note else "ok   "
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -44,9 +52,7 @@ def add_verbs(verbs: Verbs) -> None:
 def run_doctor(given: Given) -> int:
     found = list(_examine(client_of(given)))
     for one in found:
-        say_json(asdict(one)) if given.json else say(
-            f"{'ok   ' if one.is_well else 'WRONG'}  {one.what:<9}  {one.said}"
-        )
+        say_json(asdict(one)) if given.json else say(f"{one.mark}  {one.what:<9}  {one.said}")
     if any(one.what == "service" and not one.is_well for one in found):
         return UNREACHABLE
     return 0 if all(one.is_well for one in found) else FAILED
@@ -64,7 +70,8 @@ def _examine(client: Client) -> Iterator[Finding]:
     except FootplateError as error:
         yield Finding("service", False, sentence(error))
         return
-    yield Finding("service", health.status != "unavailable", f"{client.url} answers: {health.status}")
+    is_there = health.status != "unavailable"
+    yield Finding("service", is_there, f"{client.url} answers" + ("" if is_there else ", and is unavailable"))
     yield from _parts(health)
     yield from _rights(client)
     yield _key(client)
@@ -88,7 +95,7 @@ def _rights(client: Client) -> Iterator[Finding]:
     with suppress(FootplateError):
         for node in client.nodes():
             if node.exposed:
-                yield Finding("rights", True, f"{node.name}: {node.exposed}")
+                yield Finding("rights", True, f"{node.name}: {node.exposed}", is_note=True)
 
 
 def _key(client: Client) -> Finding:
@@ -102,7 +109,7 @@ def _key(client: Client) -> Finding:
 def _clock(health: Health) -> Finding:
     ahead = health.clock_ahead_s
     if ahead is None:
-        return Finding("clock", True, "the service does not tell the time")
+        return Finding("clock", True, "cannot be compared: the service's answer has no time", is_note=True)
     if abs(ahead) <= CLOCK_SECONDS:
         return Finding("clock", True, "as the service's")
     how = f"{abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead of'} the service's"

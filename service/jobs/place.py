@@ -184,7 +184,8 @@ class _Shape:
         self.exists = self.count >= needs.nodes
         refusals = [free.room.refused for free in having if free.room.refused is not None]
         closed = [free.room.closed for free in fitting if free.room.closed is not None]
-        self.wait = _wait(needs, self.exists, len(fitting), [*refusals, *lacks.values()], closed)
+        short = [] if self.exists else [why for free in rooms if (why := _too_few_slots(needs, free.room)) is not None]
+        self.wait = _wait(needs, self.exists, len(fitting), [*refusals, *lacks.values(), *short], closed)
         self._fitting = fitting
         self._heap = [(self._rank(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]
         heapify(self._heap)
@@ -244,6 +245,15 @@ def _fits(needs: Needs, room: Room, slots: int, gpus: Sequence[Gpu]) -> bool:
         # Without a GPU there is none of that name. Precision is no matter: the CPU has its own autocast.
         return needs.gpu is None or needs.gpus_per_node == 0
     return wanted <= len(gpus) and sum(_suits(needs, gpu) for gpu in gpus) >= wanted
+
+
+def _too_few_slots(needs: Needs, room: Room) -> str | None:
+    """The sentence why a node that has everything else does not fit: its operator gave it too few slots."""
+    asked = slot_count(needs, room)
+    if room.refused is not None or room.slots >= asked or not _fits(needs, room, asked, room.gpus):
+        return None
+    has = f"{room.slots} slot" + ("" if room.slots == 1 else "s")
+    return f"{room.name or room.node} has {has} and {asked} are needed: FOOTPLATE_SLOTS sets how many it has"
 
 
 def _suits(needs: Needs, gpu: Gpu) -> bool:

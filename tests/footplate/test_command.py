@@ -264,6 +264,7 @@ def test_the_doctor_says_of_each_part_how_it_is_and_what_would_mend_it(command: 
         "python", "footplate", "service", "database", "redis", "control", "nodes", "store", "key", "clock",
     ]  # fmt: skip
     assert all(one["is_well"] for one in well)
+    assert [one["what"] for one in well if one["is_note"]] == ["rights"] * len(exposed)
     nobody = command.run("doctor", FOOTPLATE_URL=f"http://127.0.0.1:{free_port()}")
     assert nobody.returncode == 4
     assert "make up" in nobody.stdout

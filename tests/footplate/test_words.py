@@ -8,14 +8,21 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from contract.errors import InvalidSpec
-from footplate.cli import main
+from footplate import Client
+from footplate.cli import doctor, main
 from footplate.cli.asked import UsageError
 from footplate.cli.submitting import read
 from footplate.cli.text import duration, number, size, sparkline, table
 
+NODE = {
+    "id": "node_1", "name": "n1", "state": "up", "takes_work": True, "pool": "default", "slots": 1, "slots_used": 0,
+    "gpus": [], "jobs": [], "versions": {}, "actions": [], "first_seen_at": "2026-01-01T00:00:00.000Z",
+    "seen_at": "2026-01-01T00:00:00.000Z",
+}  # fmt: skip
 SPEC = '{"model": "toy/mlp", "data": "toy/regression"}'
 
 
@@ -98,3 +105,26 @@ def test_a_table_has_numbers_to_the_right_and_says_when_it_is_empty(capsys: pyte
     out, err = capsys.readouterr()
     assert out == "NAME    STEPS\na           7\nlonger    120\n"
     assert err == "footplate: nothing is there\n"
+
+
+def test_no_line_of_the_doctor_is_ok_and_says_that_something_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    details = {"redis": "Redis is unreachable", "disk": "0.1 GB are left"}
+    answers = {
+        "/readyz": {"status": "degraded", "degraded": list(details), "details": details},
+        "/jobs": {"data": [], "next_cursor": None},
+        "/nodes": {"data": [NODE | {"exposed": "training has root's rights"}], "next_cursor": None},
+    }
+    service = httpx2.MockTransport(lambda request: httpx2.Response(200, json=answers[request.url.path]))
+    monkeypatch.setattr(doctor, "client_of", lambda _: Client("http://footplate.test", transport=service))
+
+    assert main(["doctor"]) == 1
+
+    said = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()}
+    assert said["service"] == "ok     service    http://footplate.test answers"
+    assert said["redis"] == "WRONG  redis      Redis is unreachable"
+    assert said["store"] == "WRONG  store      0.1 GB are left"
+    assert said["rights"] == "note   rights     n1: training has root's rights"
+    assert said["clock"].startswith("note ")
+    assert not [line for line in said.values() if line.startswith("ok") and "degraded" in line]

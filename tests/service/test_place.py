@@ -219,3 +219,17 @@ def test_a_job_that_only_a_node_without_work_could_run_is_told_why() -> None:
     assert plan.waits[JobId("a")].reason is Reason.NO_SUCH_SHAPE
     assert plan.waits[JobId("a")].message.endswith("no node that takes work has it; " + str(refused.refused))
     assert place([job("a")], [refused, room("old")]).waits == {}
+
+
+def test_a_job_that_needs_more_slots_than_a_node_was_given_is_told_the_setting() -> None:
+    nodes = [room("cpu-1", slots=1), room("gpus", slots=2, gpus=4), room("other", slots=1, pool="b")]
+
+    told = explain(Needs(gpus_per_node=0, processes_per_node=2), nodes[:1])
+    too_few_of_all = explain(Needs(gpus_per_node=3), nodes)
+
+    assert isinstance(told, Wait)
+    assert told.message.endswith("; cpu-1 has 1 slot and 2 are needed: FOOTPLATE_SLOTS sets how many it has")
+    assert isinstance(too_few_of_all, Wait)
+    assert too_few_of_all.message.endswith("; gpus has 2 slots and 3 are needed: FOOTPLATE_SLOTS sets how many it has")
+    assert "FOOTPLATE_SLOTS" not in str(explain(Needs(gpus_per_node=8), nodes))
+    assert isinstance(explain(Needs(gpus_per_node=0, processes_per_node=2), nodes), Placement)
