@@ -14,47 +14,35 @@ from sqlalchemy import Connection, text
 
 from bench import report
 from service.store.database import Database
-from service.store.tables import jobs
 from service.store.times import text_of
 from tests.conformance.acting import Stage
+from tests.support.many_jobs import BORN_MS, copy_job, id_of, numbers
 
 ROUNDS = 20
 BAR_MS = 20
 CHUNK = 100_000
 LIMIT = 50
 WAITING = 1_000
-BORN_MS = 1_800_000_000_000
-"""When the oldest of them came, and the others a millisecond after each other."""
-_NUMBERS = {
-    "sqlite": "WITH RECURSIVE many(n) AS (SELECT :first UNION ALL SELECT n + 1 FROM many WHERE n < :last)",
-    "postgresql": "WITH many AS (SELECT generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS n)",
-}
-_HEX = {"sqlite": "printf('%0{width}x', {number})", "postgresql": "lpad(to_hex({number}), {width}, '0')"}
 
 
 def fill(db: Database, count: int) -> None:
     one = Stage(db).submit(name="a-run")
     own = {
-        "id": f"'job_' || {_hex(db, f'{BORN_MS} + n', 12)} || '70008' || {_hex(db, 'n', 15)}",
         "name": "'run-' || (n % 50000)",
-        "state": "CASE WHEN n <= :waiting THEN 'queued' WHEN n % 10 = 0 THEN 'failed' ELSE 'succeeded' END",
+        "state": f"CASE WHEN n <= {WAITING} THEN 'queued' WHEN n % 10 = 0 THEN 'failed' ELSE 'succeeded' END",
         "priority": "n % 7",
         "created_at": f"{BORN_MS} + n",
     }
-    columns = [column.name for column in jobs.columns]
-    chosen = ", ".join(own.get(name, f"jobs.{name}") for name in columns)
-    copied = f"INSERT INTO jobs ({', '.join(columns)}) {_NUMBERS[db.dialect]} SELECT {chosen} FROM jobs, many"
     kinds = "(SELECT 'all' AS tag, 0 AS rare UNION ALL SELECT 'sweep-', 1) AS kinds"
     tag = "CASE WHEN rare = 1 THEN tag || (n / 1000) ELSE tag END"
     tagged = (
-        f"INSERT INTO job_tags (project, tag, job_id) {_NUMBERS[db.dialect]}"
-        f" SELECT 'default', {tag}, {own['id']} FROM many CROSS JOIN {kinds}"
+        f"INSERT INTO job_tags (project, tag, job_id) {numbers(db.dialect)}"
+        f" SELECT 'default', {tag}, {id_of(db.dialect)} FROM many CROSS JOIN {kinds}"
     )
     for first in range(1, count + 1, CHUNK):
-        part = {"first": first, "last": min(count, first + CHUNK - 1)}
-        named = part | {"one": one, "waiting": WAITING}
-        db.write_now(partial(_execute, asked=f"{copied} WHERE jobs.id = :one", values=named))
-        db.write_now(partial(_execute, asked=tagged, values=part))
+        last = min(count, first + CHUNK - 1)
+        db.write_now(partial(copy_job, job=one, first=first, last=last, **own))
+        db.write_now(partial(_execute, asked=tagged, values={"first": first, "last": last}))
     db.write_now(lambda conn: conn.execute(text("ANALYZE")))
 
 
@@ -99,7 +87,3 @@ def _took(client: httpx2.Client, query: dict[str, Any]) -> list[float]:
 
 def _execute(conn: Connection, asked: str, values: dict[str, Any]) -> None:
     conn.execute(text(asked), values)
-
-
-def _hex(db: Database, number: str, width: int) -> str:
-    return _HEX[db.dialect].format(number=number, width=width)

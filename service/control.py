@@ -34,6 +34,8 @@ LOCK_SECONDS = 1.0
 SURE_SECONDS = 3.0
 """Who has not looked for this long was frozen, or starved: another control may work by now."""
 PRUNE_SECONDS = 3600.0
+GATHER_SECONDS = 0.02
+"""Between two decisions. The first poke is heard at once; those that follow it closely are one."""
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.1, 1.0
 
 Turn = Callable[[], Awaitable[None]]
@@ -84,7 +86,7 @@ class Control:
 
     def poke(self) -> None:
         """Something waits, or shall stop. From any thread."""
-        if self._loop is not None:
+        if self._loop is not None and not self._turns.poked.is_set():
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._turns.poked.set)
 
@@ -100,7 +102,7 @@ class Control:
         tasks = [
             asyncio.create_task(self._again_and_again(turn, pause))
             for turn, pause in (
-                (turns.decide, 0.0),
+                (turns.decide, GATHER_SECONDS),
                 (turns.read_inbox, 0.0),
                 (turns.ingest, 0.0),
                 (turns.listen, 0.0),

@@ -35,7 +35,8 @@ from service.jobs import dispatch
 from service.jobs.beat import StopLeft
 from service.jobs.dispatch import Bell
 from service.jobs.inbox import Heard, answer, words
-from service.jobs.placing import place_waiting
+from service.jobs.place import Placement
+from service.jobs.placing import Glimpse, look, start
 from service.jobs.rescue import Timers, rescue, stop_left
 from service.settings import ServiceSettings
 from service.store import queue
@@ -56,7 +57,9 @@ FRESH_SECONDS = 1.5
 SOCKET_SECONDS = 5
 RESCUE_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 5.0
-"""Placement looks at everything that waits at least this often, whether or not it heard of anything new."""
+"""Placement plans at least this often, whether or not it saw anything new."""
+STARTED_AT_ONCE = 32
+"""Jobs that one transaction starts: few, because requests wait for it."""
 MAX_MESSAGES = 500
 MAX_ENTRIES = 64
 """Entries of many events each in one transaction."""
@@ -104,6 +107,8 @@ class Turns:
         """As if new: everyone has a full lease, every bell may have to ring, everything may have changed."""
         self._timers = Timers()
         self._room_changed = self._ring_everything = True
+        self._glimpse: Glimpse | None = None
+        """What placement last saw, when it found nothing more to start."""
         self._placed_at = self._rescued_at = self._redis_heard_at = 0.0
         self._told: set[tuple[str, int]] = set()
         self._bell_thread.submit(_quietly, self._bell.warm)
@@ -163,25 +168,36 @@ class Turns:
         with suppress(asyncio.TimeoutError):
             async with asyncio.timeout(self._settings.poll_seconds):
                 await self.poked.wait()
-        was_poked = self.poked.is_set()
         self.poked.clear()
-        await self.place(look_at_everything=was_poked)
+        await self.place()
         await self.ring()
         await self.push_words()
 
-    async def place(self, *, look_at_everything: bool = True) -> None:
+    async def place(self) -> None:
+        """Looks outside the writer, which serves requests meanwhile; then writes what it found, a little at a time."""
         now, clock = now_ms(), time.monotonic()
-        due = look_at_everything or self._room_changed or clock - self._placed_at > LOOK_AGAIN_SECONDS
-        if not due and not await self._db.read(lambda conn: queue.has_fresh(conn, now)):
-            return
-        self._room_changed, self._placed_at = False, clock
-        if not await self._db.read(lambda conn: queue.waiting(conn, now, most=1)):
-            return
-        placed = await self._write(lambda conn: place_waiting(conn, now))
-        if placed.jobs:
-            reached(Moment.AFTER_PLACE_COMMITS)
-        self.counts.attempts_placed += len(placed.jobs)
-        self._tell(placed.jobs)
+        while await self._db.read(lambda conn: queue.has_due(conn, now)):
+            await self._write(lambda conn: queue.release(conn, now))
+        must_look = self._room_changed or clock - self._placed_at > LOOK_AGAIN_SECONDS
+        glimpse, self._glimpse = None if must_look else self._glimpse, None
+        self._room_changed = False
+        found = await self._db.read(lambda conn: look(conn, unless=glimpse))
+        if found.is_news:
+            self._placed_at = clock
+            await self._start(found.placements, now)
+            if found.changed or found.gone:
+                await self._write(lambda conn: queue.explain(conn, found.changed, found.gone))
+        if not found.placements:
+            self._glimpse = found.glimpse
+
+    async def _start(self, placements: Sequence[Placement], now: int) -> None:
+        for first in range(0, len(placements), STARTED_AT_ONCE):
+            some = placements[first : first + STARTED_AT_ONCE]
+            started = await self._write(partial(start, placements=some, now=now))
+            if started:
+                reached(Moment.AFTER_PLACE_COMMITS)
+            self.counts.attempts_placed += len(started)
+            self._tell(started)
 
     async def ring(self) -> None:
         """Publishes from a thread of its own, then marks: a bell may ring twice, never not at all."""

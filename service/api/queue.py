@@ -10,15 +10,16 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from contract.errors import Problem
-from contract.ids import JobId
 from service.api import shapes
 from service.api.views import moment
 from service.deps import StrictRoute, job_id, json_response, services_of
-from service.jobs.waiting import Place, places
+from service.jobs import waiting
+from service.jobs.needs import Needs
+from service.jobs.waiting import Key, Page, Place
 from service.problems import InvalidQuery
-from service.store import jobs, queue
-from service.store.queue import WaitingRow
+from service.store import jobs
 from service.store.times import now_ms
+from service.store.waiting import WaitingRow, count
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 _CURSOR = re.compile(r"([01])\.(-?\d{1,16})\.(\d{1,16})\.(job_[0-9a-f]{32})")
@@ -36,56 +37,51 @@ async def get_queue(
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """The order in which placement tries them. It looks at the 10,000 most urgent: jobs behind those are not listed."""
+    """The order in which placement tries them. Numbers are exact up to 10,000: `place` and `ahead` of a job behind so
+    many, and `waiting` where more wait, are at least that. A page may be short although `next_cursor` leads on."""
     services = services_of(request)
     caller = services.caller
     project = None if caller.is_everywhere and caller.asked is None else caller.project
     asked = None if job is None else job_id(job)
 
-    def read(conn: Connection) -> tuple[list[WaitingRow], dict[str, int]]:
-        if asked is not None and project is not None:
-            jobs.get(conn, project, asked)
-        return queue.seen(conn), queue.counts(conn)
-
-    rows, counts = await services.db.read(read)
-    now = now_ms()
-    mine = [one for one in places(rows, now) if project in (None, one.row.project) and asked in (None, one.row.id)]
-    page, following = _page(mine, cursor, limit)
-    yours = sum(count for name, count in counts.items() if project in (None, name))
-    waiting = {"yours": yours, "others": sum(counts.values()) - yours}
-    return json_response({"data": [_queued(one, now) for one in page], "next_cursor": following, "waiting": waiting})
-
-
-def _page(found: list[Place], cursor: str | None, limit: int) -> tuple[list[Place], str | None]:
-    """By keyset: jobs come and go between two pages, and none is there twice."""
     behind = None if cursor is None else _read(cursor)
-    rest = found if behind is None else [one for one in found if one.key > behind]
-    page = rest[:limit]
-    return page, ".".join(map(str, page[-1].key)) if len(rest) > limit else None
+
+    def read(conn: Connection) -> tuple[Page, tuple[int, int]]:
+        if asked is None:
+            return waiting.page(conn, project, behind, limit), count(conn, project)
+        if project is not None:
+            jobs.get(conn, project, asked)
+        return waiting.of_job(conn, project, asked), count(conn, project)
+
+    page, (yours, others) = await services.db.read(read)
+    now = now_ms()
+    following = None if page.following is None else ".".join(map(str, page.following))
+    data = [_queued(place, row, now) for place, row in page.data]
+    return json_response({"data": data, "next_cursor": following, "waiting": {"yours": yours, "others": others}})
 
 
-def _read(cursor: str) -> tuple[int, int, int, JobId]:
+def _read(cursor: str) -> Key:
     match = _CURSOR.fullmatch(cursor)
     if match is None:
         detail = "is not a cursor of this list"
         raise InvalidQuery([Problem("/query/cursor", "bad_cursor", detail, "start again without a cursor")])
-    return int(match[1]), int(match[2]), int(match[3]), JobId(match[4])
+    return int(match[1]), int(match[2]), int(match[3]), match[4]
 
 
-def _queued(one: Place, now: int) -> shapes.Json:
-    row = one.row
+def _queued(place: Place, row: WaitingRow, now: int) -> shapes.Json:
+    needs = Needs.from_json(row.needs)
     return {
         "job": row.id,
         "project": row.project,
         "name": row.name,
         "priority": row.priority,
-        "pool": one.needs.pool,
-        "needs": str(one.needs),
-        "place": one.number,
-        "ahead": {"yours": one.yours, "others": one.others},
+        "pool": needs.pool,
+        "needs": str(needs),
+        "place": place.number,
+        "ahead": {"yours": place.yours, "others": place.others},
         "reason": row.reason,
         "message": row.message,
         "queued_at": moment(row.queued_at),
         "waited_s": max(0, now - row.waits_since) / 1000,
-        "starts_after": moment(row.not_before) if one.number is None else None,
+        "starts_after": None if row.not_before is None else moment(row.not_before),
     }

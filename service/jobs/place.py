@@ -1,15 +1,21 @@
-"""Which waiting job goes where. Pure: the same jobs, nodes and rules give the same placements.
+"""Decides which waiting job goes where. Pure: the same jobs, nodes and rules give the same placements.
 
-Priority first, then age. A job gets all its nodes at once or none, so no two can each hold half. The first one of a
-pool that does not fit now, and would if the nodes that take work were empty, holds what it will get; the others use the
-rest, so that small jobs fill the gaps and never keep a big one waiting for ever (docs/decisions/0012).
+Jobs are tried by priority, then by age. A job gets all its nodes at once or none, so no two jobs can each hold half.
+The first job of a pool that does not fit now, and would fit if the nodes that take work were empty, reserves what it
+will get. The other jobs use the rest, so small jobs fill the gaps and never keep a big one waiting for ever
+(docs/decisions/0012).
+
+Jobs with the same needs stand in one line, because one answer holds for all of them: if the first job of a line cannot
+start, no job behind it can, and all of them wait for the same reason. A line is read only as far as its jobs start
+(docs/decisions/0019).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
 
 from contract.ids import JobId, NodeId
 from contract.lifecycle import Reason
@@ -28,6 +34,22 @@ class Waiting:
     priority: int
     since: int
     """When it was queued: the older one goes first."""
+    version: int = 1
+    """The job's version when it was read. A job that has changed since then is not started."""
+
+    @property
+    def rank(self) -> tuple[int, int, JobId]:
+        """By this they are sorted."""
+        return -self.priority, self.since, self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The jobs that wait with the same needs, in the order in which they are tried."""
+
+    shape: str
+    """Names the needs in SQL."""
+    jobs: Iterable[Waiting]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +96,12 @@ class Share:
 class Placement:
     job_id: JobId
     shares: tuple[Share, ...]
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a job was not placed."""
+    """Why the jobs of a line wait."""
 
     reason: Reason
     message: str
@@ -87,40 +110,65 @@ class Wait:
 @dataclass(slots=True)
 class Plan:
     placements: list[Placement] = field(default_factory=list)
-    waits: dict[JobId, Wait] = field(default_factory=dict)
+    waits: dict[str, Wait] = field(default_factory=dict)
+    """By shape, for each line that has a job left which was not placed."""
 
 
-def place(waiting: Iterable[Waiting], nodes: Sequence[Room]) -> Plan:
-    """Placements, in the order in which they were decided, and for every other job the reason why it waits."""
+def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
+    """Returns placements in the order in which they were decided, and why what is left of each line waits."""
     rooms = [_Free(room) for room in sorted(nodes, key=lambda room: room.node)]
-    shapes: dict[Needs, _Shapes] = {}
+    shapes: dict[str, _Shapes] = {}
     pools_with_reservation: set[str] = set()
     plan = Plan()
-    for job in sorted(waiting, key=lambda job: rank(job.priority, job.since, job.job_id)):
-        if (shape := shapes.get(job.needs)) is None:
-            shape = shapes[job.needs] = _Shapes(job.needs, rooms)
-        if not shape.exists:
-            plan.waits[job.job_id] = shape.wait
-        elif (chosen := shape.choose()) is not None:
+    # Each line with its first job. A job's id makes its rank unique, so that nothing behind the rank is compared.
+    heads = [(job.rank, job, line, rest) for line in lines for rest in [iter(line.jobs)] for job in islice(rest, 1)]
+    heapify(heads)
+    while heads:
+        _, job, line, rest = heads[0]
+        if (shape := shapes.get(line.shape)) is None:
+            shape = shapes[line.shape] = _Shapes(job.needs, rooms)
+        if shape.exists and (chosen := shape.choose()) is not None:
             shares = tuple(room.take(job.needs) for room in chosen)
-            plan.placements.append(Placement(job.job_id, shares))
+            plan.placements.append(Placement(job.job_id, shares, job.version))
+            if (following := next(rest, None)) is not None:
+                heapreplace(heads, (following.rank, following, line, rest))
+                continue
         else:
-            plan.waits[job.job_id] = shape.wait
-            if job.needs.pool not in pools_with_reservation and shape.reserve():
+            plan.waits[line.shape] = shape.wait
+            if shape.exists and job.needs.pool not in pools_with_reservation and shape.reserve():
                 pools_with_reservation.add(job.needs.pool)
+        heappop(heads)
     return plan
-
-
-def rank(priority: int, since: int, job_id: JobId) -> tuple[int, int, JobId]:
-    """Its place among those that wait: by this they are sorted."""
-    return -priority, since, job_id
 
 
 def explain(needs: Needs, nodes: Sequence[Room]) -> Placement | Wait:
     """Where a job of this shape would go at this moment, or why it would wait."""
-    job = Waiting(JobId(""), needs, priority=0, since=0)
-    plan = place([job], nodes)
-    return plan.placements[0] if plan.placements else plan.waits[job.job_id]
+    alone = Line("", [Waiting(JobId(""), needs, priority=0, since=0)])
+    plan = place([alone], nodes)
+    return plan.placements[0] if plan.placements else plan.waits[alone.shape]
+
+
+class Free:
+    """What is free on some nodes, for who starts what was planned a moment ago."""
+
+    def __init__(self, rooms: Iterable[Room]) -> None:
+        self._rooms = {room.node: room for room in rooms}
+
+    def take(self, shares: Sequence[Share]) -> bool:
+        """Takes all of these shares. False: takes none, because one of the nodes is not as it was."""
+        if not all(self._has(share) for share in shares):
+            return False
+        for share in shares:
+            room = self._rooms[share.node]
+            left = tuple(gpu for gpu in room.free_gpus if gpu.uuid not in share.gpus)
+            self._rooms[share.node] = replace(room, free_slots=room.free_slots - share.slots, free_gpus=left)
+        return True
+
+    def _has(self, share: Share) -> bool:
+        room = self._rooms.get(share.node)
+        if room is None or room.boot != share.boot or not room.is_open:
+            return False
+        return room.free_slots >= share.slots and {gpu.uuid for gpu in room.free_gpus} >= set(share.gpus)
 
 
 class _Free:

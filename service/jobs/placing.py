@@ -1,10 +1,14 @@
-"""Load what waits and what is free, place it, write it down: one transaction."""
+"""Looks at what waits and what is free, and starts what can start.
+
+`look` only reads: it costs nobody who writes. `start` and `queue.explain` write what it found, in short transactions.
+Meanwhile the world may have changed, so `start` looks again at the few jobs and nodes that it is about.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -19,10 +23,10 @@ from contract.messages import SHARES_JOBS, Gpu
 from contract.moments import Moment, reached
 from service.jobs.installed import Installed
 from service.jobs.needs import Needs
-from service.jobs.place import Placement, Room, Waiting, place
+from service.jobs.place import Free, Line, Placement, Plan, Room, Waiting, place
 from service.store import attempts, jobs, nodes, queue
-from service.store.queue import QueuedRow
-from service.store.rows import AttemptRow, NodeRow, SourceRow
+from service.store.queue import Head, QueuedRow
+from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
 
 MOST_CATALOGUES = 256
 """Nodes that come and go have few kinds; beyond that all are read again."""
@@ -31,49 +35,76 @@ _INSTALLED: dict[str, Installed] = {}
 _GPUS = TypeAdapter(tuple[Gpu, ...])
 
 
-@dataclass(slots=True)
-class Placed:
-    jobs: list[JobId] = field(default_factory=list)
-    waiting: int = 0
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """What has to change before another look can find something else to start, but for nodes that come or change."""
+
+    heads: tuple[Head, ...]
+    """The first job of every line: if the first one cannot start, none behind it can."""
+    held: int
+    """Parts of attempts that hold slots."""
+    to_drain: tuple[NodeId, ...]
 
 
-def place_waiting(conn: Connection, now: int) -> Placed:
-    """What was placed now. A job that changed since it was read stays where it is."""
-    queued = queue.waiting(conn, now)
-    if not queued:
-        return Placed()
-    placed = _place(conn, queued, load_rooms(conn), now)
-    if len(queued) == queue.MOST:
-        rooms = load_rooms(conn)
-        if any(room.is_open and room.free_slots for room in rooms):
-            # What does not fit for thousands of jobs may fit for those behind them.
-            more = _place(conn, queue.waiting_of_each_shape(conn, now), rooms, now)
-            placed = Placed(placed.jobs + more.jobs, more.waiting)
-        queue.explain_the_rest(conn, now)
-    if placed.jobs:
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look found."""
+
+    glimpse: Glimpse
+    is_news: bool = True
+    """False: nothing has changed, and nothing else was looked at."""
+    placements: list[Placement] = field(default_factory=list)
+    changed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Reason and message of the shapes that wait for something else than before."""
+    gone: set[str] = field(default_factory=set)
+    """Shapes of which no job waits any more."""
+
+
+def look(conn: Connection, unless: Glimpse | None = None) -> Look:
+    """Reads the heads of all lines and the nodes, and plans. Stops early if all is as in `unless`."""
+    glimpse = Glimpse(queue.heads(conn), attempts.count_open(conn), nodes.to_drain(conn))
+    if glimpse == unless:
+        return Look(glimpse, is_news=False)
+    lines = [Line(head.shape, _jobs(_needs(head.needs), queue.line(conn, head))) for head in glimpse.heads]
+    plan = place(lines, load_rooms(conn)) if lines else Plan()
+    was = queue.explanations(conn)
+    waits = {shape: (wait.reason.value, wait.message) for shape, wait in plan.waits.items()}
+    changed = {shape: wait for shape, wait in waits.items() if was.get(shape) != wait}
+    return Look(glimpse, True, plan.placements, changed, was.keys() - waits.keys())
+
+
+def _jobs(needs: Needs, rows: Iterable[QueuedRow]) -> Iterator[Waiting]:
+    return (Waiting(row.id, needs, row.priority, row.queued_at, row.version) for row in rows)
+
+
+def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[JobId]:
+    """Returns the jobs that it started. One that has changed since the look, or whose nodes have, stays where it is."""
+    wanted = {share.node for placement in placements for share in placement.shares}
+    rooms = {room.node: room for room in load_rooms(conn, wanted)}
+    free = Free(rooms.values())
+    # All locked at once in the order of their ids, as everybody does who locks many.
+    queued = jobs.lock_many(conn, [placement.job_id for placement in placements])
+    started = []
+    for placement in placements:
+        job = queued.get(placement.job_id)
+        if job is None or job.state is not JobState.QUEUED or job.version != placement.version:
+            continue
+        if not free.take(placement.shares):
+            continue
+        _start(conn, job, placement, ", ".join(rooms[share.node].name for share in placement.shares), now)
+        started.append(job.id)
+    if started:
         reached(Moment.BEFORE_PLACE_COMMITS)
-    return placed
+    return started
 
 
-def _place(conn: Connection, queued: list[QueuedRow], rooms: list[Room], now: int) -> Placed:
-    wanted = [Waiting(job.id, _needs(job.needs), job.priority, job.queued_at) for job in queued]
-    plan = place(wanted, rooms)
-    names = {node.id: node.name for node in nodes.everyone(conn)} if plan.placements else {}
-    placed = [one.job_id for one in plan.placements if _start(conn, one, names, now)]
-    for job in queued:
-        wait = plan.waits.get(job.id)
-        if wait is not None and (wait.reason, wait.message) != (job.reason, job.message):
-            queue.explain(conn, job.id, wait.reason, wait.message)
-    return Placed(placed, len(plan.waits))
-
-
-def load_rooms(conn: Connection) -> list[Room]:
-    """Every node that is up, with what its open attempts leave free; those that are turned away or drained as well, so
-    that a job that waits can be told of them."""
+def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list[Room]:
+    """Every node that is up (of these nodes, where they are named), with what its open attempts leave free. Nodes that
+    are turned away or drained are among them, so that a job that waits can be told of them."""
     taken: dict[str, list[SourceRow]] = {}
-    for part in attempts.open_sources(conn):
+    for part in attempts.open_sources(conn, only):
         taken.setdefault(part.node, []).append(part)
-    up = [node for node in nodes.everyone(conn) if not node.lost]
+    up = [node for node in (nodes.everyone(conn) if only is None else nodes.some(conn, only)) if not node.lost]
     installed = _load_installed(conn, {node.catalogue_hash for node in up if node.catalogue_hash})
     return [_room(node, taken.get(node.id, []), installed) for node in up]
 
@@ -126,12 +157,8 @@ def _refusal(node: NodeRow) -> str | None:
     return f"{node.name} has it, and gets no work: {node.refused}" if node.refused is not None else None
 
 
-def _start(conn: Connection, placement: Placement, names: Mapping[NodeId, str], now: int) -> bool:
-    job = jobs.lock(conn, placement.job_id)
-    if job is None or job.state is not JobState.QUEUED:
-        return False
+def _start(conn: Connection, job: JobRow, placement: Placement, where: str, now: int) -> None:
     attempt, fence = job.attempt + 1, Fence(job.fence + 1)
-    where = ", ".join(names.get(share.node, share.node) for share in placement.shares)
     jobs.move(
         conn, job.id, to=JobState.STARTING, expect=[JobState.QUEUED], fence=job.fence, reason=Reason.PLACED, now=now,
         message=f"attempt {attempt} goes to {where}",
@@ -150,7 +177,6 @@ def _start(conn: Connection, placement: Placement, names: Mapping[NodeId, str], 
         for source, share in enumerate(placement.shares)
     ]  # fmt: skip
     attempts.insert_attempt(conn, row, parts)
-    return True
 
 
 _needs = lru_cache(maxsize=4096)(Needs.from_json)

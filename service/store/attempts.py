@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select, text, update
 
 from contract.ids import ClaimId, JobId, NodeId
 from contract.lifecycle import JobState
@@ -25,6 +25,7 @@ _SOURCES_OF_JOB = (
     .where(sources.c.job_id == bindparam("job_id"))
     .order_by(sources.c.attempt, sources.c.source)
 )
+_COUNT_OPEN = select(func.count()).select_from(sources).where(text("ended_at IS NULL"))
 
 
 def insert_attempt(conn: Connection, attempt: AttemptRow, parts: Sequence[SourceRow]) -> None:
@@ -69,10 +70,17 @@ def nodes_of(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[str
     return names
 
 
-def open_sources(conn: Connection) -> list[SourceRow]:
-    """What every node's slots are taken by."""
+def open_sources(conn: Connection, only: Collection[NodeId] | None = None) -> list[SourceRow]:
+    """What the slots of these nodes are taken by; None: of every node."""
     wanted = select(*_SOURCE_COLUMNS).where(sources.c.ended_at.is_(None))
+    if only is not None:
+        wanted = wanted.where(sources.c.node.in_(sorted(only)))
     return [SourceRow(*row) for row in conn.execute(wanted)]
+
+
+def count_open(conn: Connection) -> int:
+    """How many parts of attempts hold slots."""
+    return int(conn.execute(_COUNT_OPEN).scalar_one())
 
 
 def lost_between(conn: Connection, after: int, before: int) -> dict[tuple[JobId, int], set[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, case, delete, func, insert, select, update
 
 from contract.errors import NotFound
 from contract.events import Kind
@@ -16,6 +16,7 @@ from contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Reason, Stop
 from service.store import events, webhooks
 from service.store.direct import DirectInsert
 from service.store.mapping import columns_of, plain, plain_list
+from service.store.queue import explained, explanations, shape_of
 from service.store.rows import JobRow
 from service.store.tables import (
     IS_ACTIVE,
@@ -33,11 +34,12 @@ from service.store.tables import (
 from service.store.tables import events as event_table
 from service.store.webhooks import SOMEBODY_LISTENS, Moved
 
-COLUMNS = columns_of(jobs, JobRow)
-_NAMES = [column.name for column in COLUMNS]
+_STORED = columns_of(jobs, JobRow)
+COLUMNS = [explained(column.name) if column.name in ("reason", "message") else column for column in _STORED]
+_NAMES = [column.name for column in _STORED]
 _NAME = _NAMES.index("name")
 _values = attrgetter(*_NAMES)
-_insert = DirectInsert(jobs.name, _NAMES)
+_insert = DirectInsert(jobs.name, [*_NAMES, "shape"])
 _INSERT_TAGS = insert(job_tags)
 _BY_ID = select(*COLUMNS).where(jobs.c.id == bindparam("job_id"))
 _LOCKED = _BY_ID.with_for_update()
@@ -59,7 +61,7 @@ def to_row(row: Row[Any]) -> JobRow:
 def insert_job(conn: Connection, job: JobRow) -> None:
     values = list(_values(job))
     values[_NAME] = job.name or ""
-    _insert(conn, values)
+    _insert(conn, [*values, shape_of(job.needs)])
     _insert_tags(conn, job.project, job.id, job.tags)
 
 
@@ -140,6 +142,8 @@ def move(
         values |= {"stop_mode": None, "stop_deadline": None}
     if next_attempt is not None:
         values |= {"attempt": next_attempt, "fence": next_fence}
+    if "needs" in columns:
+        values["shape"] = shape_of(columns["needs"])
     statement = (
         update(jobs)
         .where(*guard)
@@ -239,9 +243,14 @@ def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]
 
 def waiting_counts(conn: Connection) -> dict[str, int]:
     """Queued jobs of every project, by what they wait for."""
-    queued = jobs.c.state == JobState.QUEUED.value
-    counted = select(jobs.c.reason, func.count().label("jobs")).where(queued).group_by(jobs.c.reason)
-    return {row.reason: row.jobs for row in conn.execute(counted)}
+    ready_shape = case((jobs.c.not_before.is_(None), jobs.c.shape), else_="").label("ready_shape")
+    queued = select(ready_shape, jobs.c.reason, func.count().label("jobs")).where(jobs.c.state == JobState.QUEUED.value)
+    told = explanations(conn)
+    counts: dict[str, int] = {}
+    for row in conn.execute(queued.group_by(ready_shape, jobs.c.reason)):
+        reason, _ = told.get(row.ready_shape, (row.reason, None))
+        counts[reason] = counts.get(reason, 0) + row.jobs
+    return counts
 
 
 def _insert_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> None:

@@ -21,11 +21,21 @@ _EVERYONE = select(*_COLUMNS).order_by(nodes.c.name, nodes.c.id)
 _OPEN_ON = select(*columns_of(sources, SourceRow)).where(
     sources.c.node == bindparam("node_id"), sources.c.ended_at.is_(None)
 )
+_TO_DRAIN = select(nodes.c.id).where(nodes.c.drain_requested.is_(True)).order_by(nodes.c.id)
 _INSERT = insert(nodes)
 
 
 def everyone(conn: Connection) -> list[NodeRow]:
     return [NodeRow(*row) for row in conn.execute(_EVERYONE)]
+
+
+def some(conn: Connection, node_ids: Collection[NodeId]) -> list[NodeRow]:
+    return [NodeRow(*row) for row in conn.execute(_EVERYONE.where(nodes.c.id.in_(sorted(node_ids))))]
+
+
+def to_drain(conn: Connection) -> tuple[NodeId, ...]:
+    """The nodes that users want empty."""
+    return tuple(NodeId(row.id) for row in conn.execute(_TO_DRAIN))
 
 
 def find(conn: Connection, node_id: NodeId) -> NodeRow | None:

@@ -1,30 +1,74 @@
-"""Statements about the queue: what waits, what must be rung, and why the rest waits."""
+"""Statements about the queue: what waits and why, and which bells must ring.
+
+Queued jobs are of two kinds. Ready jobs may start now; later jobs wait for a time (`not_before`). The ready jobs with
+equal needs form a line, named by their shape. Every statement here reads a few rows of an index, however long the queue
+is: the heads of the lines, or a part of one line.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, exists, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    select,
+    text,
+    tuple_,
+    update,
+)
 
 from contract.ids import Fence, JobId, NodeId
-from contract.lifecycle import JobState, Reason
-from service.store.tables import IS_FRESH, IS_WAITING, attempts, jobs, sources
+from contract.lifecycle import JobState
+from service.store.direct import DirectUpsert
+from service.store.tables import IS_LATER, IS_READY, jobs, sources, waits
 
 SKEW_MS = 60_000
-"""By so much the clocks of two machines may differ."""
-MOST = 10_000
-"""How many waiting jobs are looked at in one go."""
+"""The clocks of two machines may differ by this much."""
+FIRST_CHUNK, LAST_CHUNK = 8, 512
+"""How many jobs of a line are read at once: few, because few of them start, then more and more."""
+RELEASED_AT_ONCE = 500
+
+
+class Rank(NamedTuple):
+    """A job's position among all that wait: the smaller rank is tried first."""
+
+    urgency: int
+    """The negative of the priority."""
+    queued_at: int
+    id: JobId
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRow:
+    """A ready job, as placement needs it."""
+
     id: JobId
     priority: int
     queued_at: int
+    version: int
+
+    @property
+    def rank(self) -> Rank:
+        return Rank(-self.priority, self.queued_at, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first job of a line."""
+
+    shape: str
     needs: str
-    reason: Reason
-    message: str | None
+    job: QueuedRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,128 +83,151 @@ class BellRow:
     rung_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingRow:
-    """A queued job as those see it who ask why it waits."""
-
-    id: JobId
-    project: str
-    name: str | None
-    priority: int
-    queued_at: int
-    """Its age, by which it is tried: a drain or a loss does not send it to the end."""
-    waits_since: int
-    """When it was submitted, or resumed; or its last attempt ended."""
-    not_before: int | None
-    """It may not start before."""
-    needs: str
-    reason: Reason
-    message: str | None
+@lru_cache(maxsize=4096)
+def shape_of(needs: str) -> str:
+    """The name of these needs: short enough for an index, whatever a spec asks for."""
+    return blake2b(needs.encode(), digest_size=12).hexdigest()
 
 
-_NOW: BindParameter[int] = bindparam("now")
-# An attempt that ended in the future ended before the wall clock was set back: its job would wait as much longer.
-_CLOCK_WAS_SET_BACK = exists().where(
-    attempts.c.job_id == jobs.c.id, attempts.c.attempt == jobs.c.attempt, attempts.c.ended_at > _NOW + SKEW_MS
+def explained(column: str) -> ColumnElement[Any]:
+    """`reason` or `message` of a job as it is now: for a ready job why its shape waits, else its own.
+
+    Control writes one row for all jobs of a shape. Until control has looked at the shape, a job has its own reason.
+    """
+    is_ready = and_(jobs.c.state == JobState.QUEUED.value, jobs.c.not_before.is_(None))
+    of_shape = select(waits.c[column]).where(waits.c.shape == jobs.c.shape, is_ready).correlate(jobs).scalar_subquery()
+    return func.coalesce(of_shape, jobs.c[column]).label(column)
+
+
+# What starts ----------------------------------------------------------------------------------------------------------
+
+# From each shape to the next by the index, and of each the first job. Both databases would read every job for DISTINCT.
+_HEADS = text("""
+    WITH RECURSIVE shapes (shape) AS (
+        SELECT min(jobs.shape) FROM jobs WHERE state = 'queued' AND not_before IS NULL
+        UNION ALL
+        SELECT (
+            SELECT min(jobs.shape) FROM jobs
+            WHERE state = 'queued' AND not_before IS NULL AND jobs.shape > shapes.shape
+        ) FROM shapes WHERE shapes.shape IS NOT NULL
+    )
+    SELECT head.shape, head.needs, head.id, head.priority, head.queued_at, head.version
+    FROM shapes JOIN jobs AS head ON head.id = (
+        SELECT jobs.id FROM jobs
+        WHERE state = 'queued' AND not_before IS NULL AND jobs.shape = shapes.shape
+        ORDER BY priority DESC, queued_at, jobs.id LIMIT 1
+    )
+    ORDER BY head.shape
+""")
+TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
+
+
+def behind(some: Select[Any]) -> tuple[Select[Any], Select[Any]]:
+    """Those of the same priority, and those of lower ones: apart, because an index serves no comparison of both."""
+    younger = tuple_(jobs.c.queued_at, jobs.c.id) > tuple_(bindparam("queued_at"), bindparam("id"))
+    same = some.where(jobs.c.priority == bindparam("priority"), younger).order_by(jobs.c.queued_at, jobs.c.id)
+    lower = some.where(jobs.c.priority < bindparam("priority")).order_by(*TRIED)
+    return same.limit(bindparam("most")), lower.limit(bindparam("most"))
+
+
+_OF_SHAPE = behind(
+    select(jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.version)
+    .where(IS_READY)
+    .where(jobs.c.shape == bindparam("shape"))
 )
-_MAY_START = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= _NOW, _CLOCK_WAS_SET_BACK)
-_WAITING = (
-    select(jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.needs, jobs.c.reason, jobs.c.message)
-    .where(IS_WAITING)
-    .where(_MAY_START)
-    .order_by(jobs.c.priority.desc(), jobs.c.id)
-    .limit(bindparam("most"))
-)
+
+
+def heads(conn: Connection) -> tuple[Head, ...]:
+    """The first job of every line: what placement looks at to see whether anything has changed."""
+    return tuple(Head(row.shape, row.needs, QueuedRow(*row[2:])) for row in conn.execute(_HEADS))
+
+
+def line(conn: Connection, head: Head) -> Iterator[QueuedRow]:
+    """The jobs of a line in the order in which they are tried, read as they are asked for."""
+    yield head.job
+    last, most = head.job, FIRST_CHUNK
+    while True:
+        rows = [QueuedRow(*row) for row in rows_behind(conn, _OF_SHAPE, last.rank, most, shape=head.shape)]
+        yield from rows
+        if len(rows) < most:
+            return
+        last, most = rows[-1], min(4 * most, LAST_CHUNK)
+
+
+def rows_behind(
+    conn: Connection, statements: tuple[Select[Any], Select[Any]], rank: Rank, most: int, **values: Any
+) -> list[Any]:
+    rows: list[Any] = []
+    for statement in statements:
+        here = {"priority": -rank.urgency, "queued_at": rank.queued_at, "id": rank.id, "most": most - len(rows)}
+        rows += conn.execute(statement, {**here, **values})
+        if len(rows) == most:
+            break
+    return rows
+
+
+# When later jobs become ready -----------------------------------------------------------------------------------------
+
+_IS_DUE = select(jobs.c.id).where(IS_LATER).where(jobs.c.not_before <= bindparam("now")).limit(bindparam("most"))
+# An attempt that ended in the future ended before the wall clock was set back: its job would wait for that much longer.
+# From attempts to jobs, which CROSS JOIN tells SQLite: there are hardly any such attempts.
+_CLOCK_WAS_SET_BACK = text("""
+    SELECT jobs.id FROM attempts CROSS JOIN jobs
+    WHERE attempts.ended_at > :now + :skew AND jobs.id = attempts.job_id AND jobs.attempt = attempts.attempt
+        AND state = 'queued' AND not_before IS NOT NULL
+    LIMIT :most
+""").bindparams(skew=SKEW_MS)
+
+
+def has_due(conn: Connection, now: int) -> bool:
+    """Whether the time of a later job has come."""
+    return any(_due(conn, now, 1))
+
+
+def release(conn: Connection, now: int) -> int:
+    """Makes later jobs ready whose time has come, and returns how many: at most `RELEASED_AT_ONCE`."""
+    due = _due(conn, now, RELEASED_AT_ONCE)
+    if not due:
+        return 0
+    is_still_due = and_(jobs.c.id.in_(sorted(due)), jobs.c.state == JobState.QUEUED.value)
+    return conn.execute(update(jobs).where(is_still_due).values(not_before=None)).rowcount
+
+
+def _due(conn: Connection, now: int, most: int) -> list[JobId]:
+    ids = {
+        JobId(row.id)
+        for query in (_IS_DUE, _CLOCK_WAS_SET_BACK)
+        for row in conn.execute(query, {"now": now, "most": most})
+    }
+    return sorted(ids)[:most]
+
+
+# Why the rest waits ---------------------------------------------------------------------------------------------------
+
+_EXPLANATIONS = select(waits.c.shape, waits.c.reason, waits.c.message)
+_upsert_waits = DirectUpsert(waits.name, ["shape"], ["reason", "message"])
+
+
+def explanations(conn: Connection) -> dict[str, tuple[str, str]]:
+    """The reason and its sentence, by shape."""
+    return {row.shape: (row.reason, row.message) for row in conn.execute(_EXPLANATIONS)}
+
+
+def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Collection[str]) -> None:
+    """Says why the jobs of a shape wait. No job gets an event or a new version: reasons change with every node."""
+    if gone:
+        conn.execute(delete(waits).where(waits.c.shape.in_(sorted(gone))))
+    if changed:
+        _upsert_waits.many(conn, [(shape, *wait) for shape, wait in sorted(changed.items())])
+
+
+# Bells ----------------------------------------------------------------------------------------------------------------
+
 _UNCLAIMED = (
     select(sources.c.job_id, sources.c.attempt, sources.c.source, sources.c.node, jobs.c.fence, sources.c.rung_at)
     .join(jobs, (jobs.c.id == sources.c.job_id) & (jobs.c.attempt == sources.c.attempt))
     .where(sources.c.ended_at.is_(None), sources.c.claim.is_(None), jobs.c.state == JobState.STARTING.value)
 )
-
-
-# Reads all that wait.
-_SHAPES = select(func.count(func.distinct(jobs.c.needs))).where(IS_WAITING)
-_RANKED = (
-    select(
-        *_WAITING.selected_columns,
-        func.row_number().over(partition_by=jobs.c.needs, order_by=[jobs.c.priority.desc(), jobs.c.id]).label("place"),
-    )
-    .where(IS_WAITING)
-    .where(_MAY_START)
-    .subquery()
-)
-_SHARED_OUT = (
-    select(*[column for column in _RANKED.c if column.name != "place"])
-    .where(_RANKED.c.place <= bindparam("share"))
-    .order_by(_RANKED.c.priority.desc(), _RANKED.c.id)
-    .limit(bindparam("most"))
-)
-
-
-def waiting(conn: Connection, now: int, most: int = MOST) -> list[QueuedRow]:
-    """Queued jobs of every project that may start now, the most urgent first."""
-    return [_to_row(row) for row in conn.execute(_WAITING, {"now": now, "most": most})]
-
-
-def waiting_of_each_shape(conn: Connection, now: int, most: int = MOST) -> list[QueuedRow]:
-    """The same, with a share for each shape: so that a long queue of one, which finds no room, hides no other."""
-    share = max(1, most // max(1, conn.execute(_SHAPES).scalar_one()))
-    return [_to_row(row) for row in conn.execute(_SHARED_OUT, {"now": now, "most": most, "share": share})]
-
-
-def _to_row(row: Any) -> QueuedRow:
-    return QueuedRow(row.id, row.priority, row.queued_at, row.needs, Reason(row.reason), row.message)
-
-
-_IS_FRESH = and_(IS_FRESH, _MAY_START)
-FRESH = select(jobs.c.id).where(_IS_FRESH).limit(1)
-
-
-_SEEN = (
-    select(
-        jobs.c.id, jobs.c.project, jobs.c.name, jobs.c.priority, jobs.c.queued_at, jobs.c.not_before, jobs.c.needs,
-        jobs.c.reason, jobs.c.message, attempts.c.ended_at,
-    )
-    .outerjoin(attempts, (attempts.c.job_id == jobs.c.id) & (attempts.c.attempt == jobs.c.attempt))
-    .where(IS_WAITING)
-    .order_by(jobs.c.priority.desc(), jobs.c.id)
-    .limit(bindparam("most"))
-)  # fmt: skip
-_COUNTS = select(jobs.c.project, func.count().label("jobs")).where(IS_WAITING).group_by(jobs.c.project)
-
-
-def seen(conn: Connection, most: int = MOST) -> list[WaitingRow]:
-    """Queued jobs of every project, the most urgent first: of those, as many as placement looks at."""
-    return [
-        WaitingRow(
-            row.id, row.project, row.name or None, row.priority, row.queued_at,
-            max(row.queued_at, row.ended_at or 0), row.not_before, row.needs, Reason(row.reason), row.message,
-        )
-        for row in conn.execute(_SEEN, {"most": most})
-    ]  # fmt: skip
-
-
-def counts(conn: Connection) -> dict[str, int]:
-    """Queued jobs, by project."""
-    return {row.project: row.jobs for row in conn.execute(_COUNTS)}
-
-
-def has_fresh(conn: Connection, now: int) -> bool:
-    """Whether a job waits that placement has not looked at, or whose time has come."""
-    return conn.execute(FRESH, {"now": now}).one_or_none() is not None
-
-
-def explain(conn: Connection, job_id: JobId, reason: Reason, message: str) -> None:
-    """Says why it waits. No event and no new version: it may change with every node that comes and goes."""
-    queued = (jobs.c.id == job_id) & (jobs.c.state == JobState.QUEUED.value)
-    conn.execute(update(jobs).where(queued).values(reason=reason.value, message=message))
-
-
-def explain_the_rest(conn: Connection, now: int) -> None:
-    """Those that nobody has looked at yet: otherwise they would be news with every poll."""
-    message = f"waits behind the {MOST:,} jobs that are looked at first"
-    values = {"reason": Reason.CAPACITY.value, "message": message}
-    conn.execute(update(jobs).where(_IS_FRESH).values(values), {"now": now})
 
 
 def unclaimed(conn: Connection) -> list[BellRow]:

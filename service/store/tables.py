@@ -51,6 +51,8 @@ jobs = Table(
     # The checkpoint of another job that it starts from.
     Column("starts_from", String),
     Column("warnings", Text),
+    # Names the job's needs: jobs with equal needs have equal shapes. Follows from `needs` wherever that is written.
+    Column("shape", String, nullable=False, server_default=""),
 )
 # An id is a UUIDv7, so its order is the order of creation: every list is keyset by (…, id).
 Index("ix_jobs_project", jobs.c.project, jobs.c.id)
@@ -58,11 +60,19 @@ Index("ix_jobs_project_state", jobs.c.project, jobs.c.state, jobs.c.id)
 Index("ix_jobs_project_name", jobs.c.project, jobs.c.name, jobs.c.id)
 Index("ix_jobs_project_priority", jobs.c.project, jobs.c.priority, jobs.c.id)
 # Literals, word for word as in the statements: SQLite uses a partial index only where it sees the same condition.
-IS_WAITING = text("state = 'queued'")
-IS_FRESH = text("state = 'queued' AND reason <> 'capacity' AND reason <> 'no_such_shape'")
+IS_READY = text("state = 'queued' AND not_before IS NULL")
+"""Waits and may start now."""
+IS_LATER = text("state = 'queued' AND not_before IS NOT NULL")
+"""Waits for its time to come. Control turns such a job into a ready one when that time has come."""
 IS_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
-Index("ix_jobs_waiting", jobs.c.priority.desc(), jobs.c.id, sqlite_where=IS_WAITING, postgresql_where=IS_WAITING)
-Index("ix_jobs_fresh", jobs.c.id, sqlite_where=IS_FRESH, postgresql_where=IS_FRESH)
+# The order in which jobs are tried: of all, with what answers about the queue count, and of each shape. Both have the
+# columns of their own conditions: without them SQLite would read the whole job beside each entry.
+_TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
+_OF_ALL = (*_TRIED, jobs.c.project, jobs.c.shape, jobs.c.state, jobs.c.not_before)
+_OF_SHAPE = (jobs.c.shape, *_TRIED, jobs.c.state, jobs.c.not_before)
+Index("ix_jobs_ready", *_OF_ALL, sqlite_where=IS_READY, postgresql_where=IS_READY)
+Index("ix_jobs_shape", *_OF_SHAPE, sqlite_where=IS_READY, postgresql_where=IS_READY)
+Index("ix_jobs_later", jobs.c.not_before, jobs.c.id, sqlite_where=IS_LATER, postgresql_where=IS_LATER)
 STARTS_SOMEWHERE = text("starts_from IS NOT NULL")
 Index(
     "ix_jobs_starts_from",
@@ -97,6 +107,17 @@ attempts = Table(
     Column("error", Text),
     Column("result", Text),
     Column("running_ms", BigInteger, nullable=False),
+)
+
+Index("ix_attempts_ended", attempts.c.ended_at)
+
+# Why the ready jobs of a shape wait, as control last found it: one row explains them all.
+waits = Table(
+    "waits",
+    metadata,
+    Column("shape", String, primary_key=True),
+    Column("reason", String, nullable=False),
+    Column("message", Text, nullable=False),
 )
 
 sources = Table(

@@ -26,18 +26,28 @@ from service.jobs.cancel import cancel
 from service.jobs.delete import delete
 from service.jobs.grant import grant
 from service.jobs.pause import pause
-from service.jobs.placing import place_waiting
+from service.jobs.placing import look, start
 from service.jobs.rescue import Rescued, Timers, rescue, stop_left
 from service.jobs.resume import NO_CHANGES, ResumeChanges, resume
 from service.jobs.submit import IdempotencyUse, Submitted, submit
 from service.settings import ServiceSettings
-from service.store import attempts, events, jobs
+from service.store import attempts, events, jobs, queue
 from service.store.database import Database
 from service.store.rows import EventRow, JobRow, SourceRow
 from service.store.times import text_of
 
 T = TypeVar("T")
 SETTINGS = ServiceSettings(retry_backoff_seconds=0)
+
+
+def place_waiting(conn: Connection, now: int) -> list[JobId]:
+    """What control does in one turn, in one transaction."""
+    while queue.release(conn, now):
+        pass
+    found = look(conn)
+    started = start(conn, found.placements, now)
+    queue.explain(conn, found.changed, found.gone)
+    return started
 
 
 class Stage:
@@ -139,7 +149,7 @@ class Stage:
         return self.write(lambda conn: node_beat(conn, beat, self.now, self.settings))
 
     def place(self) -> list[JobId]:
-        return self.write(lambda conn: place_waiting(conn, self.now)).jobs
+        return self.write(lambda conn: place_waiting(conn, self.now))
 
     def stop_left(self, job: JobRow) -> float:
         return stop_left(job, self.timers, self.clock, self.settings)

@@ -12,7 +12,8 @@ from contract.ids import JobId, NodeId
 from contract.lifecycle import Reason
 from contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.place import Placement, Plan, Room, Wait, Waiting, explain, gpu_count, place, slot_count
+from service.jobs.place import Placement, Room, Wait, Waiting, explain, gpu_count, slot_count
+from tests.support.placing import Plan, place
 from tests.support.processes import at_ease
 
 

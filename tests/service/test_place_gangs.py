@@ -12,7 +12,8 @@ from contract.ids import JobId, NodeId
 from contract.lifecycle import Reason
 from contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.place import Plan, Room, Waiting, place
+from service.jobs.place import Room, Waiting
+from tests.support.placing import Plan, place
 
 
 def room(name: str, slots: int = 2, free: int | None = None, gpus: int = 0, **more: object) -> Room:

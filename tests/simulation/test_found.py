@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import pytest
-from sqlalchemy import Connection
 
 from contract.events import Kind
 from contract.lifecycle import JobState, Reason
 from contract.messages import Grant
 from service.jobs.rescue import Timers
 from service.settings import ServiceSettings
-from service.store import queue
 from tests.conformance.acting import Stage
 
 HOUR_SECONDS = 3600
@@ -68,38 +65,16 @@ def test_every_node_of_an_attempt_continues_from_the_same_place(stage: Stage) ->
     assert late.answer.checkpoints == []
 
 
-def looks_at(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "MOST", most)
-    for name in ("waiting", "waiting_of_each_shape"):
-        monkeypatch.setattr(queue, name, partial(getattr(queue, name), most=most))
-
-
-def test_a_long_queue_of_one_shape_keeps_no_other_waiting(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten jobs that no node has room for, and a look that takes in ten."""
-    looks_at(10, monkeypatch)
+def test_a_long_line_of_one_shape_keeps_no_other_waiting(stage: Stage) -> None:
     stage.node(slots=2)
     impossible = [stage.submit(resources={"pool": "nowhere"}, priority=9) for _ in range(10)]
     possible = [stage.submit() for _ in range(5)]
 
     placed = stage.place()
 
-    assert len(placed) == 2
-    assert set(placed) < set(possible)
-    assert not stage.read(lambda conn: queue.has_fresh(conn, stage.now))
-    assert {stage.job(job).reason for job in impossible} <= {Reason.NO_SUCH_SHAPE, Reason.CAPACITY}
-    assert {stage.job(job).reason for job in set(possible) - set(placed)} == {Reason.CAPACITY}
-
-
-def test_what_is_beyond_a_look_is_no_news_with_every_poll(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks_at(3, monkeypatch)
-    for _ in range(8):
-        stage.submit()
-
-    stage.place()
-
-    assert not stage.read(lambda conn: queue.has_fresh(conn, stage.now))
-    stage.node(slots=8)
-    assert sum(len(stage.place()) for _ in range(4)) == 8
+    assert placed == possible[:2]
+    assert {stage.job(job).reason for job in impossible} == {Reason.NO_SUCH_SHAPE}
+    assert {stage.job(job).reason for job in possible[2:]} == {Reason.CAPACITY}
 
 
 def test_only_who_holds_a_job_hears_that_its_checkpoint_is_stored(stage: Stage) -> None:
@@ -158,18 +133,3 @@ def test_who_was_read_before_an_outage_and_is_answered_behind_it_has_a_full_leas
     timers.heard("an attempt", 1, 19.0)
 
     assert timers.elapsed("an attempt", 21.0) == 1.0
-
-
-def test_a_long_queue_that_was_looked_at_costs_a_poll_nothing(stage: Stage) -> None:
-    """By an index of its own, in which there is no job that waits and knows why."""
-    stage.submit()
-
-    def plan(conn: Connection) -> str:
-        asked = str(queue.FRESH.compile(conn, compile_kwargs={"literal_binds": True, "render_postcompile": True}))
-        if conn.dialect.name == "sqlite":
-            return str(conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked.replace(':now', '0')}").all())
-        conn.exec_driver_sql("SET LOCAL enable_seqscan = off")
-        return str(conn.exec_driver_sql(f"EXPLAIN {asked}").all())
-
-    found = stage.read(plan)
-    assert "ix_jobs_fresh" in found

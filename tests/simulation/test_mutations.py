@@ -136,7 +136,7 @@ def fences_do_not_rise() -> Off:
 
 @off("gave away")
 def placement_forgets_what_is_taken() -> Off:
-    return [patch.object(placing.attempts, "open_sources", lambda _: [])]
+    return [patch.object(placing.attempts, "open_sources", lambda *_: [])]
 
 
 @off("the same key made another job")

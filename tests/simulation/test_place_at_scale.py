@@ -15,7 +15,8 @@ import pytest
 from contract.ids import JobId, NodeId
 from contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.place import Placement, Room, Waiting, place
+from service.jobs.place import Placement, Room, Waiting
+from tests.support.placing import place
 
 DAY_SECONDS = 24 * 3600.0
 LOOK_SECONDS = 30.0

@@ -146,7 +146,7 @@ class QueuedJob(Shape):
     needs: str
     """What it asks of nodes, in words."""
     place: int | None
-    """From 1, among all that wait for its pool; null while it may not start yet."""
+    """From 1, among all that wait for its pool; a lower bound behind 10,000 jobs. null while it may not start yet."""
     ahead: Ahead
     """Whose jobs are tried before it. A smaller one behind it may still go first, where it leaves nothing unused."""
     reason: Reason
@@ -162,7 +162,7 @@ class Queue(Shape):
     data: list[QueuedJob]
     next_cursor: str | None
     waiting: Ahead
-    """How many wait in all."""
+    """How many wait in all. Each number is exact up to 10,000, and at least this where more wait."""
 
 
 class Placement(Shape):

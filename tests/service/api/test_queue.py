@@ -8,10 +8,10 @@ from sqlalchemy import insert
 
 from contract.ids import JobId
 from service.api import shapes
-from service.jobs.placing import place_waiting
 from service.store import jobs
 from service.store.tables import attempts as table
 from service.store.times import now_ms, text_of
+from tests.conformance.acting import place_waiting
 from tests.service.api.conftest import KEY, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
 

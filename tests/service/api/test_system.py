@@ -19,10 +19,10 @@ from service import readiness
 from service.api import shapes
 from service.counts import Counts, prometheus_name
 from service.jobs.beat import node_beat
-from service.jobs.placing import place_waiting
 from service.prometheus import Meters
 from service.store import nodes
 from service.store.times import now_ms
+from tests.conformance.acting import place_waiting
 from tests.service.api.conftest import SPEC, Api
 
 CATALOGUE = {
@@ -178,7 +178,7 @@ async def test_a_node_that_cannot_work_gets_none_and_everyone_is_told_why(both: 
     waiting = (await both.client.get(f"/jobs/{job}")).json()
     ready = (await both.client.get("/readyz")).json()
 
-    assert placed.jobs == []
+    assert placed == []
     assert (listed["state"], listed["takes_work"], listed["message"]) == ("waiting", False, why)
     assert (waiting["state"], waiting["reason"]) == ("queued", "capacity")
     assert waiting["message"].endswith(f"; one has it, and takes no work now: {why}")
@@ -186,7 +186,7 @@ async def test_a_node_that_cannot_work_gets_none_and_everyone_is_told_why(both: 
 
     await a_node(both, number=2)
 
-    assert (await both.db.write(lambda conn: place_waiting(conn, now_ms()))).jobs == [job]
+    assert (await both.db.write(lambda conn: place_waiting(conn, now_ms()))) == [job]
     assert (await both.client.get("/nodes")).json()["data"][0]["message"] is None
 
 

@@ -11,9 +11,8 @@ import pytest
 from contract.events import Kind
 from footplate import AsyncClient
 from footplate.cli import main
-from service.jobs.placing import place_waiting
 from service.store.times import now_ms
-from tests.conformance.acting import Stage
+from tests.conformance.acting import Stage, place_waiting
 from tests.conformance.test_curves import told
 from tests.service.api.conftest import PATIENCE, Api
 

@@ -1,0 +1,169 @@
+"""Statements about the queue as users see it: the order in which jobs are tried, and why each of them waits.
+
+Numbers are counted among at most `MOST` jobs, and pages are read as far as they are asked for: no answer takes longer
+because the queue has grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlalchemy import Connection, and_, bindparam, func, or_, select, tuple_
+
+from contract.ids import JobId
+from contract.lifecycle import JobState, Reason
+from service.store.queue import FIRST_CHUNK, TRIED, Rank, behind, explained, rows_behind
+from service.store.tables import IS_LATER, IS_READY, attempts, jobs
+
+MOST = 10_000
+MOST_AT_ONCE = 4_096
+
+
+class ReadyRow(NamedTuple):
+    """A ready job, as an index has it."""
+
+    id: JobId
+    priority: int
+    queued_at: int
+    project: str
+    shape: str
+
+    @property
+    def rank(self) -> Rank:
+        return Rank(-self.priority, self.queued_at, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class LaterRow:
+    id: JobId
+    project: str
+    not_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """A queued job as users see it who ask why it waits."""
+
+    id: JobId
+    project: str
+    name: str | None
+    priority: int
+    queued_at: int
+    """Its age, by which it is tried: a drain or a loss does not send it to the end."""
+    waits_since: int
+    """When it was submitted or resumed, or when its last attempt ended."""
+    not_before: int | None
+    """It may not start before."""
+    needs: str
+    shape: str
+    reason: Reason
+    message: str | None
+
+    @property
+    def rank(self) -> Rank:
+        return Rank(-self.priority, self.queued_at, self.id)
+
+
+_READY = select(jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.project, jobs.c.shape).where(IS_READY)
+_FIRST = _READY.order_by(*TRIED).limit(bindparam("most"))
+_READY_BEHIND = behind(_READY)
+_LATER = select(jobs.c.id, jobs.c.project, jobs.c.not_before).where(IS_LATER).order_by(jobs.c.not_before, jobs.c.id)
+_LATER_BEHIND = _LATER.where(
+    tuple_(jobs.c.not_before, jobs.c.id) > tuple_(bindparam("not_before"), bindparam("id"))
+).limit(bindparam("most"))
+_SEEN = (
+    select(
+        jobs.c.id, jobs.c.project, jobs.c.name, jobs.c.priority, jobs.c.queued_at, jobs.c.not_before, jobs.c.needs,
+        jobs.c.shape, explained("reason"), explained("message"), attempts.c.ended_at,
+    )
+    .outerjoin(attempts, (attempts.c.job_id == jobs.c.id) & (attempts.c.attempt == jobs.c.attempt))
+    .where(jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.state == JobState.QUEUED.value)
+)  # fmt: skip
+_front = _FIRST.subquery("front")
+_IS_BEFORE = or_(
+    _front.c.priority > bindparam("priority"),
+    and_(
+        _front.c.priority == bindparam("priority"),
+        tuple_(_front.c.queued_at, _front.c.id) < tuple_(bindparam("queued_at"), bindparam("id")),
+    ),
+)
+_COUNTED = select(_front.c.project, _front.c.shape, func.count().label("jobs")).group_by(
+    _front.c.project, _front.c.shape
+)
+_COUNTED_BEFORE = _COUNTED.where(_IS_BEFORE)
+_later = _LATER.limit(bindparam("most")).subquery("later")
+_LATER_COUNTED = select(_later.c.project, func.count().label("jobs")).group_by(_later.c.project)
+_own = (
+    select(jobs.c.id)
+    .where(jobs.c.project == bindparam("project"), jobs.c.state == JobState.QUEUED.value)
+    .limit(bindparam("most"))
+    .subquery()
+)
+_OWN = select(func.count()).select_from(_own)
+
+
+def ready(conn: Connection, after: Rank | None) -> Iterator[ReadyRow]:
+    """Ready jobs of every project in the order in which they are tried, behind a rank or from the first; read as they
+    are asked for."""
+    most = FIRST_CHUNK
+    while True:
+        most = min(4 * most, MOST_AT_ONCE)
+        if after is None:
+            found = list(conn.execute(_FIRST, {"most": most}))
+        else:
+            found = rows_behind(conn, _READY_BEHIND, after, most)
+        rows = [ReadyRow._make(row) for row in found]
+        yield from rows
+        if len(rows) < most:
+            return
+        after = rows[-1].rank
+
+
+def later(conn: Connection, after: tuple[int, str]) -> Iterator[LaterRow]:
+    """Later jobs of every project, by when they may start; read as they are asked for."""
+    while True:
+        here = {"not_before": after[0], "id": after[1], "most": MOST_AT_ONCE}
+        rows = [LaterRow(*row) for row in conn.execute(_LATER_BEHIND, here)]
+        yield from rows
+        if len(rows) < MOST_AT_ONCE:
+            return
+        after = rows[-1].not_before, rows[-1].id
+
+
+def seen(conn: Connection, ids: Collection[JobId]) -> dict[JobId, WaitingRow]:
+    """Those of them that are queued."""
+    rows = conn.execute(_SEEN, {"ids": list(ids)}) if ids else ()
+    return {
+        row.id: WaitingRow(
+            row.id, row.project, row.name or None, row.priority, row.queued_at, max(row.queued_at, row.ended_at or 0),
+            row.not_before, row.needs, row.shape, Reason(row.reason), row.message,
+        )
+        for row in rows
+    }  # fmt: skip
+
+
+def count_ready(conn: Connection, before: Rank | None = None, most: int = MOST) -> dict[tuple[str, str], int]:
+    """Counts ready jobs by project and shape: those before this rank, among at most so many that are tried first."""
+    if before is None:
+        found = conn.execute(_COUNTED, {"most": most})
+    else:
+        here = {"priority": -before.urgency, "queued_at": before.queued_at, "id": before.id}
+        found = conn.execute(_COUNTED_BEFORE, {**here, "most": most})
+    return {(row.project, row.shape): row.jobs for row in found}
+
+
+def count(conn: Connection, project: str | None, most: int = MOST + 1) -> tuple[int, int]:
+    """How many jobs wait of this project (None: of any), and how many of others. Of each kind at most so many are
+    counted."""
+    totals: dict[str, int] = {}
+    for (name, _), number in count_ready(conn, most=most).items():
+        totals[name] = totals.get(name, 0) + number
+    for row in conn.execute(_LATER_COUNTED, {"most": most}):
+        totals[row.project] = totals.get(row.project, 0) + row.jobs
+    if project is None:
+        return min(most, sum(totals.values())), 0
+    others = sum(number for name, number in totals.items() if name != project)
+    own: int = conn.execute(_OWN, {"project": project, "most": most}).scalar_one()
+    return own, min(most, others)

@@ -1,0 +1,210 @@
+"""What one turn of placement reads, writes and refuses, on both databases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from contract.ids import JobId, new_job_id
+from contract.lifecycle import JobState, Reason
+from contract.testing import make_spec
+from service.jobs import waiting
+from service.jobs.place import Placement
+from service.jobs.placing import look, start
+from service.jobs.resume import ResumeChanges
+from service.jobs.submit import submit
+from service.store import jobs, nodes, queue
+from tests.conformance.acting import Stage, place_waiting
+from tests.support.many_jobs import copy_job
+
+FEW, MANY = 100, 10_000
+Do = Callable[[Connection], object]
+
+
+def work(conn: Connection, do: Do) -> int:
+    """What a database did, without a clock: instructions of SQLite, or rows that the scans of PostgreSQL returned."""
+    if conn.dialect.name == "sqlite":
+        driver: Any = conn.connection.driver_connection
+        ticks: list[None] = []
+        driver.set_progress_handler(lambda: ticks.append(None), 10)
+        try:
+            do(conn)
+        finally:
+            driver.set_progress_handler(None, 0)
+        return 10 * len(ticks)
+    rows = text(
+        "SELECT sum(pg_stat_get_xact_tuples_returned(oid)) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+    )
+    before = conn.execute(rows).scalar_one()
+    do(conn)
+    return int(conn.execute(rows).scalar_one() - before)
+
+
+def costs(stage: Stage, job: JobId) -> dict[str, int]:
+    spec = make_spec()
+    spec_json = json.dumps(spec.as_json())
+
+    def post(conn: Connection) -> None:
+        submit(conn, project="default", spec=spec, spec_json=spec_json, now=stage.now, job_id=new_job_id())
+
+    urgent = stage.submit(priority=9)
+
+    def turn(conn: Connection) -> None:
+        assert place_waiting(conn, stage.now) == [urgent]
+
+    reads: dict[str, Do] = {
+        "a look": look,
+        "whether a job is due": lambda conn: queue.has_due(conn, stage.now),
+        "a job": lambda conn: jobs.get(conn, "default", job),
+        "a page of the queue": lambda conn: waiting.page(conn, None, None, limit=50),
+    }
+    found = {name: stage.read(lambda conn, do=do: work(conn, do)) for name, do in reads.items()}  # type: ignore[misc]
+    found["a POST"] = stage.write(lambda conn: work(conn, post))
+    stage.node(slots=1)
+    found["a turn that starts a job"] = stage.write(lambda conn: work(conn, turn))
+    return found
+
+
+def test_a_longer_queue_costs_placement_and_posts_nothing_more(stage: Stage) -> None:
+    possible, impossible = stage.submit(priority=3), stage.submit(resources={"pool": "nowhere"}, priority=9)
+    done, found = 0, []
+    for count in (FEW, MANY):
+        stage.write(partial(copy_job, job=possible, first=done + 1, last=count))
+        stage.write(partial(copy_job, job=impossible, first=MANY + done + 1, last=MANY + count))
+        stage.write(lambda conn: conn.execute(text("ANALYZE")))
+        stage.place()
+        found.append(costs(stage, possible))
+        done = count
+
+    assert stage.read(jobs.waiting_counts) == {"capacity": MANY + 3, "no_such_shape": MANY + 1}
+    few, many = found
+    assert {name: cost for name, cost in many.items() if cost > 1.5 * few[name] + FEW} == {}
+
+
+def test_a_reason_that_changes_is_written_once_for_all_that_have_it(stage: Stage) -> None:
+    job = stage.submit()
+    stage.write(lambda conn: copy_job(conn, job, 1, FEW))
+    stage.place()
+    copies = [row.id for row, _ in _page(stage)]
+    assert {stage.job(one).reason for one in copies} == {Reason.NO_SUCH_SHAPE}
+    versions = {stage.job(one).version for one in copies}
+
+    stage.node(slots=1, store_ok=False)
+    found = stage.read(look)
+    stage.place()
+
+    assert len(found.changed) == 1
+    assert {stage.job(one).reason for one in copies} == {Reason.CAPACITY}
+    assert {row.reason for _, row in _page(stage)} == {Reason.CAPACITY}
+    assert stage.read(jobs.waiting_counts) == {"capacity": FEW + 1}
+    assert {stage.job(one).version for one in copies} == versions
+    assert not stage.read(look).changed
+
+
+def _page(stage: Stage) -> list[Any]:
+    return stage.read(lambda conn: waiting.page(conn, None, None, limit=2 * FEW)).data
+
+
+def test_a_reason_goes_with_the_last_job_of_its_shape(stage: Stage) -> None:
+    job = stage.submit()
+    stage.place()
+    stage.cancel(job)
+    stage.place()
+
+    assert stage.job(stage.submit()).reason is Reason.SUBMITTED
+
+
+def planned(stage: Stage, slots: int = 1) -> list[Placement]:
+    stage.node(slots=slots)
+    return stage.read(look).placements
+
+
+def started(stage: Stage, placements: list[Placement]) -> list[JobId]:
+    return stage.write(lambda conn: start(conn, placements, stage.now))
+
+
+def test_a_job_that_has_changed_since_the_look_is_not_started(stage: Stage) -> None:
+    job = stage.submit()
+    placements = planned(stage)
+    stage.pause(job)
+    assert started(stage, placements) == []
+    stage.resume(job, ResumeChanges(pool="elsewhere"))
+
+    assert started(stage, placements) == []
+
+    assert (stage.job(job).state, stage.job(job).attempt) == (JobState.QUEUED, 0)
+
+
+def test_a_node_that_has_changed_since_the_look_gets_no_job(stage: Stage) -> None:
+    job = stage.submit()
+    (placement,) = planned(stage)
+    node = placement.shares[0].node
+    stage.beat_node(node, slots=1, store_ok=False)
+    assert started(stage, [placement]) == []
+    stage.beat_node(node, boot="boot-2", slots=1)
+
+    assert started(stage, [placement]) == []
+
+    assert stage.place() == [job]
+
+
+def test_what_two_looks_give_to_two_jobs_is_given_to_one(stage: Stage) -> None:
+    first = stage.submit()
+    (placement,) = planned(stage)
+    second = stage.submit(priority=9)
+    (urgent,) = stage.read(look).placements
+    assert (placement.job_id, urgent.job_id) == (first, second)
+
+    assert started(stage, [urgent, placement]) == [second]
+
+
+def test_a_second_look_stops_early_until_something_has_changed(stage: Stage) -> None:
+    stage.node(slots=1)
+    job = stage.submit()
+    assert stage.place() == [job]
+    low = stage.submit()
+    seen = stage.read(look).glimpse
+
+    def is_news() -> bool:
+        return stage.read(lambda conn: look(conn, unless=seen)).is_news
+
+    stage.submit()
+    assert not is_news(), "it waits behind another of its shape, which cannot start"
+    urgent = stage.submit(priority=9)
+    assert is_news()
+    stage.cancel(urgent)
+    assert not is_news()
+    stage.submit(resources={"pool": "another"})
+    assert is_news()
+    seen = stage.read(look).glimpse
+    stage.cancel(job)
+    assert is_news(), "its slot is free"
+    seen = stage.read(look).glimpse
+    node = stage.read(nodes.everyone)[0].id
+    stage.write(lambda conn: nodes.request_drain(conn, node, drain=True))
+    assert is_news()
+    stage.write(lambda conn: nodes.request_drain(conn, node, drain=False))
+    assert not is_news()
+    stage.cancel(low)
+    assert is_news()
+
+
+def test_a_line_is_read_in_order_over_all_its_parts(stage: Stage) -> None:
+    job = stage.submit()
+    stage.write(lambda conn: copy_job(conn, job, 1, 3 * FEW, priority="n % 7 - 3", queued_at="queued_at - n / 2"))
+
+    def read(conn: Connection) -> list[Any]:
+        (head,) = queue.heads(conn)
+        return list(queue.line(conn, head))
+
+    rows = stage.read(read)
+
+    assert len(rows) == 3 * FEW + 1
+    assert rows == sorted(rows, key=lambda row: row.rank)
+    assert [row.id for row in rows] == [
+        place.id for place, _ in stage.read(lambda c: waiting.page(c, None, None, 999)).data
+    ]

@@ -1,0 +1,28 @@
+"""Placement asked job by job, for tests. Itself it answers line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from contract.ids import JobId
+from service.jobs.needs import Needs
+from service.jobs.place import Line, Placement, Room, Wait, Waiting
+from service.jobs.place import place as place_lines
+
+
+@dataclass(frozen=True)
+class Plan:
+    placements: list[Placement]
+    waits: dict[JobId, Wait]
+
+
+def place(jobs: Iterable[Waiting], nodes: Sequence[Room]) -> Plan:
+    lines: dict[Needs, list[Waiting]] = {}
+    for job in sorted(jobs, key=lambda job: job.rank):
+        lines.setdefault(job.needs, []).append(job)
+    plan = place_lines([Line(repr(needs), line) for needs, line in lines.items()], nodes)
+    placed = {placement.job_id for placement in plan.placements}
+    left = {repr(needs): [job.job_id for job in line if job.job_id not in placed] for needs, line in lines.items()}
+    assert plan.waits.keys() == {shape for shape, jobs in left.items() if jobs}, "who is left has a reason"
+    return Plan(plan.placements, {job: wait for shape, wait in plan.waits.items() for job in left[shape]})
