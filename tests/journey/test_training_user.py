@@ -16,12 +16,12 @@ import pytest
 
 from contract import layout
 from contract.remote import RemoteStore
-from tests.examples.conftest import EXAMPLES, zipped
 from tests.support.hub_server import hub_server
 from tests.support.processes import is_alive
 from tests.support.s3_server import S3Server
 from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, standing_system
 from tests.support.ways import OpenProcesses
+from tests.worker.test_extensions import FILES
 from worker.rights import UNNAMED
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
@@ -224,9 +224,12 @@ def _uid(pid: int) -> int:
 
 
 def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System) -> None:
-    folder = EXAMPLES / "custom-op"
-    spec: JSON = json.loads((folder / "job.json").read_text())
-    spec["code"]["bundle"] = bundle(system, zipped(folder))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, text in FILES.items():
+            archive.writestr(zipfile.ZipInfo(name), text)
+    model = {"use": "my_op:Net", "args": {"name": "twice", "compiler": "c++"}}
+    spec: JSON = {**SHORT_TOY, "model": model, "code": {"bundle": bundle(system, packed.getvalue())}}
     run(system, spec)
     built = system.folder / "node-1" / "extensions" / spec["code"]["bundle"]
     (op,) = built.glob("*torch*/*/*.so")
