@@ -64,13 +64,11 @@ print("torch" in sys.modules)
     assert python(script) == "False"
 
 
-def test_importing_the_client_is_quick_and_imports_neither_torch_nor_the_service() -> None:
+def test_importing_the_client_imports_neither_torch_nor_the_service() -> None:
     script = """
-import sys, time
-began = time.process_time()
+import sys
 from footplate import AsyncClient, Client, Job, JobFailed
 import footplate.cli
-assert time.process_time() - began < 1.0, time.process_time() - began
 packages = {name.partition(".")[0] for name in sys.modules}
 print(sorted(packages & {"torch", "accelerate", "service", "worker", "fastapi"}))
 """
