@@ -14,8 +14,7 @@ from starlette.responses import Response
 
 from contract import layout
 from contract.bundles import MAX_BYTES, look_into, too_large
-from contract.errors import Forbidden, InvalidSpec, NotFound
-from contract.short_forms import located
+from contract.errors import Forbidden, NotFound, Problem
 from contract.spec import JobSpec
 from service.api import shapes
 from service.api.downloads import download
@@ -53,17 +52,14 @@ def require_code(services: Services) -> None:
     services.caller.require(Needed(Scope.CODE))
 
 
-async def check_own_code(services: Services, spec: JobSpec, body: object) -> None:
-    """InvalidSpec, with pointers into the user's own body, for code and variables that no job of his may have."""
+async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
+    """Returns problems for code and variables that no job may have here, and for what no node has installed."""
     problems = not_allowed(services.settings, spec)
     if spec.code is not None:
         if not problems:
             require_code(services)
         problems += await services.db.read(partial(check, project=spec.project, spec=spec))
-    problems += nowhere(spec, services.catalogues.told)
-    if problems:
-        assert isinstance(body, dict)
-        raise InvalidSpec(located(problems, body))
+    return problems + nowhere(spec, services.catalogues.told)
 
 
 @router.post(

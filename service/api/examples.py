@@ -37,6 +37,9 @@ OF_PARAMETERS: Json = {
 
 BY_SCHEMA: dict[tuple[str, str], Any] = {
     ("Job", "id"): JOB,
+    ("SpecWarning", "code"): "older_name",
+    ("SpecWarning", "pointer"): "/training/warmup_ratio",
+    ("SpecWarning", "detail"): "warmup_ratio is an older name. Stored instead: warmup_steps below 1",
     ("Job", "name"): "first steps",
     ("Job", "metrics"): {"loss": 0.0312, "learning_rate": 0.0004},
     ("Job", "message"): None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,7 +16,6 @@ from contract import layout
 from contract.errors import InvalidSpec, NotFound, Problem
 from contract.files import file_id, kind_of
 from contract.ids import FileId, is_file
-from contract.short_forms import long_form
 from contract.spec import JobSpec
 from service.api import shapes
 from service.api.downloads import ANSWERS, BINARY, download
@@ -145,9 +144,9 @@ async def delete_file(request: Request, file: FilePath) -> Response:
     return Response(status_code=204)
 
 
-async def check_files(services: Services, spec: JobSpec, spec_json: str, body: Callable[[], object]) -> None:
-    """InvalidSpec, with pointers into the user's own body, for files that his project lacks, or that nobody fetches."""
-    problems = []
+async def missing_files(services: Services, spec: JobSpec, spec_json: str) -> list[Problem]:
+    """Returns problems for files that the spec's project lacks, that nobody fetches, and that no node has."""
+    problems: list[Problem] = []
     if NAMES_ONE in spec_json:
         problems += await services.db.read(partial(check, project=spec.project, spec=spec))
     if IS_ON_HUB in spec_json:
@@ -156,11 +155,7 @@ async def check_files(services: Services, spec: JobSpec, spec_json: str, body: C
         problems += not_listed(services.settings, spec)
     if services.catalogues.roots and any(mark in spec_json for mark in node_files.NAMES_ONE):
         problems += await _on_no_node(services, spec)
-    if problems:
-        told = body()
-        assert isinstance(told, dict)
-        long = long_form(told)
-        raise InvalidSpec([Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems])
+    return problems
 
 
 async def _on_no_node(services: Services, spec: JobSpec) -> list[Problem]:

@@ -20,9 +20,7 @@ from contract.parts import CheckpointName, Mode
 from contract.spec import JobSpec
 from contract.warnings import SpecWarning, warnings_of
 from service.api import shapes
-from service.api.bundles import check_own_code
-from service.api.files import check_files
-from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency
+from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, require_all
 from service.api.views import job_json
 from service.deps import JobPath, StrictRoute, job_id, model_of, read_body, services_of
 from service.jobs.fork import Forked, forked, patched, source
@@ -74,8 +72,7 @@ async def fork_job(request: Request, job: JobPath) -> Response:
         )
         document = patched(start, given.patch, given.mode)
         spec = accept(services, document)
-        await check_own_code(services, spec, document)
-        await check_files(services, spec, spec.model_dump_json(), lambda: document)
+        await require_all(services, spec, spec.model_dump_json(), document)
         told = forked(start, was_set, spec, given.mode)
         use = idempotency(request, f"fork {one}\n".encode() + raw, respond=partial(_json, told=told))
         write = partial(

@@ -25,8 +25,8 @@ from contract.short_forms import located
 from contract.spec import JobSpec
 from contract.warnings import warnings_of
 from service.api import shapes
-from service.api.bundles import check_own_code
-from service.api.files import check_files
+from service.api.bundles import missing_code
+from service.api.files import missing_files
 from service.api.views import etag, job_json
 from service.deps import JobPath, Services, StrictRoute, job_id, read_body, read_model, services_of
 from service.jobs.amend import Amendments, amend
@@ -90,9 +90,8 @@ async def create_job(request: Request) -> Response:
     raw = await read_body(request)
     body = read_json(raw)
     spec = accept(services, body)
-    await check_own_code(services, spec, body)
     spec_json = spec.model_dump_json()
-    await check_files(services, spec, spec_json, lambda: body)
+    await require_all(services, spec, spec_json, body)
     use, is_heard = idempotency(request, raw), services.webhooks.hear(spec.project)
     write = partial(
         submit,
@@ -139,6 +138,14 @@ def accept(services: Services, body: object) -> JobSpec:
     if catalogue is not None and (problems := check(spec, catalogue, body)):
         raise InvalidSpec(problems)
     return spec
+
+
+async def require_all(services: Services, spec: JobSpec, spec_json: str, body: object) -> None:
+    """Raises InvalidSpec, with pointers into the user's own body, where code, packages or files that it names are
+    missing."""
+    problems = [*await missing_code(services, spec), *await missing_files(services, spec, spec_json)]
+    if problems:
+        raise in_the_body(InvalidSpec(problems), body)
 
 
 def idempotency(request: Request, raw: bytes, respond: Callable[[JobRow], str] = job_json) -> IdempotencyUse | None:

@@ -17,9 +17,7 @@ from contract.spec import JobSpec, job_schema
 from contract.warnings import warnings_of
 from service import readiness
 from service.api import shapes
-from service.api.bundles import check_own_code
-from service.api.files import check_files
-from service.api.jobs import SPEC_BODY, accept, in_the_body
+from service.api.jobs import SPEC_BODY, accept, in_the_body, require_all
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
 from service.callers import Scope, needs
@@ -46,8 +44,7 @@ async def validate(request: Request) -> Response:
     services = services_of(request)
     body = read_json(await read_body(request))
     spec = accept(services, body)
-    await check_own_code(services, spec, body)
-    await check_files(services, spec, spec.model_dump_json(), lambda: body)
+    await require_all(services, spec, spec.model_dump_json(), body)
     spec, placement = await services.db.read(lambda conn: (_pinned(conn, spec, body), _placement(conn, Needs.of(spec))))
     answer = {
         "valid": True,

@@ -21,7 +21,7 @@ from contract.arguments.libraries import DEEPSPEED, LIGER, OPTIMS, PEFT, TRACKER
 from contract.components import GROUPS, HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue
 from contract.errors import did_you_mean
 from contract.files import on_hub
-from contract.short_forms import NAMING, Json, components
+from contract.short_forms import NAMING, components
 from contract.spec import JobSpec
 
 EITHER = "|"
@@ -40,7 +40,7 @@ def _parts(spec: JobSpec) -> Iterator[str]:
             yield f"{group}/{component['use']}"
     for text in spec.code.requires if spec.code else ():
         yield f"{PACKAGES}/{text}"
-    for _, _, library in libraries_of(spec, named):
+    for _, _, library in libraries_of(spec):
         yield f"{PACKAGES}/{EITHER.join(library.packages)}"
     for name in spec.secrets:
         yield f"{SECRETS}/{name}"
@@ -48,9 +48,8 @@ def _parts(spec: JobSpec) -> Iterator[str]:
         yield f"{HUBS}/{HUB_ON}"
 
 
-def libraries_of(spec: JobSpec, named: Json) -> Iterator[tuple[str, str, Library]]:
-    """Yields (pointer, what is asked for, library) for the libraries that a spec needs, beside those of its components.
-    `named` is the part of its JSON that names components."""
+def libraries_of(spec: JobSpec) -> Iterator[tuple[str, str, Library]]:
+    """Yields (pointer, what is asked for, library) for libraries that a spec needs beside those of its components."""
     if spec.resources.strategy.type == "deepspeed":
         yield "/resources/strategy/type", "deepspeed", DEEPSPEED
     for index, name in enumerate(spec.report_to):
@@ -60,9 +59,8 @@ def libraries_of(spec: JobSpec, named: Json) -> Iterator[tuple[str, str, Library
         yield "/training/optim", spec.training.optim, OPTIMS[spec.training.optim]
     if spec.training.use_liger_kernel:
         yield "/training/use_liger_kernel", "Liger's kernels", LIGER
-    for pointer, group, component in components(named):
-        if group == "models" and component["use"].startswith("hf/") and component["args"].get("peft"):
-            yield f"{pointer}/args/peft", "an adapter", PEFT
+    if spec.model is not None and spec.model.use.startswith("hf/") and spec.model.args.get("peft"):
+        yield "/model/args/peft", "an adapter", PEFT
 
 
 class Installed:

@@ -13,7 +13,6 @@ from packaging.utils import canonicalize_name
 from contract.components import PACKAGES, SECRETS, Catalogue
 from contract.environment import unknown_secrets
 from contract.errors import Problem, did_you_mean
-from contract.short_forms import NAMING
 from contract.spec import JobSpec
 from service.jobs.installed import has_package, libraries_of, meets
 
@@ -27,7 +26,7 @@ def _libraries(spec: JobSpec, told: Sequence[Catalogue]) -> Iterator[Problem]:
     """Libraries of trackers, strategies, optimizers and adapters."""
     if not told or any(one.names(PACKAGES) is None for one in told):
         return
-    for pointer, what, library in libraries_of(spec, spec.model_dump(mode="json", include=NAMING)):
+    for pointer, what, library in libraries_of(spec):
         needs = [Requirement(text) for text in library.packages]
         if not any(has_package(one, need) for one in told for need in needs):
             detail = f"{what} needs the package {' or '.join(library.packages)}, and no node has it"

@@ -100,7 +100,8 @@ async def test_a_file_that_no_node_has_is_refused_at_its_place_and_taken_once_it
     roots = FileRoots(machine=BOOT_ID.read_text().strip(), data=root, models=root)
     catalogue = {**CATALOGUE, "data": {"files/jsonl": {"name": "files/jsonl", "group": "data", "args": {}}}}
     spec = {**SPEC, "data": "data://rows.jsonl"}
-    await a_node(api, catalogue=catalogue, roots=roots)
+    await a_node(api, catalogue={**catalogue, "packages": {}}, roots=roots)
+    both = await api.client.post("/jobs", json={**spec, "report_to": ["wandb"]})
     refused = [await api.client.post(path, json=spec) for path in ("/jobs", "/jobs/validate")]
     (tmp_path / "rows.jsonl").touch()
     accepted = await api.client.post("/jobs", json=spec)
@@ -110,6 +111,7 @@ async def test_a_file_that_no_node_has_is_refused_at_its_place_and_taken_once_it
         assert (error["pointer"], error["code"]) == ("/data", "file_missing")
         assert error["hint"] == f"put it below {tmp_path}, or upload it: POST /files"
     assert accepted.status_code == 201
+    assert [one["code"] for one in both.json()["errors"]] == ["package_missing", "file_missing"], "all at once"
 
 
 async def test_a_resume_that_asks_for_what_no_node_has_is_refused_like_a_post(api: Api) -> None:
