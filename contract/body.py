@@ -7,6 +7,7 @@ all taken by `json.loads` without a word, and break something much later: a data
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isinf
@@ -22,8 +23,21 @@ MAX_PROBLEMS = 100
 """A body can be nothing but mistakes; the answer need not be longer than it helps."""
 
 
+MAX_VALUES = 10_000
+"""Values in one body, keys not counted. pydantic takes 30 ms to report as many wrong values, and holds the interpreter
+meanwhile, in whatever thread it runs."""
+MAX_KEY = 500
+"""Characters of a key: every problem below it repeats them."""
+SMALL_BYTES = 2048
+"""No body of this size is expensive, and most specs are smaller."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_A_STRING = re.compile(rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?')
+
+
 def read_json(raw: bytes) -> object:
     """What a body says; InvalidSpec with every problem when it says it badly."""
+    if len(raw) > SMALL_BYTES and _has_more_values_than(MAX_VALUES, raw):
+        _refuse(f"has more than {MAX_VALUES:,} values", code="too_long", hint="put data into files")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -48,6 +62,24 @@ def read_json(raw: bytes) -> object:
     return value
 
 
+def _has_more_values_than(limit: int, raw: bytes) -> bool:
+    """Counts the values of JSON text without parsing it: each is the first of a list or object, or follows a comma."""
+    if _openings(raw, 0, len(raw)) < limit:
+        return False
+    count, end = 1, 0
+    for text in _A_STRING.finditer(raw):
+        # A string costs a turn, so that text which is no JSON at all ends soon, too.
+        count += _openings(raw, end, text.start()) + (end == text.start())
+        end = text.end()
+        if count > limit:
+            return True
+    return count + _openings(raw, end, len(raw)) > limit
+
+
+def _openings(raw: bytes, start: int, end: int) -> int:
+    return raw.count(b",", start, end) + raw.count(b"[", start, end) + raw.count(b"{", start, end)
+
+
 def pointer_to(*path: str | int) -> str:
     """An RFC 6901 pointer: `pointer_to("data", "a/b", 0)` is `/data/a~1b/0`."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
@@ -70,7 +102,7 @@ class _Suspicious(Exception):
 
 def _clean_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
-    if len(value) != len(pairs):
+    if len(value) != len(pairs) or max(map(len, value), default=0) > MAX_KEY:
         raise _Suspicious
     return value
 
@@ -179,7 +211,10 @@ def _unmark(value: Any, path: tuple[str | int, ...], problems: list[Problem]) ->
 def _unmark_object(pairs: _Pairs, path: tuple[str | int, ...], problems: list[Problem]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, item in pairs:
-        wrong_key = list(_string_problems(key, path, f"the key {_short(ascii(key))}"))
+        name = f"the key {_short(ascii(key[:MAX_KEY]))}"
+        wrong_key = list(_string_problems(key, path, name))
+        if len(key) > MAX_KEY:
+            wrong_key.append(Problem(pointer_to(*path), "too_long", f"{name} has more than {MAX_KEY} characters"))
         problems.extend(wrong_key)
         # A key that cannot be written cannot be pointed through either: what is below it is said of its object.
         here = path if wrong_key else (*path, key)
@@ -192,7 +227,7 @@ def _unmark_object(pairs: _Pairs, path: tuple[str | int, ...], problems: list[Pr
 def _string_problems(text: str, path: tuple[str | int, ...], what: str) -> Iterator[Problem]:
     if "\0" in text:
         yield Problem(pointer_to(*path), "nul", f"{what} contains a NUL character")
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    if _SURROGATE.search(text):
         yield Problem(pointer_to(*path), "lone_surrogate", f"{what} contains half of a surrogate pair")
 
 

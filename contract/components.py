@@ -12,10 +12,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
+from itertools import islice
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from contract.body import MAX_PROBLEMS
 from contract.errors import InvalidSpec, Problem, UnknownComponent
 from contract.explain import unique
 from contract.json_schema import violations
@@ -102,14 +104,14 @@ def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Prob
 
     With the user's own `body` at hand, problems point into that instead of into the long form.
     """
-    problems = list(_check(spec.as_json(), catalogue))
+    problems = list(islice(_check(spec.as_json(), catalogue), MAX_PROBLEMS))
     return located(problems, body) if problems and isinstance(body, dict) else problems
 
 
 def check_beside(invalid: InvalidSpec, body: Json, catalogue: Catalogue) -> InvalidSpec:
     """With what the catalogue has against a body that is no spec for other reasons, so that all is told at once."""
     told = {one.pointer for one in invalid.problems}
-    more = located(_check(long_form(body).document, catalogue), body)
+    more = located(islice(_check(long_form(body).document, catalogue), MAX_PROBLEMS), body)
     return InvalidSpec(unique([*invalid.problems, *(one for one in more if one.pointer not in told)]))
 
 

@@ -73,7 +73,7 @@ def _wrong_type(types: list[str], value: object, pointer: str) -> Problem:
 
 def _any_of(branches: list[Schema], value: object, pointer: str, definitions: Schema) -> Iterator[Problem]:
     """Nothing when a branch fits; else what the nearest one says, or all their types when none comes near."""
-    tries = [list(_violations(branch, value, pointer, definitions)) for branch in branches]
+    tries = [list(islice(_violations(branch, value, pointer, definitions), MAX_PROBLEMS)) for branch in branches]
     if not all(tries):
         return
     near = [found for found in tries if any(one.code != "wrong_type" or one.pointer != pointer for one in found)]

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, parse_qsl
 from contract.errors import Forbidden, Problem, Unauthorized
 from service.callers import EVERYWHERE, NOBODY, READS, Caller, Scope
 from service.keyring import Keyring
-from service.problems import BadHost, InvalidQuery
+from service.problems import BadHost, HeadersTooLarge, InvalidQuery
 from service.redaction import MARK
 from service.settings import ServiceSettings
 from service.store import keys
@@ -29,6 +29,10 @@ SUBPROTOCOL = "footplate"
 KEY_SUBPROTOCOL = "footplate.key."
 """A browser cannot send headers with a websocket, but it can offer subprotocols: `footplate` and this with the key."""
 TICKET_SECONDS = 30
+MOST_HEADERS, LONGEST_HEADER = 100, 8192
+"""How many, and bytes of one's value: some are parsed, item by item."""
+MOST_PARAMETERS = 50
+"""Of a query. No address takes half as many."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 KEY_NAMES = frozenset({"key", "api_key", "apikey", "api-key", "token", "access_token", "authorization"})
@@ -51,12 +55,16 @@ class Credentials:
     authorization: bytes = b""
     request_id: bytes = b""
     address: str = ""
+    is_flood: bool = False
+    """More headers, or a longer one, than anybody needs."""
 
     @classmethod
     def of(cls, headers: Sequence[tuple[bytes, bytes]], client: tuple[str, int] | None) -> Credentials:
-        found = cls(address=client[0] if client else "")
+        found = cls(address=client[0] if client else "", is_flood=len(headers) > MOST_HEADERS)
         for name, value in headers:
-            if name == b"host":
+            if len(value) > LONGEST_HEADER:
+                found.is_flood = True
+            elif name == b"host":
                 found.host = value
             elif name == b"authorization":
                 found.authorization = value
@@ -89,10 +97,15 @@ class Gatekeeper:
             self._strangers.count(given.address)
         else:
             caller, refused = self._counted(given)
+        if given.is_flood:
+            raise HeadersTooLarge(f"a request may have {MOST_HEADERS} headers, of {LONGEST_HEADER:,} bytes each")
         self._check_host(given)
         if method not in SAFE_METHODS:
             self._check_origin(given)
-        return caller if is_open(path) else self._about(query, caller, refused)
+        if is_open(path):
+            refuse_keys_in(query)
+            return NOBODY
+        return self._about(query, caller, refused)
 
     def _counted(self, given: Credentials) -> tuple[Caller, Unauthorized | None]:
         """Who asks, by the header alone; and what to answer if that is nobody. Raises TooManyRequests."""
@@ -140,9 +153,9 @@ class Gatekeeper:
         caller, refused = self._counted(given)
         self._check_host(given)
         self._check_origin(given)
+        refuse_keys_in(query)
         ticket = parse_qs(query.decode("latin-1")).get("ticket", [""])[0]
         if ticket and self.needs_key and not given.authorization:
-            refuse_keys_in(query)
             caller = (await self._holder(ticket)).about(_project_in(query))
         else:
             caller = self._about(query, caller, refused)
@@ -190,7 +203,9 @@ def subprotocol_of(offered: Sequence[str]) -> str | None:
 
 
 def refuse_keys_in(query: bytes) -> None:
-    """Whatever else is wrong: who did it once should hear it at once."""
+    """Raises InvalidQuery for a key in a URL, and for more parameters than any address takes."""
+    if query.count(b"&") >= MOST_PARAMETERS:
+        raise InvalidQuery([Problem("/query", "too_long", f"has more than {MOST_PARAMETERS} parameters")])
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name.lower() in KEY_NAMES or value.startswith(f"{MARK}_"):
             detail = "a key never goes into a URL: proxies, logs and histories keep URLs"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
@@ -18,8 +20,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from contract.body import read_json
-from contract.errors import InvalidSpec, NotFound, Problem, did_you_mean
+from contract.body import SMALL_BYTES, read_json
+from contract.errors import InvalidSpec, NotFound, Problem, did_you_mean, few_hints
 from contract.explain import explain, kind_of
 from contract.ids import JobId, is_id
 from service.api.catalogue import Catalogues
@@ -35,6 +37,7 @@ from service.webhooks.listening import Listening
 
 MAX_BODY_BYTES = 1024 * 1024
 Body = TypeVar("Body", bound=BaseModel)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +118,27 @@ def _too_large() -> BodyTooLarge:
     return BodyTooLarge(f"a body may have {MAX_BODY_BYTES:,} bytes", hint="put data into files under data://")
 
 
+LARGE = SMALL_BYTES + 1
+_BODIES = ThreadPoolExecutor(2, thread_name_prefix="bodies")
+
+
+async def beside(size: int, work: Callable[[], T]) -> T:
+    """Returns what `work` makes of a body of so many bytes. A body that is not small is looked at in a thread, so that
+    requests which come meanwhile are served between its steps."""
+
+    def limited() -> T:
+        with few_hints():
+            return work()
+
+    if size <= SMALL_BYTES:
+        return limited()
+    return await asyncio.get_running_loop().run_in_executor(_BODIES, limited)
+
+
 async def read_model(request: Request, model: type[Body]) -> Body:
-    """A small body against its model: every problem at once. No body at all is an empty object."""
-    return model_of(await read_body(request), model)
+    """A body against its model: every problem at once. No body at all is an empty object."""
+    raw = await read_body(request)
+    return await beside(len(raw), lambda: model_of(raw, model))
 
 
 def model_of(raw: bytes, model: type[Body]) -> Body:

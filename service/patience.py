@@ -17,6 +17,9 @@ BODY_SECONDS = 20.0
 BODY_BYTES = 10 * 1024
 """In any BODY_SECONDS of a body at least so much comes; slower lines than 512 bytes a second train nothing."""
 
+MOST_PIPELINED = 32
+"""Requests that a connection may send before the first is answered. All that were read at once are parsed at once."""
+
 
 class PatientProtocol(HttpToolsProtocol):
     """Patient within limits."""
@@ -44,6 +47,9 @@ class PatientProtocol(HttpToolsProtocol):
             self._set_limit(HEAD_SECONDS if self._waits_for == "head" else BODY_SECONDS)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MOST_PIPELINED:
+            # The parser stops, and the server below answers 400 and closes.
+            raise ValueError(f"more than {MOST_PIPELINED} requests before the first is answered")
         super().on_message_begin()
         self._waits_for = "head"
 

@@ -46,6 +46,12 @@ class BodyTooLarge(FootplateError):
     title = "The request body is too large"
 
 
+class HeadersTooLarge(FootplateError):
+    code = "headers_too_large"
+    status = 431
+    title = "The request's headers are too large"
+
+
 class UnsupportedMediaType(FootplateError):
     code = "unsupported_media_type"
     status = 415
@@ -133,6 +139,13 @@ def of_error(scope: Any, error: FootplateError) -> Response:
 def unexpected(scope: Any) -> Response:
     detail = "This is a fault of ours. The service's log has more under this request id."
     return problem(scope, status=500, code="internal", title="Something went wrong", detail=detail)
+
+
+def comma_list(text: str, parameter: str, most: int) -> list[str]:
+    """The parts of a query parameter that is a list. Raises InvalidQuery for too many, before any of them is read."""
+    if text.count(",") >= most:
+        raise InvalidQuery([Problem(f"/query/{parameter}", "too_many", f"has more than {most} entries")])
+    return text.split(",")
 
 
 def invalid_query(errors: Sequence[Any], known: Sequence[str]) -> InvalidQuery:

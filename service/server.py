@@ -19,7 +19,10 @@ from service.settings import ServiceSettings
 
 SOCKET = "footplate.socket"
 """Where the scope of a websocket carries its connection."""
-MAX_FRAME_BYTES = 64 * 1024
+MAX_FRAME_BYTES = 8 * 1024
+"""Also what a reader may send at once, in however many frames. Nothing that readers send means anything, but each frame
+of it costs a turn of the event loop 10 microseconds."""
+READER_BYTES_PER_SECOND = 1024
 WRITE_BUFFER_BYTES = 64 * 1024
 UNREADABLE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 """An address or a header of a websocket's opening may have 8 KiB."""
@@ -35,17 +38,30 @@ class Connection(WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._may_send, self._counted_at = float(MAX_FRAME_BYTES), self.loop.time()
 
     async def run_asgi(self) -> None:
         self.scope["extensions"][SOCKET] = {"connection": self}
         await super().run_asgi()
 
     def data_received(self, data: bytes) -> None:
-        """An opening that cannot be read is answered: the library gives it up without a word, and so held it open."""
+        """An opening that cannot be read is answered: the library gives it up without a word, and so held it open. A
+        reader that sends too much is cut before its frames are parsed."""
+        if self.handshake_complete and not self._has_room_for(len(data)):
+            self.transport.pause_reading()
+            self.cut(1009, f"a reader may send {MAX_FRAME_BYTES} bytes at once")
+            return
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.transport.write(UNREADABLE)
             self.transport.close()
+
+    def _has_room_for(self, count: int) -> bool:
+        now = self.loop.time()
+        filled = self._may_send + (now - self._counted_at) * READER_BYTES_PER_SECOND
+        self._may_send, self._counted_at = min(filled, MAX_FRAME_BYTES) - count, now
+        # A frame of the largest size comes with a head of at most 14 bytes.
+        return self._may_send > -64
 
     @property
     def can_write(self) -> bool:

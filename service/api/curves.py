@@ -15,7 +15,7 @@ from service.api import shapes
 from service.api.formats import CSV, VARIES, csv_response, wants
 from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, json_response, services_of
 from service.events.series import Axis, Seen, Series, Summary, names_of, on_axis, series, summaries
-from service.problems import InvalidQuery
+from service.problems import InvalidQuery, comma_list
 from service.store import jobs
 
 router = APIRouter(route_class=StrictRoute, tags=["metrics"])
@@ -24,6 +24,7 @@ MOST_POINTS = 10_000
 MOST_IN_ALL = 100_000
 """Points of all curves of one answer."""
 MOST_JOBS = 100
+MOST_NAMES = 1000
 Names = Annotated[
     str | None,
     Query(
@@ -134,7 +135,7 @@ def _chosen(
 
 def _split(text: str, parameter: str) -> list[str]:
     """Each once."""
-    if found := list(dict.fromkeys(one for one in text.split(",") if one)):
+    if found := list(dict.fromkeys(one for one in comma_list(text, parameter, MOST_NAMES) if one)):
         return found
     raise InvalidQuery([Problem(f"/query/{parameter}", "invalid_parameter", f"{text!r} names none", "leave it out")])
 

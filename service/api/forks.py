@@ -22,7 +22,7 @@ from contract.warnings import SpecWarning, warnings_of
 from service.api import shapes
 from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, require_all
 from service.api.views import job_json
-from service.deps import JobPath, StrictRoute, job_id, model_of, read_body, services_of
+from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
 from service.jobs.fork import Forked, forked, patched, source
 from service.jobs.submit import replay, submit
 from service.store.rows import JobRow
@@ -58,7 +58,7 @@ async def fork_job(request: Request, job: JobPath) -> Response:
     services = services_of(request)
     one = job_id(job)
     raw = await read_body(request)
-    given = model_of(raw, Fork)
+    given = await beside(len(raw), lambda: model_of(raw, Fork))
     # A key belongs to this job's fork: the same body for another job is another request.
     use = idempotency(request, f"fork {one}\n".encode() + raw)
     if use is not None:
@@ -70,8 +70,7 @@ async def fork_job(request: Request, job: JobPath) -> Response:
         start, was_set = await services.db.read(
             partial(source, project=services.project, job_id=one, wanted=given.checkpoint)
         )
-        document = patched(start, given.patch, given.mode)
-        spec = accept(services, document)
+        document, spec = await beside(LARGE, lambda: _accepted(services, patched(start, given.patch, given.mode)))
         await require_all(services, spec, spec.model_dump_json(), document)
         told = forked(start, was_set, spec, given.mode)
         use = idempotency(request, f"fork {one}\n".encode() + raw, respond=partial(_json, told=told))
@@ -97,6 +96,10 @@ async def fork_job(request: Request, job: JobPath) -> Response:
     new = submitted.job
     audit.info("job %s of project %s forked as %s by %s", one, services.project, new.id, services.caller.by)
     return created(submitted, services, 202, _json(new, told))
+
+
+def _accepted(services: Services, document: dict[str, Any]) -> tuple[dict[str, Any], JobSpec]:
+    return document, accept(services, document)
 
 
 def _json(row: JobRow, told: Forked) -> str:

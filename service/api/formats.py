@@ -14,6 +14,8 @@ from starlette.responses import Response
 CSV, TEXT = "text/csv", "text/plain"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+MOST_ACCEPTED = 50
+"""Media types of an Accept header that are looked at."""
 VARIES = {"Vary": "Accept"}
 
 
@@ -25,7 +27,7 @@ def wants(request: Request, media_type: str) -> bool:
 
 
 def _accepted(header: str) -> Iterable[tuple[str, float]]:
-    for part in header.split(","):
+    for part in header.split(",", MOST_ACCEPTED)[:MOST_ACCEPTED]:
         name, *parameters = (piece.strip() for piece in part.split(";"))
         weight = next((one[2:] for one in parameters if one.startswith("q=")), "1")
         yield name.lower(), float(weight) if re.fullmatch(r"[01](\.\d{0,3})?", weight) else 0.0

@@ -14,13 +14,14 @@ from contract.events import METRIC_KINDS, Kind
 from contract.ids import JobId
 from service.api import shapes, views
 from service.deps import JobPath, Services, StrictRoute, job_id, json_response, services_of
-from service.problems import InvalidQuery
+from service.problems import InvalidQuery, comma_list
 from service.store import attempts, events, jobs, nodes
 from service.store.rows import EventRow
 
 router = APIRouter(route_class=StrictRoute, tags=["history"])
 
 MAX_LIMIT = 10_000
+MOST_KINDS = 50
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="The `no` to read on from.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 _ONE = f"({'|'.join(Kind)})"
@@ -77,7 +78,7 @@ def read_kinds(text: str | None) -> frozenset[Kind] | None:
     if text is None:
         return None
     known = [kind.value for kind in Kind]
-    names = [one for one in text.split(",") if one]
+    names = [one for one in comma_list(text, "kinds", MOST_KINDS) if one]
     wrong = [
         Problem(
             "/query/kinds", "unknown_kind", f"no kind {one!r}; there is: {', '.join(known)}", did_you_mean(one, known)

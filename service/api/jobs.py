@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from contract.body import read_json
 from contract.components import check, check_beside
-from contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem
+from contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem, few_hints
 from contract.fields import Group
 from contract.ids import JobId, new_job_id
 from contract.moments import Moment, reached
@@ -28,7 +28,7 @@ from service.api import shapes
 from service.api.bundles import missing_code
 from service.api.files import missing_files
 from service.api.views import etag, job_json
-from service.deps import JobPath, Services, StrictRoute, job_id, read_body, read_model, services_of
+from service.deps import JobPath, Services, StrictRoute, beside, job_id, read_body, read_model, services_of
 from service.jobs.amend import Amendments, amend
 from service.jobs.delete import delete
 from service.jobs.files import NAMES_ONE
@@ -88,8 +88,7 @@ async def create_job(request: Request) -> Response:
     """One transaction: the job and its first event. Redis is not asked, so it may be down."""
     services = services_of(request)
     raw = await read_body(request)
-    body = read_json(raw)
-    spec = accept(services, body)
+    body, spec = await beside(len(raw), lambda: read_spec(services, raw))
     spec_json = spec.model_dump_json()
     await require_all(services, spec, spec_json, body)
     use, is_heard = idempotency(request, raw), services.webhooks.hear(spec.project)
@@ -114,6 +113,12 @@ async def create_job(request: Request) -> Response:
     reached(Moment.AFTER_SUBMIT_COMMITS)
     services.poke()
     return created(submitted, services, 201, job_json(submitted.job))
+
+
+def read_spec(services: Services, raw: bytes) -> tuple[object, JobSpec]:
+    """A body, and the spec that it says. Raises InvalidSpec."""
+    body = read_json(raw)
+    return body, accept(services, body)
 
 
 def in_the_body(invalid: InvalidSpec, body: object) -> InvalidSpec:
@@ -143,7 +148,8 @@ def accept(services: Services, body: object) -> JobSpec:
 async def require_all(services: Services, spec: JobSpec, spec_json: str, body: object) -> None:
     """Raises InvalidSpec, with pointers into the user's own body, where code, packages or files that it names are
     missing."""
-    problems = [*await missing_code(services, spec), *await missing_files(services, spec, spec_json)]
+    with few_hints():
+        problems = [*await missing_code(services, spec), *await missing_files(services, spec, spec_json)]
     if problems:
         raise in_the_body(InvalidSpec(problems), body)
 

@@ -15,12 +15,13 @@ from contract.lifecycle import JobState
 from service.api import shapes
 from service.api.views import job_json, listing
 from service.deps import StrictRoute, services_of
-from service.problems import InvalidQuery
+from service.problems import InvalidQuery, comma_list
 from service.store import attempts, job_list
 from service.store.job_list import JobFilter, Sort
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 _CURSOR = "next_cursor of the page before."
+MOST_STATES = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -60,7 +61,7 @@ async def list_jobs(
 
 def read_states(text: str | None) -> list[JobState]:
     # Empty is no state, rather than every one: a script whose variable is unset must not cancel all that it lists.
-    names = [] if text is None else text.split(",")
+    names = [] if text is None else comma_list(text, "state", MOST_STATES)
     known = [state.value for state in JobState]
     wrong = [
         Problem(

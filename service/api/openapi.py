@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 from typing import Any
 
@@ -16,12 +17,12 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
 
 @router.get("/openapi.json", operation_id="openapi", summary="This description")
 async def openapi(request: Request) -> Response:
-    return json_response(describe(request.app))
+    return json_response(await asyncio.to_thread(describe, request.app))
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
-    return HTMLResponse(_page(describe(request.app)))
+    return HTMLResponse(_page(await asyncio.to_thread(describe, request.app)))
 
 
 def _page(document: dict[str, Any]) -> str:

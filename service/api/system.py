@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.body import read_json
 from contract.components import GROUPS
 from contract.errors import FootplateError, InvalidSpec
 from contract.lifecycle import JobState
@@ -17,11 +18,11 @@ from contract.spec import JobSpec, job_schema
 from contract.warnings import warnings_of
 from service import readiness
 from service.api import shapes
-from service.api.jobs import SPEC_BODY, accept, in_the_body, require_all
+from service.api.jobs import SPEC_BODY, in_the_body, read_spec, require_all
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
 from service.callers import Scope, needs
-from service.deps import Services, StrictRoute, json_response, read_body, services_of
+from service.deps import Services, StrictRoute, beside, json_response, read_body, services_of
 from service.jobs import starting
 from service.jobs.needs import Needs
 from service.jobs.place import Placement, explain
@@ -42,8 +43,8 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
 )
 async def validate(request: Request) -> Response:
     services = services_of(request)
-    body = read_json(await read_body(request))
-    spec = accept(services, body)
+    raw = await read_body(request)
+    body, spec = await beside(len(raw), lambda: read_spec(services, raw))
     await require_all(services, spec, spec.model_dump_json(), body)
     spec, placement = await services.db.read(lambda conn: (_pinned(conn, spec, body), _placement(conn, Needs.of(spec))))
     answer = {
@@ -92,7 +93,13 @@ async def components(request: Request) -> Response:
 
 @router.get("/schema/job", operation_id="job_schema", summary="JSON Schema of a job's spec, short forms included")
 async def schema_of_job(request: Request) -> Response:
-    return json_response(job_schema(), headers={"Cache-Control": "max-age=60"})
+    return Response(await asyncio.to_thread(_job_schema), 200, {"Cache-Control": "max-age=60"}, "application/json")
+
+
+@cache
+def _job_schema() -> bytes:
+    """Made once, and not on the event loop: it takes 50 ms."""
+    return bytes(json_response(job_schema()).body)
 
 
 @router.post(

@@ -16,7 +16,7 @@ from contract.lifecycle import StopMode
 from contract.moments import Moment, reached
 from service.api import shapes
 from service.api.jobs import IDEMPOTENCY_KEY, idempotency, job_response, look
-from service.deps import JobPath, StrictRoute, job_id, model_of, read_body, read_model, services_of
+from service.deps import JobPath, StrictRoute, beside, job_id, model_of, read_body, read_model, services_of
 from service.jobs.cancel import cancel
 from service.jobs.do import Wish, do
 from service.jobs.pause import pause
@@ -131,7 +131,7 @@ class Do(Group):
 async def do_job(request: Request, job: JobPath) -> Response:
     """An event says what came of it, and after which step."""
     raw = await read_body(request)
-    given = model_of(raw, Do)
+    given = await beside(len(raw), lambda: model_of(raw, Do))
     once = idempotency(request, f"do {job_id(job)}\n".encode() + raw)
     wish = Wish(given.save, given.evaluate, given.set)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection
 
 from contract.arguments.read import FIELDS
+from contract.body import MAX_PROBLEMS
 from contract.errors import Conflict, IdempotencyMismatch, InvalidSpec, Problem, did_you_mean
 from contract.events import DoData, Kind
 from contract.explain import kind_of
@@ -73,7 +75,7 @@ def do(
     if job.state is not JobState.RUNNING or job.desired is not Desired.RUN:
         _refuse(job)
     asked = deeds.of_job(conn, job_id)
-    if problems := list(_problems(job, wish, asked)):
+    if problems := list(islice(_problems(job, wish, asked), MAX_PROBLEMS)):
         raise InvalidSpec(problems)
     if len(asked) >= MOST:
         raise Conflict(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.body import MAX_DEPTH, MAX_PROBLEMS, pointer_to, read_json
+from contract.body import MAX_DEPTH, MAX_KEY, MAX_PROBLEMS, MAX_VALUES, pointer_to, read_json
 from contract.errors import InvalidSpec
 
 
@@ -64,8 +64,9 @@ def test_any_bytes_are_read_or_refused(raw):
         (rb'{"a": "\udc00\ud83d"}', [("/a", "lone_surrogate")]),
         (b"[" * 33 + b"]" * 33, [("/0" * 32, "too_deep")]),
         (b'{"a":' * 33 + b"1" + b"}" * 33, [("/a" * 32, "too_deep")]),
-        (b"[" * 200_000 + b"]" * 200_000, [("", "too_deep")]),
-        (b"[" * 200_000, [("", "too_deep")]),
+        (b"[" * 9_000 + b"]" * 9_000, [("", "too_deep")]),
+        (b"[" * 200_000 + b"]" * 200_000, [("", "too_long")]),
+        (b"[" * 9_000, [("", "too_deep")]),
         (b"", [("", "invalid_json")]),
         (b"\xef\xbb\xbf{}", [("", "invalid_json")]),
         (b'{"a": "\x01"}', [("", "invalid_json")]),
@@ -114,3 +115,17 @@ def test_the_depth_limit_counts_nesting_and_not_brackets():
 
 def test_a_pointer_escapes_tilde_and_slash():
     assert pointer_to("a/b", 0, "c~d", "") == "/a~1b/0/c~0d/"
+
+
+def test_a_body_with_too_many_values_is_refused_and_commas_in_strings_are_none():
+    assert problems_of(json.dumps([0] * MAX_VALUES).encode()) == [("", "too_long")]
+    assert problems_of(json.dumps({"a": [{"b": "c"}] * (MAX_VALUES // 2)}).encode()) == [("", "too_long")]
+    full = ['a,[{"\\', *[0] * (MAX_VALUES - 3), "[" * MAX_VALUES]
+    assert read_json(json.dumps(full).encode()) == full
+
+
+def test_a_key_that_is_too_long_is_not_repeated_in_every_problem_below_it():
+    long = "k" * (MAX_KEY + 1)
+
+    assert read_json(json.dumps({long[1:]: 1}).encode())
+    assert problems_of(b'{"a": {"%b": NaN}}' % long.encode()) == [("/a", "too_long"), ("/a", "not_finite")]
