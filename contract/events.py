@@ -143,10 +143,10 @@ class DoData(BaseModel):
 class ProgressData(BaseModel):
     """`progress`: steps of optimizer updates; eta in seconds, None while unknown."""
 
-    step: int
-    max_steps: int
-    epoch: float
-    eta_s: float | None = None
+    step: int = Field(ge=0, lt=2**63)
+    max_steps: int = Field(ge=0, lt=2**63)
+    epoch: float = Field(ge=0, lt=2**63, allow_inf_nan=False)
+    eta_s: float | None = Field(default=None, ge=0, lt=2**63, allow_inf_nan=False)
 
 
 class SystemData(BaseModel):

@@ -313,7 +313,7 @@ class Emit(TrainerCallback):
         self._told_step = step
         done, left = step - self._first_step, state.max_steps - step
         eta = (now - self._began) / done * left if done > 1 and left >= 0 else None
-        data = ProgressData(step=step, max_steps=state.max_steps, epoch=epoch, eta_s=eta and round(eta, 2))
+        data = ProgressData(step=step, max_steps=max(state.max_steps, 0), epoch=epoch, eta_s=eta and round(eta, 2))
         self.wire.send(Kind.PROGRESS, data.model_dump(), step, epoch)
 
 

@@ -38,6 +38,7 @@ from contract.messages import AttemptReply
 from contract.moments import Moment, reached
 from service.events import curves
 from service.events.entries import Batch, Incoming, Read
+from service.events.row_limits import LEFT_OUT, failure_of, latest, result_of
 from service.jobs import gang
 from service.jobs.beat import holds
 from service.jobs.conclude import End, conclude
@@ -45,9 +46,6 @@ from service.jobs.prune import rotate
 from service.store import attempts, checkpoints, deeds, events, jobs, nodes
 from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow, loads
 from service.store.times import text_of
-
-MAX_METRICS = 500
-"""Names whose latest value a job keeps."""
 
 
 @dataclass(slots=True)
@@ -234,8 +232,7 @@ class _Ledger:
         elif event.kind in (Kind.LOG, Kind.EVAL):
             self.metrics.update(data)
         elif event.kind == Kind.PROGRESS:
-            ProgressData.model_validate(data)
-            self.progress = event.text
+            self.progress = ProgressData.model_validate(data).model_dump_json()
         elif event.kind == Kind.SYSTEM:
             self.running_ms = max(self.running_ms, round(SystemData.model_validate(data).running_s * 1000))
         elif event.kind == Kind.DO:
@@ -249,6 +246,7 @@ class _Ledger:
 
     def _end(self, event: Incoming, end: DoneData, part: SourceRow) -> DoneData:
         """Training says where its outputs are, and user code runs there: nothing outside its own folder is served."""
+        end = end.model_copy(update={"error": end.error and failure_of(end.error), "result": result_of(end.result)})
         if end.outputs is None or _is_below(end.outputs, attempt_folder(self.job.id, part.attempt)):
             return end
         self.troubles.append((f"done {event.seq} of {self.job.id} names outputs that are not its own", event.text))
@@ -296,18 +294,21 @@ class _Ledger:
 
     def _record(self, conn: Connection, done: Ingested) -> None:
         columns: dict[str, Any] = {}
+        is_cut = False
         if self.rows:
             columns["last_no"] = self.no
             done.jobs.add(self.job.id)
         if self.progress is not None:
             columns["progress"] = self.progress
         if self.metrics:
-            merged = (loads(self.job.metrics) or {}) | json_safe(self.metrics)
-            columns["metrics"] = json.dumps(dict(list(merged.items())[:MAX_METRICS]))
+            metrics, is_cut = latest(loads(self.job.metrics) or {}, json_safe(self.metrics))
+            columns["metrics"] = json.dumps(metrics)
         if self.committed:
             columns["stuck"] = 0
         if columns:
             jobs.record(conn, self.job.id, **columns)
+        if is_cut and not events.has_own(conn, self.job.id, Kind.NOTE, LEFT_OUT):
+            events.append(conn, self.job.id, Kind.NOTE, {"message": LEFT_OUT}, self.now)
         if self.running_ms:
             attempts.has_run(conn, self.job.id, self.job.attempt, self.running_ms)
 
@@ -394,7 +395,7 @@ def _checkpoint_row(
         bytes=data.bytes,
         files=data.files,
         manifest_sha256=data.manifest_sha256,
-        metrics=json.dumps(json_safe(data.metrics)),
+        metrics=json.dumps(latest({}, json_safe(data.metrics))[0]),
         is_best=data.is_best,
         score=data.score,
         created_at=now,

@@ -1,0 +1,64 @@
+"""What of a training's own words a job's row keeps, so that no answer that carries the row grows with what code says.
+
+Events keep everything. The row is part of every `GET /jobs/{id}`, and of each entry of a list.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from contract.events import Failure, json_safe
+
+MAX_NAMES, MAX_NAME_CHARS, MAX_TEXT_CHARS = 500, 200, 200
+MAX_METRICS_BYTES = 32 * 1024
+"""Of all latest metrics of a job as JSON; of a checkpoint's too."""
+MAX_RESULT_BYTES = 32 * 1024
+MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS = 4000, 16_000
+LEFT_OUT = (
+    f"the job shows the latest value of metrics that are numbers, or text of up to {MAX_TEXT_CHARS} characters: "
+    f"at most {MAX_NAMES} names of {MAX_NAME_CHARS} characters, and {MAX_METRICS_BYTES // 1024} KiB in all. "
+    "Others are in its events only"
+)
+
+
+def latest(before: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Returns the metrics that a row keeps, and whether any were left out. What was kept before stays first."""
+    kept: dict[str, Any] = {}
+    size = 2
+    for name, value in (before | new).items():
+        cost = len(json.dumps({name: value})) if _fits(name, value) else MAX_METRICS_BYTES
+        if len(kept) < MAX_NAMES and size + cost <= MAX_METRICS_BYTES:
+            kept[name] = value
+            size += cost
+    return kept, len(kept) < len(before.keys() | new.keys())
+
+
+def _fits(name: str, value: Any) -> bool:
+    is_number = value is None or isinstance(value, int | float)
+    return len(name) <= MAX_NAME_CHARS and (is_number or (isinstance(value, str) and len(value) <= MAX_TEXT_CHARS))
+
+
+def result_of(result: dict[str, Any]) -> dict[str, Any]:
+    """Returns as much of an attempt's result as a row keeps, in order."""
+    kept: dict[str, Any] = {}
+    size = 2
+    for name, value in result.items():
+        size += len(json.dumps({str(name)[:MAX_RESULT_BYTES]: json_safe(value)}))
+        if size > MAX_RESULT_BYTES:
+            kept["left_out"] = f"a result has {MAX_RESULT_BYTES // 1024} KiB; the rest is in the attempt's last event"
+            break
+        kept[name] = value
+    return kept
+
+
+def failure_of(error: Failure) -> Failure:
+    """Returns the failure with its texts cut to what a row keeps: a traceback's end, and the others' beginning."""
+    return error.model_copy(
+        update={
+            "code": error.code[:100],
+            "message": error.message[:MAX_MESSAGE_CHARS],
+            "hint": error.hint and error.hint[:MAX_MESSAGE_CHARS],
+            "traceback": error.traceback and error.traceback[-MAX_TRACEBACK_CHARS:],
+        }
+    )

@@ -1,0 +1,100 @@
+"""What training says and a job's row keeps: little enough for every list, with one note about what was left out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from contract.events import Kind
+from contract.ids import JobId
+from service.api.views import job_json
+from tests.conformance.acting import Stage
+
+MOST_BYTES = 128 * 1024
+
+
+def told(stage: Stage, job: JobId) -> dict[str, Any]:
+    """The job as the API shows it, which is small."""
+    text = job_json(stage.job(job))
+    assert len(text) < MOST_BYTES
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def notes(stage: Stage, job: JobId) -> list[str]:
+    return [json.loads(row.data)["message"] for row in stage.events(job, ["note"])]
+
+
+def test_metrics_that_are_huge_stay_in_their_events(stage: Stage) -> None:
+    job, worker = stage.running()
+    before = len(notes(stage, job))
+    for first in range(0, 300, 15):
+        huge = {f"text{n}": "x" * 60_000 for n in range(first, first + 15)}
+        worker.send(worker.write(Kind.LOG, {"loss": 0.5, **huge}, first + 1))
+
+    shown = told(stage, job)["metrics"]
+
+    assert shown == {"loss": 0.5}
+    assert len(notes(stage, job)) == before + 1
+    assert len(stage.events(job, ["log"])) == 20
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({"a": 1, "b": 0.5, "c": "x" * 200, "d": True}, ["a", "b", "c", "d"]),
+        ({"a": [1], "b": {"c": 1}, "d": "x" * 201, "e" * 201: 1, "f": 2}, ["f"]),
+        ({f"n{n}": n for n in range(600)}, [f"n{n}" for n in range(500)]),
+    ],
+)
+def test_a_row_keeps_numbers_and_short_text(stage: Stage, said: dict[str, Any], kept: list[str]) -> None:
+    job, worker = stage.running()
+    before = len(notes(stage, job))
+
+    worker.send(worker.write(Kind.EVAL, said, 1), worker.write(Kind.EVAL, said, 2))
+    worker.send(worker.write(Kind.LOG, {"loss": 1.0}, 3))
+
+    assert list(told(stage, job)["metrics"])[: len(kept)] == kept
+    assert len(notes(stage, job)) - before == (len(kept) < len(said))
+
+
+def test_all_names_and_texts_together_have_a_limit(stage: Stage) -> None:
+    job, worker = stage.running()
+    worker.send(worker.write(Kind.LOG, {f"{n:03}{'n' * 197}": "é" * 200 for n in range(500)}, 1))
+    worker.send(worker.write(Kind.CHECKPOINT, {"status": "failed", "path": "x"}, 1))
+
+    told(stage, job)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"step": 10**30}, {"step": -5}, {"max_steps": 1e30}, {"epoch": -1}, {"eta_s": 1e30}, {"eta_s": "NaN"}]
+)
+def test_progress_that_cannot_be_is_not_shown(stage: Stage, wrong: dict[str, Any]) -> None:
+    job, worker = stage.running()
+    good = {"step": 3, "max_steps": 10, "epoch": 0.5, "eta_s": 2.0}
+    worker.send(worker.write(Kind.PROGRESS, {**good, "more": "x" * 60_000}, 3))
+
+    worker.send(worker.write(Kind.PROGRESS, good | wrong, 4))
+
+    assert told(stage, job)["progress"] == good
+
+
+def test_an_end_with_a_huge_error_leaves_a_small_row(stage: Stage) -> None:
+    job, worker = stage.running()
+    huge = "x" * 200_000
+    failure = {"code": "error", "message": huge, "hint": huge, "traceback": f"{huge}the last line"}
+
+    worker.ends("failed", "error", error=failure)
+
+    assert told(stage, job)["error"]["traceback"].endswith("the last line")
+
+
+def test_an_end_with_a_huge_result_shows_as_much_as_there_is_room_for(stage: Stage) -> None:
+    job, worker = stage.running()
+
+    worker.ends("finished", result={"final": {"loss": 1.0}, "huge": "x" * 200_000, "last": 1})
+
+    shown = told(stage, job)["result"]
+    assert set(shown) == {"final", "left_out"}
