@@ -130,7 +130,9 @@ class Family:
         if child.popen.returncode != 0:
             raise Failed(f"{ended(child)}.{last_words(program.log)}")
 
-    def wait_until(self, ready: Callable[[], bool], *children: Child, within: float, what: str) -> None:
+    def wait_until(
+        self, ready: Callable[[], bool], *children: Child, within: float, what: str, every: float = POLL_SECONDS
+    ) -> None:
         """Waits for a moment of starting children. Raises Failed when one of them dies, and when time is up: the last
         child's log is shown then."""
         deadline = time.monotonic() + within
@@ -140,16 +142,16 @@ class Family:
                     raise Failed(f"{ended(child)} before {what}.{last_words(child.program.log)}")
             if time.monotonic() > deadline:
                 raise Failed(f"after {within:g} s still not true: {what}.{last_words(children[-1].program.log)}")
-            self.pause()
+            self.pause(every)
 
     def give_up(self, child: Child) -> None:
         child.kill()
         self.children.remove(child)
 
-    def pause(self) -> None:
+    def pause(self, seconds: float = POLL_SECONDS) -> None:
         if self._stop.asked:
             raise Stopped
-        time.sleep(POLL_SECONDS)
+        time.sleep(seconds)
 
     def keep_running(self) -> None:
         """Until somebody asks us to stop: whoever dies is started again, a little later each time it is quick."""

@@ -26,6 +26,8 @@ START_SECONDS = 60.0
 """How long the service may take to answer: far more than it needs, on a machine that is busy elsewhere."""
 NODE_SECONDS = 180.0
 """How long a node may take to announce its components: it imports torch and all that specs may name."""
+LOOK_SECONDS = 0.15
+"""Between two looks at the nodes: each takes CPU from their imports."""
 AFTER_CHECKPOINT_SECONDS = 15.0
 """What a draining node gets beyond its own deadline, to tell Redis how its attempts ended."""
 
@@ -152,7 +154,7 @@ class Launcher:
                 return False  # the service is busy, or has just died
 
         what = "a node has announced its components"
-        self.family.wait_until(is_ready, *self.family.children, within=NODE_SECONDS, what=what)
+        self.family.wait_until(is_ready, *self.family.children, within=NODE_SECONDS, what=what, every=LOOK_SECONDS)
 
     def ask(self, path: str) -> dict[str, Any]:
         key = os.environ.get("FOOTPLATE_API_KEY")

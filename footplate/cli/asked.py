@@ -101,7 +101,8 @@ def find(client: Client, word: str) -> Job:
     if word == "@last":
         found = list(client.jobs.list(limit=1))
     else:
-        found = [job for job in islice(client.jobs.list(), SEARCHED) if _means(word, job)]
+        newest = list(islice(client.jobs.list(), SEARCHED))
+        found = [job for job in newest if _means(word, job)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -109,7 +110,9 @@ def find(client: Client, word: str) -> Job:
         raise UsageError(f"{word!r} could be {len(found)} jobs", hint=f"{some}{', …' if len(found) > 3 else ''}")
     if word == "@last":
         raise NothingThere("there is no job yet", hint="footplate submit makes one")
-    raise NothingThere(f"no job is meant by {word!r}", hint=f"footplate ls shows the newest; {SEARCHED} were searched")
+    raise NothingThere(
+        f"no job is meant by {word!r}", hint=f"footplate ls shows the newest; {len(newest)} were searched"
+    )
 
 
 def find_all(client: Client, words: Sequence[str]) -> list[Job]:

@@ -233,6 +233,8 @@ class _Shape:
         refusals = [free.room.refused for free in having if free.room.refused is not None]
         closed = [free.room.closed for free in fitting if free.room.closed is not None]
         short = [] if self.exists else [why for free in rooms if (why := _too_few_slots(needs, free.room)) is not None]
+        if (pools := {free.room.pool for free in rooms}) and needs.pool not in pools:
+            short = [f"the nodes are in {', '.join(map(repr, sorted(pools)))}: FOOTPLATE_POOL sets a node's pool"]
         self.wait = _wait(needs, self.exists, len(fitting), [*refusals, *lacks.values(), *short], closed)
         self._fitting = fitting
         self._heap = [(self._rank(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]

@@ -94,8 +94,9 @@ def resume(
 
 def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, columns: dict[str, Any]) -> None:
     """Its worker may have begun to stop, and is not told otherwise."""
-    jobs.change(conn, job.id, now=now, reason=Reason.RESUMED, **columns)
-    data = {"state": job.state, "reason": Reason.RESUMED, "message": "it is queued again as soon as it has stopped"}
+    why = {"reason": Reason.RESUMED, "message": "it is queued again as soon as it has stopped"}
+    jobs.change(conn, job.id, now=now, **why, **columns)
+    data = {"state": job.state, **why}
     events.append(conn, job.id, Kind.STATE, jobs.asked_by(by, data), now)
 
 

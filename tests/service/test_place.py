@@ -234,3 +234,10 @@ def test_a_job_that_needs_more_slots_than_a_node_was_given_is_told_the_setting()
     assert too_few_of_all.message.endswith("; gpus has 2 slots and 3 are needed: FOOTPLATE_SLOTS sets how many it has")
     assert "FOOTPLATE_SLOTS" not in str(explain(Needs(gpus_per_node=8), nodes))
     assert isinstance(explain(Needs(gpus_per_node=0, processes_per_node=2), nodes), Placement)
+
+
+def test_a_job_for_a_pool_without_nodes_is_told_which_pools_have_some() -> None:
+    told = explain(Needs(pool="gpus"), [room("a"), room("b", pool="cpus"), room("c")])
+
+    assert isinstance(told, Wait)
+    assert told.message.endswith("; the nodes are in 'cpus', 'default': FOOTPLATE_POOL sets a node's pool")
