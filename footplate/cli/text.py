@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from footplate.sdk.models import JobInfo
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_MARKS = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""What a terminal obeys or reorders text by, and JSON leaves as it is: C1 controls, direction marks, separators."""
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f{_MARKS}]")
+_IN_CELL = re.compile(rf"[\x00-\x1f{_MARKS}]")
+_IN_JSON = re.compile(rf"[{_MARKS}]")
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -30,7 +34,8 @@ def say(*lines: str) -> None:
 
 def say_json(value: Any) -> None:
     """One line, so that several are JSON Lines."""
-    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    print(_IN_JSON.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text), flush=True)
 
 
 def tell(text: str) -> None:
@@ -40,7 +45,7 @@ def tell(text: str) -> None:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Columns as wide as they need, numbers to the right."""
-    cells = [[clean("" if cell is None else str(cell)) for cell in row] for row in rows]
+    cells = [[_IN_CELL.sub("�", "" if cell is None else str(cell)) for cell in row] for row in rows]
     if not cells:
         tell(empty)
         return

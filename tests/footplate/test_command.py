@@ -16,7 +16,7 @@ import time
 import pytest
 
 from footplate.cli import main
-from footplate.cli.text import say
+from footplate.cli.text import say, say_json, table
 from tests.footplate.conftest import FAILING, PROGRAM, Command
 from tests.support.processes import Standstill, at_ease, free_port
 from tests.support.system import LONG_TOY, SHORT_TOY, System
@@ -231,9 +231,25 @@ def test_a_terminal_gets_a_bar_that_moves_and_the_rest_as_lines(command: Command
 
 
 def test_what_training_printed_cannot_move_the_cursor_of_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
-    say("a name\x1b[2J\r\x9b31m that clears", "tabs\tand größe stay")
+    say("a name\x1b[2J\r\x9b31m that clears", "tabs\tand größe stay", "re\u202eversed")
 
-    assert capsys.readouterr().out == "a name�[2J��31m that clears\ntabs\tand größe stay\n"
+    assert capsys.readouterr().out == "a name�[2J��31m that clears\ntabs\tand größe stay\nre�versed\n"
+
+
+def test_a_table_s_cell_neither_begins_a_line_nor_turns_the_text_around(capsys: pytest.CaptureFixture[str]) -> None:
+    table(["name", "state"], [["one\nforged  succeeded", "re\u202eversed\u2069\t\x9b"]], empty="none")
+
+    assert capsys.readouterr().out.splitlines()[1:] == ["one�forged  succeeded  re�versed���"]
+
+
+def test_json_says_what_a_terminal_would_obey_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"name\u202e": "\x1b[2J\x9b31m\x7f\u2028größe"}
+
+    say_json(value)
+
+    printed = capsys.readouterr().out
+    assert printed == '{"name\\u202e": "\\u001b[2J\\u009b31m\\u007f\\u2028größe"}\n'
+    assert json.loads(printed) == value
 
 
 def test_without_the_right_key_the_command_says_so_and_with_it_works(command: Command, standing: System) -> None:
