@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import selectors
 import socket
@@ -52,6 +53,7 @@ class Rank:
         """What it said of its own end."""
         self.is_another_s = False
         """It failed because another rank was gone, and says so."""
+        self._has_said_that_it_runs = False
         self.runs = False
         """It has said that it does."""
         self._selector, self._on_events = selector, on_events
@@ -157,9 +159,15 @@ class Rank:
             with suppress(ValidationError):
                 self.told = DoneData.model_validate(data)
                 self.is_another_s = data.get(launch.ANOTHER_S) is True
-        if kind == launch.TICK and "forked_ms" in data:
-            log.info("training runs as %s: forked in %s ms", self.pid, data["forked_ms"])
+        if kind == launch.TICK and not self._has_said_that_it_runs:
+            self._say_that_it_runs(data.get("forked_ms"))
         return _checked(said, self.number) if kind in self._kinds else None
+
+    def _say_that_it_runs(self, forked_ms: object) -> None:
+        """In the node's log, once. User code may have sent it, so that it counts only if it is a number."""
+        if isinstance(forked_ms, int | float) and math.isfinite(forked_ms):
+            self._has_said_that_it_runs = True
+            log.info("training runs as %s: forked in %.1f ms", self.pid, min(max(forked_ms, 0.0), 1e9))
 
 
 def _checked(said: dict[str, Any], rank: int) -> dict[str, Any]:

@@ -117,6 +117,15 @@ def test_every_rank_is_heard_under_its_number_and_the_first_tells_what_all_know(
     ]  # fmt: skip
 
 
+def test_the_node_s_log_has_of_a_tick_one_number_and_no_text(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    for forked_ms in ("3\n2026-01-01 CRITICAL forged\x1b[2J", [1], float("nan"), 12.34, 56.78):
+        stage.say(0, launch.TICK, forked_ms=forked_ms)
+
+    assert [record.getMessage() for record in caplog.records] == [f"training runs as {2**22}: forked in 12.3 ms"]
+
+
 def test_an_attempt_runs_once_the_last_of_its_ranks_does(stage: Stage) -> None:
     for rank in (2, 0, 0):
         stage.say(rank, "state", state="running")
