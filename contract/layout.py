@@ -12,6 +12,9 @@ PROBE = ".footplate-store"
 
 MANIFEST = "manifest.json"
 
+PASSED_ONLY = 0o711
+"""The mode of folders whose names nobody but their owner lists: who does not know a name does not find it."""
+
 
 def job_folder(job: JobId) -> PurePosixPath:
     return PurePosixPath("jobs") / job

@@ -206,6 +206,8 @@ class Grant(Message):
     time_left_seconds: float | None = None
     traceparent: str | None = None
     """The attempt's own span, in the trace that the job's POST was part of. None: it was part of none."""
+    project: str | None = None
+    """Whose job it is. None: the service is of a version that did not say."""
 
 
 class Denial(Message):

@@ -98,6 +98,12 @@ def close() -> None:
     _opened = None
 
 
+def unpacked(sha256: str, folder: Path) -> Bundle:
+    """A bundle whose files root has unpacked for this process, which may not change them."""
+    paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return Bundle(sha256, folder, tuple(paths))
+
+
 def unpack(sha256: str, file: Path, folder: Path) -> Bundle:
     """Every byte is checked before one is unpacked: what lies in the store may have changed."""
     try:

@@ -34,13 +34,13 @@ def asked_for(
     if problems := [*refused_env(env, allowed), *unknown_secrets(names, secrets)]:
         raise InvalidSpec(problems)
     found = {**env, **{name: secrets[name] for name in names}}
-    if (whose := _builder(spec)) is not None:
-        found[PLACE] = str(_extensions(root, whose, user) / _built_for())
+    if (whose := whose_extensions(spec)) is not None:
+        found[PLACE] = str(_extensions(root, whose, user) / built_for())
     return found
 
 
-def _builder(spec: Mapping[str, Any]) -> str | None:
-    """Whose extensions the job builds, or finds: its bundle's, or DeepSpeed's, which on a CPU are all jobs' alike."""
+def whose_extensions(spec: Mapping[str, Any]) -> str | None:
+    """Whose extensions the job builds, or finds: its bundle's, or DeepSpeed's. None: it builds none."""
     if code := spec.get("code"):
         return str(code["bundle"])
     return "deepspeed" if needs_a_launcher(spec.get("resources") or {}) else None
@@ -62,7 +62,7 @@ def _extensions(root: Path, whose: str, user: User | None) -> Path:
 
 
 @cache
-def _built_for() -> str:
+def built_for() -> str:
     """Python's tag and torch's version, which is read and not imported: what was built for another loads nowhere."""
     return f"{sys.implementation.cache_tag}-torch-{version('torch')}"
 

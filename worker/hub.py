@@ -34,7 +34,7 @@ from contract.messages import Grant
 from contract.remote import StoreAway
 from worker.fetch import Commit, Failed, Here, One, Wanted, part_of
 from worker.settings import WorkerSettings
-from worker.user import User, make_way
+from worker.user import make_way
 
 RECORD = "hub.json"
 """In the attempt's folder: {place: commit}."""
@@ -50,8 +50,9 @@ Event = dict[str, Any]
 class HubFetch:
     """Of one attempt. Whoever owns it is woken when there is something in `told`, or when it is idle."""
 
-    def __init__(self, settings: WorkerSettings, grant: Grant, user: User | None, wake: int) -> None:
-        self._settings, self._grant, self._user, self._wake = settings, grant, user, wake
+    def __init__(self, settings: WorkerSettings, grant: Grant, wake: int, *, is_for_another_user: bool) -> None:
+        self._settings, self._grant, self._wake = settings, grant, wake
+        self._is_for_another_user = is_for_another_user
         self.wanted = _wanted(grant.spec)
         self.folders: dict[str, str] = {}
         """Where each place lies on this node."""
@@ -126,7 +127,7 @@ class HubFetch:
 
     def _lines(self, pinned: dict[str, str]) -> Any:
         wanted = [one.model_copy(update={"commit": pinned.get(one.place)}) for one in self.wanted]
-        cache, is_read_by_all = self._settings.hub_path, self._user is not None
+        cache, is_read_by_all = self._settings.hub_path, self._is_for_another_user
         order = Wanted(
             parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, all=wanted,
             stores=self._settings.stores_path, stores_allow=self._settings.stores_allow,
@@ -217,7 +218,7 @@ class HubFetch:
             self._patiently(lambda: bucket.write(content, str(path)))
             return
         file = self._settings.artifacts_path / path
-        if self._user is None:
+        if not self._is_for_another_user:
             file.parent.mkdir(parents=True, exist_ok=True)
         else:
             make_way(self._settings.artifacts_path, path.parent)

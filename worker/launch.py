@@ -74,6 +74,8 @@ class Order(BaseModel):
     models: Path
     hub: dict[str, str] = Field(default_factory=dict)
     """The folder of each place on a hub: `hub://owner/name@main`. Its name is the commit. And each URL's file."""
+    unpacked: Path | None = None
+    """The bundle's files, where root has unpacked them. None: this process unpacks them itself."""
     threads: int
     environment: dict[str, str] = Field(default_factory=dict)
 

@@ -15,6 +15,7 @@ from typing import Literal
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
+_IPC_RMID = 0
 _STARTED = 19
 """The start time's place among the fields of a process, counted from its state."""
 _DEAD = ("Z", "X")
@@ -24,7 +25,8 @@ TURN_SECONDS = 0.05
 """How long one turn may pass over them."""
 
 # Looked up once, before any fork: a child should not have to search for a library.
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
+_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = _libc.prctl
 
 
 def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
@@ -191,3 +193,16 @@ def _signal(process: _Process, number: signal.Signals) -> bool:
 def _stat(pid: int) -> list[str]:
     """From the state on. The name before it may hold anything, but ends with the last parenthesis."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
+def remove_ipc(uid: int) -> None:
+    """Removes a user's System V memory, semaphores and queues, which outlive every process."""
+    for kind, remove in (("shm", _libc.shmctl), ("sem", _libc.semctl), ("msg", _libc.msgctl)):
+        with suppress(OSError):
+            header, *rows = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()
+            names = header.split()
+            for row in rows:
+                values = dict(zip(names, map(int, row.split()), strict=False))
+                if uid in (values["uid"], values["cuid"]):
+                    arguments = (values[f"{kind}id"], 0) if kind == "sem" else (values[f"{kind}id"],)
+                    remove(*arguments, _IPC_RMID, None)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from contract.errors import SettingsError
 from contract.ids import NodeId, is_id, new_node_id, uuid7
-from worker.user import Rights
+from worker.user_range import Rights
 
 LOCK_SECONDS = 2.0
 MAX_TROUBLE_CHARS = 500

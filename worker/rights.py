@@ -1,8 +1,8 @@
-"""Whose rights training has on this node: where root starts it, those of a user who owns nothing, if he can work
-here. A child becomes him and tries, at the node's start.
+"""Whose rights training has on this node: if root starts the node, those of a user who owns nothing and can work here.
+At the node's start a child becomes that user and tries.
 
-Who he is `FOOTPLATE_TRAINING_USER` says; where that says nothing, and he could not work, training has the node's own
-rights, and the node says why.
+`FOOTPLATE_TRAINING_USER` names a range of uids, of which each attempt has one to itself, or one user for all. If the
+setting is empty and no user of the usual range can work here, training has the node's own rights. The node says why.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from worker.environment import EXTENSIONS
 from worker.node import Places
 from worker.scratch import remove, temporary
 from worker.settings import WorkerSettings
-from worker.user import Rights, User, make_room
+from worker.user import NOBODY, User, close_to_lists, make_room
+from worker.user_range import Rights, UserRange, parsed
 
 log = logging.getLogger("footplate.worker")
 
-UNNAMED = 65_530
-"""Training's uid where nobody named one. Neither Debian nor systemd gives those from 65520 on to anybody, and a
-container that maps uids maps these."""
+USUAL = UserRange(first=60_600, last=61_111)
+"""Training's uids if the setting is empty. Neither Debian nor systemd gives these to anybody, and a container that maps
+65,536 uids maps these."""
+_UNLISTED = ("jobs", str(layout.UPLOADS), str(layout.bundle_file("").parent))
+"""Folders of the artifact store in which only the service and root look around."""
 _TRIED = ".tmp-rights"
 """Folders in which the child tries. Backups pass over names that begin so."""
 
@@ -36,21 +39,37 @@ _TRIED = ".tmp-rights"
 def settled(settings: WorkerSettings, places: Places) -> Rights:
     """Raises SettingsError where the operator named a user that training cannot be."""
     wanted = settings.training_user
-    named = _named(wanted) if wanted else None
+    users = _range(wanted, settings) if wanted else USUAL
+    named = _named(wanted) if wanted and users is None else None
     if os.geteuid() != 0:
+        if wanted and users is not None:
+            raise _unusable(wanted, "only a node that root starts can give training users of its own")
         if named is not None and named.uid != os.geteuid():
             raise _unusable(wanted, "only a node that root starts can give training a user of its own")
         return Rights()
     if named is not None and named.uid == 0:
         return _said(Rights(exposed="as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's"))
-    user = named or User(name=str(UNNAMED), uid=UNNAMED, gid=UNNAMED)
+    user = named or (users or USUAL).example
     why = _hindrance(user, settings, places)
     if why is None:
-        return _said(Rights(user))
-    if named is not None:
+        if settings.bucket is None and settings.artifacts_path.is_dir():
+            close_to_lists(settings.artifacts_path, _UNLISTED)
+        return _said(Rights(user=named, users=users))
+    if wanted:
         raise _unusable(wanted, why)
     text = f"training has all of this node's rights, root's, because {user} could not work here: {why}"
     return _said(Rights(exposed=f"{text}. Mend that and start the node again; or say FOOTPLATE_TRAINING_USER=root"))
+
+
+def _range(text: str, settings: WorkerSettings) -> UserRange | None:
+    users = parsed(text)
+    if users is None:
+        return None
+    if not 0 < users.first <= users.last < 2**32 - 1 or users.first <= NOBODY <= users.last:
+        raise _unusable(text, f"a range goes from a smaller uid to a larger one, without 0 and {NOBODY}")
+    if users.last - users.first + 1 < 2 * max(settings.slots, 1):
+        raise _unusable(text, f"{settings.slots or 1} slots need a range of {2 * max(settings.slots, 1)} uids or more")
+    return users
 
 
 def _named(text: str) -> User:
@@ -58,6 +77,8 @@ def _named(text: str) -> User:
     try:
         known = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
     except (KeyError, OverflowError):
+        if text == str(NOBODY):
+            raise _unusable(text, "this uid is nobody's; another one, or a range of uids, would work") from None
         if text.isdecimal() and 0 < int(text) < 2**32 - 1:
             return User(name=text, uid=int(text), gid=int(text))
         raise _unusable(text, "this machine knows no such user; a name or a uid would work") from None
@@ -74,7 +95,7 @@ def _said(rights: Rights) -> Rights:
     if rights.exposed is not None:
         log.warning("%s", rights.exposed)
     else:
-        log.info("training runs as %s", rights.user)
+        log.info("training runs as %s", rights.user or f"one of {rights.users} for each attempt")
     return rights
 
 

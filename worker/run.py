@@ -112,8 +112,10 @@ def train(order: Order, emit: Emit) -> DoneData:
     set_seed(args.seed)
     if spec.code is not None:
         bundles.require(spec.code.requires)
+        if order.unpacked is not None:
+            bundles.use(bundles.unpacked(spec.code.bundle, order.unpacked))
         # A script's lies in its working folder, where the loop puts it.
-        if not isinstance(spec.loop, Script):
+        elif not isinstance(spec.loop, Script):
             kept = Path(order.environment[EXTENSIONS_PLACE]).parent
             place = partial(extensions.at_its_place, folder=kept)
             bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)

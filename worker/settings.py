@@ -45,7 +45,8 @@ class WorkerSettings(Settings):
     env_allowed: EnvAllowed = ""
     """Variables that a job's `env` may set here: as the service's, so that what it accepts is set."""
     training_user: str = ""
-    """Who training runs as, where root starts the node: a user's name or a uid. Empty: uid 65530, where that can work;
+    """Who training runs as, if root starts the node: a range of uids such as 60600-61111, of which each attempt has one
+    to itself; or one user for all, by a name or a uid. Empty: the range 60600-61111, if a user of it can work here;
     else, or with `root`, training has the node's own rights."""
     slots: int = Field(default=0, ge=0, le=256)
     """How many ranks run here at once. 0: one a GPU; without a GPU, half the CPUs, at least one."""

@@ -28,7 +28,7 @@ from typing import Any
 import redis
 
 from contract.environment import Hidden
-from contract.errors import InvalidSpec
+from contract.errors import InvalidSpec, OwnCodeError
 from contract.events import DoneData, Kind, now_text
 from contract.lifecycle import Reason, StopMode
 from contract.messages import AttemptReply, Deed, Grant, Stop
@@ -101,7 +101,7 @@ class Supervisor:
         self._asked_for = self._environment()
         self._journal = self._new_journal()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._hub = HubFetch(settings, grant, self._part.user, self._wake)
+        self._hub = HubFetch(settings, grant, self._wake, is_for_another_user=node.rights.is_given_up)
         self._link = Link(client, grant, self._journal, self._wake)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, self._hear_control)
@@ -117,6 +117,7 @@ class Supervisor:
                 if self._meet() and self._fetch() and self._launch():
                     reached(Moment.AFTER_LAUNCH)
                     self._watch()
+                    self._take_back()
                     self._hand_in()
                 if not self._is_superseded:
                     reached(Moment.AFTER_TRAINING)
@@ -199,6 +200,7 @@ class Supervisor:
     def _launch(self) -> bool:
         """Whether training was asked for. It is not where a stop comes first, or the warm parent never does."""
         self._spans.begins("launch")
+        self._await_user()
         self._make_room()
         while not self._is_called_off:
             try:
@@ -210,17 +212,29 @@ class Supervisor:
                 return True
         return False
 
+    def _await_user(self) -> None:
+        """Until training has a user that no other attempt has, if it is to have one."""
+        is_said = False
+        while not self._is_called_off and not self._part.has_user():
+            if not is_said:
+                self._keep([_event(Kind.NOTE, {"message": "waits for a user of its own", "code": "no_free_user"})])
+                is_said = True
+            self._turn()
+        self._started = time.monotonic()
+
     def _make_room(self) -> None:
+        if self._is_called_off:
+            return
         try:
             self._part.make_room(was_fetched=self._shipping is not None)
-        except OSError as error:
+        except (OSError, OwnCodeError) as error:
             self._end_with(outcome.of_exception(error))
 
     def _start(self) -> None:
         part = self._part
         with self._meeting.place() if part.meets else nullcontext(NOWHERE) as place:
             orders = part.orders(place, self._asked_for, self._hub.folders)
-            self._training.start(self._places.run, orders, place.listening, part.user)
+            self._training.start(self._places.run, orders, place.listening, part.user, part.lock)
 
     # Watch
 
@@ -365,6 +379,11 @@ class Supervisor:
             self._training.tell_deed(deed)
             self._link.deeds = deed.no
 
+    def _take_back(self) -> None:
+        """Once nothing of training runs. If the warm parent died, whoever has this user next does it."""
+        if self._training.has_exited:
+            self._part.take_back()
+
     # Hand in
 
     def _hand_in(self) -> None:
@@ -393,7 +412,9 @@ class Supervisor:
         done = self._how_it_ended().model_copy(update=known)
         self._journal.append([self._hidden(_event(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
         self._spans.ends(done)
-        log.info("%s attempt %s: %s (%s)", self._grant.job, self._grant.attempt, done.ending, done.reason)
+        # Training may have sent any text as its reason.
+        reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR
+        log.info("%s attempt %s: %s (%s)", self._grant.job, self._grant.attempt, done.ending, reason)
 
     def _how_it_ended(self) -> DoneData:
         return how_it_ended(
@@ -434,6 +455,7 @@ class Supervisor:
         else:
             self._journal.close()
         self._training.close()
+        self._part.close()
         self._selector.close()
         os.close(self._wake)
 

@@ -55,15 +55,22 @@ class Training:
         self._deed_bytes = 0
 
     def start(
-        self, folder: Path, orders: Sequence[Order], meeting: socket.socket | None = None, user: User | None = None
+        self,
+        folder: Path,
+        orders: Sequence[Order],
+        meeting: socket.socket | None = None,
+        user: User | None = None,
+        lock: int | None = None,
     ) -> None:
-        """Asks the warm parent for them; OSError while there is none. The first keeps the place where they meet."""
+        """Asks the warm parent for them; OSError while there is none. The first keeps the place where they meet.
+        `lock` is how the attempt holds a user that no other attempt has."""
         warm = launch.connect(folder)
         self.close_ranks()
         self.ranks = [Rank(order.rank, self._selector, self._hear) for order in orders]
         try:
             for rank, order in zip(self.ranks, orders, strict=True):
-                more = [meeting.fileno()] if meeting is not None and rank is self.ranks[0] else []
+                more = [] if lock is None else [lock]
+                more += [meeting.fileno()] if meeting is not None and rank is self.ranks[0] else []
                 with rank.opened() as (events, stdout, stderr):
                     launch.send_start(warm, order, user, events, self._stop_fd, stdout, stderr, *more)
         except OSError:

@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 from starlette.requests import Request
 
 from contract.errors import Unavailable
+from contract.layout import PASSED_ONLY
 from contract.remote import RemoteStore, StoreAway
 from service.opening import Store, sync_folder
 from service.problems import UnsupportedMediaType
@@ -58,7 +59,7 @@ class Upload:
             self._link(store / path)
 
     def _link(self, place: Path) -> None:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.link(self.file.name, place)
             os.chmod(place, 0o644)
@@ -128,7 +129,7 @@ def body_of(request: Request, limit: int, too_large: Callable[[], Exception]) ->
 
 def _taken(folder: Path) -> Any:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
         for left in folder.glob(f"{UPLOADING}*"):
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > LEFT_SECONDS:

@@ -67,6 +67,7 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, setti
         beat_seconds=settings.beat_seconds,
         time_left_seconds=None if left_ms is None else left_ms / 1000,
         traceparent=of_attempt(traces.of_job(conn, job.id), job.id, job.attempt),
+        project=job.project,
     )
 
 

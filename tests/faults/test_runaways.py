@@ -25,10 +25,20 @@ def system(tmp_path: Path, redis: RedisServer, database_url: str, protection_off
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.fault(14, without="passing over what is left until nothing is", red="survived the cancel")
+@pytest.mark.fault(14, without="ending all that training has forked", red="survived the cancel")
 def test_nothing_of_a_cancelled_job_survives_with_the_rights_of_its_node(system: System, depth: int) -> None:
+    nothing_survives(system, depth, FOOTPLATE_TRAINING_USER="root")
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.fault(14, without="ending all that training has forked", red="survived the cancel")
+def test_nothing_of_a_cancelled_job_survives_as_a_user_of_its_own(system: System, depth: int) -> None:
+    nothing_survives(system, depth)
+
+
+def nothing_survives(system: System, depth: int, **environment: str) -> None:
     system.start_service()
-    system.start_node(FOOTPLATE_TRAINING_USER="root")
+    system.start_node(**environment)
     job = runaway.submit(system, depth)
     pids = runaway.levels(system, job)
 

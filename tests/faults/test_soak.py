@@ -1,6 +1,6 @@
 """Mixed load under random faults, and the books at the end: every line of them must be zero.
 
-`make faults` runs a sample on each database; `make soak` runs FOOTPLATE_SOAK_SECONDS (an hour) and adds a row to
+`make test` runs a sample on each database; `make soak` runs FOOTPLATE_SOAK_SECONDS (an hour) and adds a row to
 docs/soak.md. Prints its seed.
 """
 
@@ -90,7 +90,6 @@ def system(processes: Processes, redis: RedisServer, database_url: str, scratch:
     )  # fmt: skip
 
 
-@pytest.mark.matrix
 def test_a_sample_of_mixed_load_under_random_faults_leaves_the_books_in_order(
     system: System, crashing: PostgresServer | None, scratch: Path
 ) -> None:

@@ -22,10 +22,13 @@ from tests.support.s3_server import S3Server
 from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, standing_system
 from tests.support.ways import OpenProcesses
 from tests.worker.test_extensions import FILES
-from worker.rights import UNNAMED
+from worker.rights import USUAL
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
 
+ONE = 64_123
+"""A user for all training of a node."""
+ENDLESS = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000}}
 ROOTED = "rooted"
 """The pool of a node whose training stays root's."""
 
@@ -37,7 +40,7 @@ from pathlib import Path
 NEVER = ("/proc", "/sys", "/dev")
 
 
-def main(job, home, store):
+def main(job, home, store, others):
     could = []
 
     def tries(what, do):
@@ -71,7 +74,12 @@ def main(job, home, store):
                 tries(f"read {parent}/{file}", lambda: read(f"{parent}/{file}"))
                 tries(f"write {parent}/{file}", lambda: write(f"{parent}/{file}"))
             tries(f"write in {parent}", lambda: write(f"{parent}/planted"))
-    # What other jobs' training has written is the same user's.
+    # What other jobs have written, or write now. Their paths are told here; nobody lists them.
+    for folder in (f"{store}/jobs", f"{store}/bundles", f"{store}/files"):
+        tries(f"list {folder}", lambda: os.listdir(folder))
+    for path in others:
+        tries(f"write {path}", lambda: write(path if os.path.isfile(path) else f"{path}/planted"))
+        tries(f"rename {path}", lambda: os.rename(path, f"{path}-2"))
     for parent, _, files in os.walk(store):
         if os.stat(parent).st_uid != os.getuid() or os.getuid() == 0:
             tries(f"write in {parent}", lambda: write(f"{parent}/planted"))
@@ -134,8 +142,10 @@ def code(system: System, **files: str) -> JSON:
     return {"bundle": bundle(system, packed.getvalue())}
 
 
-def hostile(system: System, **more: object) -> JSON:
-    args = {"home": str(system.folder), "store": str(system.folder / "artifacts")}
+def hostile(system: System, *others: Path, **more: object) -> JSON:
+    """Code that tries everything, with the paths of other jobs' files, which it could not find by itself."""
+    paths = [str(path) for path in others]
+    args = {"home": str(system.folder), "store": str(system.folder / "artifacts"), "others": paths}
     return {"code": code(system, hostile=HOSTILE), "loop": {"use": "hostile:main", "args": args}, **more}
 
 
@@ -154,14 +164,30 @@ def owners(folder: Path) -> set[int]:
     return {path.lstat().st_uid for path in [folder, *folder.rglob("*")]}
 
 
-def test_hostile_code_reads_and_writes_nothing_but_its_own(system: System) -> None:
-    run(system, SHORT_TOY)
+def attempt_of(system: System, job: str) -> Path:
+    return system.folder / "artifacts" / "jobs" / job / "attempts" / "1"
 
-    told = report(run(system, hostile(system)))
+
+def is_usual(*uids: int) -> bool:
+    return all(USUAL.first <= uid <= USUAL.last for uid in uids)
+
+
+def test_hostile_code_reads_and_writes_nothing_but_its_own(system: System) -> None:
+    finished = attempt_of(system, run(system, SHORT_TOY)["id"])
+    other = system.submit(ENDLESS)
+    system.until_step(other, 1)
+    [victim, *_] = system.training_pids(other)
+    at_work = Path(os.readlink(f"/proc/{victim}/cwd"))
+
+    files = (finished / "outputs" / "model.safetensors", finished / "outputs", finished, at_work)
+    told = report(run(system, hostile(system, *files)))
+    system.do(other, "cancel", {"mode": "kill"})
 
     allowed = {f"read {system.folder}/{name}" for name in ("all.url",)}
     assert [one for one in told["could"] if one not in allowed] == []
-    assert told["Uid"].split() == told["Gid"].split() == [str(UNNAMED)] * 4
+    uids = {int(uid) for uid in f"{told['Uid']} {told['Gid']}".split()}
+    assert len(uids) == 1
+    assert is_usual(*uids)
     assert (told["Groups"], told["NoNewPrivs"]) == ("", "1")
     assert int(told["CapEff"], 16) == int(told["CapPrm"], 16) == 0
     assert told["environment"] == []
@@ -171,8 +197,11 @@ def test_without_a_user_of_its_own_it_could_all_of_that(system: System) -> None:
     """The control: the same code, where the operator says root."""
     rooted = {"FOOTPLATE_TRAINING_USER": "root", "FOOTPLATE_POOL": ROOTED}
     node = system.start_node(7, **rooted)
-    spec = hostile(system, resources={"pool": ROOTED})
+    finished = attempt_of(system, run(system, SHORT_TOY)["id"]) / "outputs" / "model.safetensors"
+    spec = hostile(system, finished, resources={"pool": ROOTED})
     told = report(run(system, spec))
+    assert any(one.startswith("list ") for one in told["could"])
+    assert f"write {finished}" in told["could"]
     exposed = {one["name"]: one["exposed"] for one in system.get("/nodes")["data"]}
     node.terminate()
 
@@ -189,25 +218,31 @@ def test_without_a_user_of_its_own_it_could_all_of_that(system: System) -> None:
         planted.unlink()
 
 
-def test_what_training_writes_is_its_own_and_what_lies_around_it_is_not(system: System) -> None:
+def test_what_training_has_written_is_root_s_and_nobody_lists_what_lies_around_it(system: System) -> None:
     done = run(system, {**SHORT_TOY, "training": {**SHORT_TOY["training"], "save_strategy": "steps", "save_steps": 10}})
 
     job = system.folder / "artifacts" / "jobs" / done["id"]
-    assert owners(job / "attempts" / "1") == {UNNAMED}
-    assert {job.stat().st_uid, (job / "attempts").stat().st_uid} == {0}
+    assert owners(job) == {0}, "nobody changes what is finished"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (job.parent, job, job / "attempts")} == {0o711}
     assert system.final_weights(done["id"])
     for closed in ("journals", "run"):
         assert stat.S_IMODE((system.folder / "node-1" / closed).stat().st_mode) == 0o700
 
 
 def test_a_job_of_two_processes_with_data_workers_is_paused_and_continued(system: System) -> None:
-    spec = {**LONG_TOY, "resources": {"processes_per_node": 2}}
-    job = system.submit(spec)
+    # One epoch: at the end of each its data workers would be others.
+    data = {"use": "toy/regression", "args": {"n": 100_000, "seconds_per_item": 0.002}}
+    job = system.submit({**LONG_TOY, "data": data, "resources": {"processes_per_node": 2}})
     system.until_checkpoint(job, 10)
-    pids = system.training_pids(job)
-    assert len(pids) >= 6, "two ranks, each with two data workers"
-    assert {os.stat(f"/proc/{pid}/task").st_uid for pid in pids} <= {0, UNNAMED}
-    assert {_uid(pid) for pid in pids} == {UNNAMED}
+
+    def all_of_them() -> list[int]:
+        """Two ranks, each with two data workers."""
+        found = system.training_pids(job)
+        return found if len(found) == 6 else []
+
+    pids = system.processes.until(all_of_them, within=30, what="every data worker stands in the attempt's folder")
+    [uid] = {_uid(pid) for pid in pids}
+    assert is_usual(uid)
 
     system.do(job, "pause")
     system.until_state(job, "paused")
@@ -232,14 +267,14 @@ def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System)
     spec: JSON = {**SHORT_TOY, "model": model, "code": {"bundle": bundle(system, packed.getvalue())}}
     run(system, spec)
     built = system.folder / "node-1" / "extensions" / spec["code"]["bundle"]
-    (op,) = built.glob("*torch*/*/*.so")
+    (op,) = built.glob("*/*torch*/*/*.so")
     when = op.stat().st_mtime_ns
 
     run(system, spec)
 
     assert op.stat().st_mtime_ns == when
-    assert owners(built) == {UNNAMED}
-    assert built.parent.stat().st_uid == 0
+    assert owners(built) == {0}
+    assert stat.S_IMODE(built.parent.stat().st_mode) == 0o711
 
 
 def test_what_root_has_fetched_of_a_hub_is_trained_on(system: System) -> None:
@@ -270,7 +305,7 @@ Path("outputs", "told").write_text(f"{getpass.getuser()} {home} {tempfile.gettem
 
     told = (system.folder / "artifacts" / "jobs" / done["id"] / "attempts" / "1" / "outputs" / "told").read_text()
     name, home, temporary = told.split()
-    assert name == str(UNNAMED)
+    assert is_usual(int(name))
     assert home == temporary
     assert not Path(home).exists(), "it went with its attempt"
 
@@ -279,7 +314,7 @@ def test_a_node_that_is_killed_takes_its_training_along_and_another_start_contin
     job = system.submit(LONG_TOY)
     system.until_checkpoint(job, 20)
     pids = system.training_pids(job)
-    assert {_uid(pid) for pid in pids} == {UNNAMED}
+    assert all(is_usual(_uid(pid)) for pid in pids)
 
     node = system.nodes[1]
     node.signal(signal.SIGKILL)
@@ -296,7 +331,7 @@ def test_a_script_beside_a_bucket_goes_on_in_what_root_has_fetched_for_it(
 ) -> None:
     """It may change that, as where attempts share a folder; and read the rest, whatever the node's umask is."""
     folder = tmp_path_factory.mktemp("fetched")
-    settings = {"FOOTPLATE_CODE": "on", "FOOTPLATE_TRAINING_USER": str(UNNAMED), **s3.environment(folder.name)}
+    settings = {"FOOTPLATE_CODE": "on", "FOOTPLATE_TRAINING_USER": str(ONE), **s3.environment(folder.name)}
     text = """
 import os, sys
 from pathlib import Path
@@ -315,4 +350,4 @@ sys.exit(0 if before else 3)
 
     assert done["attempt"] == 2
     left = RemoteStore(settings["FOOTPLATE_ARTIFACTS"]).read(f"{layout.attempt_folder(done['id'], 2)}/state/step")
-    assert left.decode() == f"as {UNNAMED};" * 2
+    assert left.decode() == f"as {ONE};" * 2

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from contract.ids import JobId
 from tests.support.processes import REPOSITORY
 from tests.support.ways import open_ways
-from worker.rights import UNNAMED
-from worker.user import User, give, make_room
+from worker.rights import USUAL
+from worker.user import User, give, make_room, take_over
+from worker.user_range import UserRange, hold
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
 
@@ -29,7 +31,8 @@ from worker.settings import WorkerSettings
 settings = WorkerSettings.from_environment()
 try:
     rights = settled(settings, Places(settings.node_path))
-    print(json.dumps({"uid": rights.user and rights.user.uid, "exposed": rights.exposed}))
+    users = rights.users and [rights.users.first, rights.users.last]
+    print(json.dumps({"uid": rights.user and rights.user.uid, "users": users, "exposed": rights.exposed}))
 except SettingsError as error:
     print(json.dumps({"refused": str(error)}))
 """
@@ -54,8 +57,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_a_user_of_its_own_is_what_training_has_where_he_can_work(home: Path) -> None:
-    assert settled(home, *open_ways(home.parent)) == {"uid": UNNAMED, "exposed": None}
+def test_each_attempt_has_a_user_of_its_own_if_such_a_user_can_work(home: Path) -> None:
+    users = [USUAL.first, USUAL.last]
+    assert settled(home, *open_ways(home.parent)) == {"uid": None, "users": users, "exposed": None}
     assert list((home / "artifacts").iterdir()) == []
     assert list((home / "node-1" / "extensions").iterdir()) == []
 
@@ -63,7 +67,7 @@ def test_a_user_of_its_own_is_what_training_has_where_he_can_work(home: Path) ->
 def test_where_he_cannot_the_node_says_why_and_training_has_its_own_rights(home: Path) -> None:
     told = settled(home)
 
-    assert told["uid"] is None
+    assert told["uid"] is told["users"] is None
     assert "it may not pass /" in told["exposed"]
     assert "start the node again; or say FOOTPLATE_TRAINING_USER=root" in told["exposed"]
 
@@ -92,6 +96,26 @@ def test_a_user_who_was_named_is_training_s_by_name_or_number(home: Path) -> Non
     assert settled(home, *ways, training_user="64123")["uid"] == 64_123
 
 
+def test_a_range_of_users_is_taken_at_its_word(home: Path) -> None:
+    told = settled(home, *open_ways(home.parent), training_user="64000-64009")
+
+    assert told == {"uid": None, "users": [64_000, 64_009], "exposed": None}
+
+
+@pytest.mark.parametrize(
+    ("users", "why"),
+    [
+        ("64009-64000", "goes from a smaller uid to a larger one"),
+        ("0-100", "goes from a smaller uid to a larger one"),
+        ("60000-61000", "without 0 and 60599"),
+        ("64000-64004", "3 slots need a range of 6 uids or more"),
+        ("60599", "this uid is nobody's"),
+    ],
+)
+def test_a_range_that_cannot_be_had_ends_the_start(home: Path, users: str, why: str) -> None:
+    assert why in settled(home, training_user=users, slots="3")["refused"]
+
+
 def test_nobody_s_name_is_refused(home: Path) -> None:
     refused = settled(home, training_user="trainer-that-is-not")["refused"]
 
@@ -103,6 +127,7 @@ def test_root_is_taken_at_its_word_and_said(home: Path) -> None:
 
     assert told == {
         "uid": None,
+        "users": None,
         "exposed": "as FOOTPLATE_TRAINING_USER says, training has all of this node's rights: root's",
     }
 
@@ -124,8 +149,8 @@ def test_a_node_that_is_not_root_s_trains_as_itself_and_as_nobody_else(home: Pat
     settled(home)
     another = [*open_ways(home.parent), "setpriv", "--reuid=64123", "--regid=64123", "--clear-groups"]
 
-    assert settled(home, *another) == {"uid": None, "exposed": None}
-    assert settled(home, *another, training_user="64123") == {"uid": None, "exposed": None}
+    assert settled(home, *another) == {"uid": None, "users": None, "exposed": None}
+    assert settled(home, *another, training_user="64123") == {"uid": None, "users": None, "exposed": None}
     refused = settled(home, *another, training_user="nobody")["refused"]
     assert "only a node that root starts can give training a user of its own" in refused
 
@@ -144,16 +169,87 @@ def test_a_folder_that_is_given_away_is_never_the_one_behind_a_link(tmp_path: Pa
     assert secret.stat().st_uid == 0
 
 
-def test_room_is_made_with_open_ways_whatever_the_umask_and_what_is_another_s_stays_his(tmp_path: Path) -> None:
+def test_room_is_made_for_one_user_below_folders_that_nobody_lists_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         folder = make_room(tmp_path, PurePosixPath("jobs/one/attempts/1"), USER)
     finally:
         os.umask(before)
-    assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (64_123, 0o755)
-    assert {(path.stat().st_uid, path.stat().st_mode & 0o777) for path in list(folder.parents)[:3]} == {(0, 0o755)}
+    assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (64_123, 0o750)
+    assert {(path.stat().st_uid, path.stat().st_mode & 0o777) for path in list(folder.parents)[:3]} == {(0, 0o711)}
     os.chown(folder, 1, 1)
 
     make_room(tmp_path, PurePosixPath("jobs/one/attempts/1"), USER)
 
     assert folder.stat().st_uid == 1
+
+
+def test_what_training_leaves_is_root_s_and_what_its_links_lead_to_is_not_touched(tmp_path: Path) -> None:
+    folder, foreign = tmp_path / "attempt", tmp_path / "foreign"
+    (folder / "outputs").mkdir(parents=True)
+    (folder / "outputs" / "model").write_text("weights")
+    (folder / "outputs" / "model").chmod(0o4777)
+    foreign.write_text("another user's")
+    os.link(foreign, folder / "second name")
+    (folder / "link").symlink_to(foreign)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, USER.uid, USER.gid, follow_symlinks=False)
+    os.chown(foreign, 64_124, 64_124)
+    foreign.chmod(0o600)
+
+    take_over(folder, USER)
+
+    assert {path.lstat().st_uid for path in (folder, *folder.rglob("*"))} == {0, 64_124}
+    assert (folder / "outputs" / "model").stat().st_mode & 0o7777 == 0o755
+    assert (foreign.stat().st_uid, foreign.stat().st_mode & 0o777) == (64_124, 0o600)
+
+
+USERS = UserRange(first=64_200, last=64_203)
+JOB = JobId("job_" + "0" * 32)
+
+
+def test_two_attempts_never_hold_the_same_user(tmp_path: Path) -> None:
+    first, second = (hold(USERS, tmp_path, JOB, 1, nodes=1) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.user != second.user
+    assert hold(USERS, tmp_path, JOB, 1, nodes=1) is None, "the upper half is for jobs on several nodes"
+
+    os.close(first.lock)
+
+    third = hold(USERS, tmp_path, JOB, 1, nodes=1)
+    assert third is not None
+    assert third.user == first.user
+    for held in (second, third):
+        os.close(held.lock)
+
+
+def test_the_nodes_of_one_job_agree_on_its_user(tmp_path: Path) -> None:
+    held = [hold(USERS, tmp_path / str(node), JOB, 1, nodes=2) for node in range(2)]
+
+    assert len({each.user.uid for each in held if each is not None}) == 1
+    assert hold(USERS, tmp_path / "0", JOB, 1, nodes=2) is None, "it is taken on this machine"
+    for each in held:
+        assert each is not None
+        os.close(each.lock)
+
+
+def test_a_user_of_a_killed_attempt_owns_nothing_when_another_attempt_takes_it(tmp_path: Path) -> None:
+    users = UserRange(first=64_204, last=64_205)
+    held = hold(users, tmp_path / "locks", JOB, 1, nodes=1)
+    assert held is not None
+    lent, left = tmp_path / "lent", Path("/dev/shm", f"left-{os.getpid()}")
+    lent.mkdir()
+    left.write_text("in memory")
+    for path in (lent, left):
+        os.chown(path, held.user.uid, held.user.gid)
+    held.lend([lent])
+    os.close(held.lock)
+
+    again = hold(users, tmp_path / "locks", JOB, 2, nodes=1)
+
+    assert again is not None
+    assert again.user == held.user
+    os.close(again.lock)
+    assert lent.stat().st_uid == 0
+    assert not left.exists()

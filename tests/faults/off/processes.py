@@ -118,7 +118,7 @@ def forget_the_parent(user: Any) -> None:
     user.User.become = become_and_forget
 
 
-@switch("passing over what is left until nothing is", module="worker.linux")
+@switch("ending all that training has forked", module="worker.linux")
 def kill_one_level_a_turn_for_a_second(linux: Any) -> None:
     """The children alone, and what comes to this process meanwhile; what is left after a second stays."""
 
@@ -131,3 +131,4 @@ def kill_one_level_a_turn_for_a_second(linux: Any) -> None:
         return []
 
     linux.Leftovers.turn = turn
+    linux.kill_user = lambda *_: None
