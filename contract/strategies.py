@@ -110,8 +110,9 @@ def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iter
     if not config:
         hint = 'for example {"zero_optimization": {"stage": 2}}'
         yield Problem(at, "missing", "DeepSpeed does what its config says, and there is none", hint)
-    for name, why in deepspeed.refusals(config, training):
-        yield Problem(at + pointer_to(name), "disagreement", why, "leave it out of the config")
+    refused = list(deepspeed.refusals(config, training))
+    for name, why in refused:
+        yield Problem(at + pointer_to(*name.split(".")), "disagreement", why, "leave it out of the config")
     config = deepspeed.read(config)
     for one in deepspeed.fill(config, training, per_process=training.per_device_train_batch_size, world=world):
         said = str(one.said)[:60]
@@ -124,7 +125,8 @@ def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iter
             )
         yield Problem(at + pointer_to(*one.path.split(".")), "disagreement", detail, 'write "auto" here')
     for path in deepspeed.autos(config):
-        if path.removeprefix("zero_optimization.") not in deepspeed.OF_THE_MODEL:
+        is_refused = any(path.startswith(f"{name}.") for name, _ in refused)
+        if path.removeprefix("zero_optimization.") not in deepspeed.OF_THE_MODEL and not is_refused:
             detail = "is auto, and no argument says it"
             yield Problem(at + pointer_to(*path.split(".")), "disagreement", detail, "give a value")
 

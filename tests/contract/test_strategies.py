@@ -5,6 +5,7 @@ import pytest
 from contract.spec import JobSpec
 from contract.strategies import processes_per_node, world_size
 from tests.contract.specs import TOY, places, problems_of
+from tests.trainer.distributed import tutorials
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,30 @@ def test_a_config_of_deepspeed_that_contradicts_an_argument_is_told_with_both(co
     assert problem.pointer == f"/resources/strategy/config{pointer}"
     assert names in problem.detail
     assert problem.hint
+
+
+@pytest.mark.parametrize("name", tutorials.REFUSED)
+def test_a_config_of_a_tutorial_that_was_never_run_is_refused_by_name(name):
+    config, place, said = tutorials.REFUSED[name]
+    strategy = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}, **config}}
+    (problem,) = problems_of({**TOY, "resources": {"processes_per_node": 2, "strategy": strategy}})
+    assert problem.pointer == f"/resources/strategy/config/{place.replace('.', '/')}"
+    assert said in problem.detail
+
+
+@pytest.mark.parametrize("name", tutorials.TRAINED)
+@pytest.mark.parametrize("training", [{}, {"bf16": True}])
+def test_a_config_of_a_tutorial_that_trains_is_accepted(name, training):
+    strategy = {"type": "deepspeed", "config": tutorials.TRAINED[name]}
+    found = problems_of({**TOY, "training": training, "resources": {"processes_per_node": 2, "strategy": strategy}})
+    in_bf16_without_stages = bool(training) and "zero 0" in name
+    assert [each.pointer for each in found] == ["/resources/strategy/config/zero_optimization"] * in_bf16_without_stages
+
+
+def test_what_is_switched_off_in_a_config_of_deepspeed_is_passed_over():
+    off = {"flops_profiler": {"enabled": False}, "dump_state": False, "amp": None}
+    strategy = {"type": "deepspeed", "config": {**ZERO, **off}}
+    assert places({**TOY, "resources": {"processes_per_node": 2, "strategy": strategy}}) == []
 
 
 def test_what_is_auto_agrees_with_whatever_the_arguments_say():

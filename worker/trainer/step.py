@@ -36,13 +36,9 @@ class Step:
         if not isinstance(self.micro_step, partial):
             self.micro_step = partial(self._first_micro_step, self.micro_step)
         self.count = _counter(trainer)
-        # The model's, in its order, so that the norm is summed up as the reference sums it; and what is not the
-        # model's but the optimizer's own.
+        # In the model's order, so that the norm is summed up as the reference sums it.
         self.parameters = list(trainer.model.parameters())
-        seen = {id(each) for each in self.parameters}
-        self.zeroed = self.parameters + [
-            p for group in self.optimizer.param_groups for p in group["params"] if id(p) not in seen
-        ]
+        self.zeroed = self.parameters + strategy.held_by_optimizer(trainer.model, self.optimizer)
         self.max_norm = args.max_grad_norm
         self.clip = strategy.clip if self.max_norm > 0 else _norm_when_logged(trainer)
         if isinstance(self.optimizer, NamedOptimizers):

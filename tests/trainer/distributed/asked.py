@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.trainer.distributed import scenarios
+from tests.trainer.distributed import scenarios, tutorials
 
 SYNC_EACH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 TALKS = {
@@ -67,6 +67,8 @@ _AUTO = {"train_batch_size": "auto", "gradient_clipping": "auto"}
 ZERO: dict[str, dict[str, Any]] = {
     f"zero {stage}": {"deepspeed": {"zero_optimization": {"stage": stage}, **_AUTO}} for stage in range(4)
 }
+# Checkpoints have to go on in one process, although the optimizer has the parameters in another order.
+ZERO["zero 2"]["deepspeed"]["zero_optimization"]["round_robin_gradients"] = True
 
 
 PARTS: dict[str, dict[str, Any]] = {"tensor parallel": {"parallelism_config": {"tp_size": 2}}}
@@ -184,6 +186,25 @@ ASKED_OF_FOUR: dict[str, dict[str, Any]] = {
     "cp: of four": {"run": "trained", "name": "cp-four", **ODD, "parallelism_config": {"cp_size": 4}},
 }
 
+TUTORIALS: dict[str, dict[str, Any]] = {
+    f"{name}{', in bf16' if bf16 else ''}": {
+        "run": "resumed", "name": f"tutorial-{number}-{bf16}", "at": 2, "bf16": bf16, "deepspeed": config, **LLAMA}
+    for number, (name, config) in enumerate(tutorials.TRAINED.items())
+    for bf16 in (False, True)
+    if not bf16 or config["zero_optimization"]["stage"]
+}  # fmt: skip
+FLOATS: dict[str, dict[str, Any]] = {
+    f"{strategy}: floats": {"run": "evaluated_after", "name": f"{strategy}-floats", "bf16": True, **values}
+    for strategy, values in ZERO.items()
+    if strategy != "zero 0"
+}
+
 ASKED = {**DDP, **conformance(STRATEGIES), **best_adapters(STRATEGIES), **ADAPTERS, **OF_FSDP_1, **ENDS}
-ASKED_OF_ZERO = {**conformance(ZERO), **best_adapters(ZERO)}
+BEST_IN_BF16 = {
+    f"{strategy}: best in bf16": {
+        "run": "best", "name": f"{strategy}-best-bf16", "text": True, "bf16": True, **ZERO[strategy]}
+    for strategy in ZERO
+    if strategy != "zero 0"
+}  # fmt: skip
+ASKED_OF_ZERO = {**conformance(ZERO), **best_adapters(ZERO), **TUTORIALS, **FLOATS, **BEST_IN_BF16}
 ASKED_OF_PARTS = {**conformance(PARTS), **LOADED, **CONTEXT}

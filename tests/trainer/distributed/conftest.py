@@ -61,6 +61,12 @@ def came_of_parts(folder_of: Callable[..., Path]) -> Results:
 
 
 @pytest.fixture
+def came_of_zero(folder_of: Callable[..., Path]) -> Results:
+    folder = folder_of("zero", ASKED_OF_ZERO, DS_ACCELERATOR="cpu")
+    return lambda name: read(folder, list(ASKED_OF_ZERO).index(name), 2)
+
+
+@pytest.fixture
 def came_of_four(folder_of: Callable[..., Path]) -> Results:
     folder = folder_of("four", ASKED_OF_FOUR, world=4)
     return lambda name: read(folder, list(ASKED_OF_FOUR).index(name), 4)

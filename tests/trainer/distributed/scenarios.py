@@ -390,6 +390,13 @@ def evaluated(folder: Path, *, name: str, samples: int = 21, **values: Any) -> d
     }
 
 
+def evaluated_after(folder: Path, **values: Any) -> dict[str, Any]:
+    """Trained on numbers, evaluated in training and after it."""
+    trainer, events = _trainer(folder, eval_strategy="steps", eval_steps=4, **values)
+    came = _came(trainer, events, trainer.train())
+    return {**came, "evaluated": _timeless(trainer.evaluate())}
+
+
 def evaluated_by_batch(folder: Path, **values: Any) -> dict[str, Any]:
     seen: list[int] = []
     ends = []

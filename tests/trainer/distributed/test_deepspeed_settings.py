@@ -86,7 +86,11 @@ def test_a_file_may_say_it_and_is_not_changed(tmp_path: Path) -> None:
             r"optimizer.params.lr is 1.0, and learning_rate is 5e-05",
         ),
         ({"optimizer": {"type": "OneBitAdam"}}, {}, "has the optimizer OneBitAdam, and optim is adamw_torch_fused"),
-        ({"scheduler": {"type": "WarmupLR"}}, {}, "has scheduler, and lr_scheduler_type makes the schedule"),
+        (
+            {"scheduler": {"type": "WarmupLR"}},
+            {},
+            "has the scheduler WarmupLR, and lr_scheduler_type makes the schedule",
+        ),
         ({"fp16": {"enabled": True}}, {}, "deepspeed.fp16.enabled wants a loss scale"),
         ({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}, {}, "follow the model's hidden_size"),
         ({"steps_per_print": "auto"}, {}, "has auto for steps_per_print, and no argument says it"),

@@ -3,7 +3,7 @@ beside what is still computed of the steps before it, and only what reads it wai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,14 +28,24 @@ class Beside:
 
 def moved(value: Any, device: torch.device) -> Any:
     """Tensors on the device, wherever in dicts, lists and tuples they stand."""
+    return changed(value, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def in_type(value: Any, dtype: torch.dtype) -> Any:
+    """Floating-point tensors in another type, wherever in dicts, lists and tuples they stand."""
+    return changed(value, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same dicts, lists and tuples, with `change` called on every tensor in them."""
     if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
+        return change(value)
     if isinstance(value, Mapping):
-        return {name: moved(each, device) for name, each in value.items()}
+        return {name: changed(each, change) for name, each in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(moved(each, device) for each in value))
+        return type(value)(*(changed(each, change) for each in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(moved(each, device) for each in value)
+        return type(value)(changed(each, change) for each in value)
     return value
 
 

@@ -19,6 +19,7 @@ from worker.trainer import adapters, weights
 from worker.trainer import checkpoint as files
 from worker.trainer.named import NamedOptimizers
 from worker.trainer.strategies import deepspeed_settings, lines
+from worker.trainer.strategies.copying import in_type
 from worker.trainer.strategies.place import Place
 from worker.trainer.strategies.sharded import Sharded
 
@@ -46,18 +47,32 @@ class DeepSpeed(Sharded):
         self._stage = deepspeed_settings.stage(config)
         self._parameters = [each for group in plain.param_groups for each in group["params"]]
         self._sizes = [len(group["params"]) for group in plain.param_groups]
+        whole = {} if self.precision == "no" else {name: each.data for name, each in model.named_parameters()}
         with lines.opening():
             self._engine, *_ = self._library.initialize(
                 model=model, optimizer=plain, config=config, dist_init_required=False
             )
         self._wrapped[model] = self._engine
+        self._link_round_robin()
+        self._set_trained(model, whole)
         return self._engine, optimizer
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         return model if model in self._wrapped else model.to(self.device)
 
+    def held_by_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+        """None: the engine clears the gradients of its flat parameters, or keeps their memory if it offloads them."""
+        return []
+
     def stepper(self, optimizer: Any) -> Any:
         return self._engine
+
+    def to_device(self, value: Any) -> Any:
+        """Floating-point inputs get the type of the engine's weights, because nothing puts autocast around forward."""
+        value = super().to_device(value)
+        if self._engine is None or self.precision == "no":
+            return value
+        return in_type(value, torch.bfloat16)
 
     def hold_back(self, model: nn.Module, holds: bool) -> None:
         self._engine.set_gradient_accumulation_boundary(not holds)
@@ -140,23 +155,42 @@ class DeepSpeed(Sharded):
             for each, found in stored:
                 for name, value in found.items():
                     if _is_moment(value):
-                        self._set_moment(each, name, value.to(flat.device))
+                        self._set_state(each, name, value.to(flat.device))
         for group, kept in zip(optimizer.param_groups, state["param_groups"], strict=True):
             group.update({name: value for name, value in kept.items() if name != "params"})
+
+    def _link_round_robin(self) -> None:
+        """DeepSpeed (0.19.8) looks for a parameter's flat part in the model's order, and round_robin_gradients has laid
+        the parts out in another: checkpoints would hold one parameter's numbers under another's name."""
+        engine = self._engine.optimizer
+        if self._stage in (1, 2) and engine.round_robin_gradients:
+            order, engine.bit16_groups = engine.bit16_groups, engine.round_robin_bit16_groups
+            engine._link_all_hp_params()
+            engine.bit16_groups = order
+
+    def _set_trained(self, model: nn.Module, whole: dict[str, Tensor]) -> None:
+        """Gives the parameters that the optimizer steps their values in single precision. DeepSpeed makes them from the
+        model after it has rounded that: a resumed run would be another one."""
+        for name, each in model.named_parameters():
+            if name in whole and each.requires_grad:
+                self._set_state(each, None, whole[name].float())
 
     def _link(self, parameters: list[nn.Parameter], flat: Tensor, optimizer: Optimizer) -> None:
         """Of each parameter, where its moments are in the flat ones."""
         if self._stage < 3 and optimizer.state[flat]:
             self._library.utils.lazy_init_hp_params_optimizer_state(parameters, flat, optimizer.state)
 
-    def _set_moment(self, parameter: nn.Parameter, name: str, value: Tensor) -> None:
-        if self._stage < 3:
+    def _set_state(self, parameter: nn.Parameter, name: str | None, value: Tensor) -> None:
+        """Sets a moment of a parameter, or the parameter in single precision if no name is given."""
+        if self._stage < 3 and name is None:
+            self._library.utils.safe_set_full_fp32_param(parameter, value)
+        elif self._stage < 3:
             self._library.utils.safe_set_full_optimizer_state(parameter, value, name)
-            return
-        # DeepSpeed's own setter forgets that the last piece is filled up where processes do not divide the size.
-        piece, _ = self._engine.optimizer._get_fp32_opt_state_partition(parameter, False, optim_state_key=name)
-        own = value.flatten()[self.peers.rank * piece.numel() : (self.peers.rank + 1) * piece.numel()]
-        piece.data[: own.numel()].copy_(own)
+        else:
+            # DeepSpeed's own setter forgets that the last piece is filled up where processes do not divide the size.
+            piece, _ = self._engine.optimizer._get_fp32_opt_state_partition(parameter, False, optim_state_key=name)
+            own = value.flatten()[self.peers.rank * piece.numel() : (self.peers.rank + 1) * piece.numel()]
+            piece.data[: own.numel()].copy_(own)
 
     def _flats(self) -> list[tuple[Tensor, list[nn.Parameter]]]:
         """What the optimizer steps, each a part of several parameters, and which these are."""
@@ -179,6 +213,8 @@ class DeepSpeed(Sharded):
         refresh = getattr(self._engine.optimizer, "refresh_fp32_params", None)
         if refresh is not None:
             refresh()
+        if self.precision != "no":
+            self._set_trained(model, stored)
         return None
 
 

@@ -140,6 +140,11 @@ class Single:
         plain: Optimizer = getattr(optimizer, "optimizer", optimizer)
         return plain
 
+    def held_by_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+        """The parameters that the optimizer has and the model does not, whose gradients a step clears as well."""
+        own = {id(each) for each in model.parameters()}
+        return [each for group in optimizer.param_groups for each in group["params"] if id(each) not in own]
+
     def stepper(self, optimizer: Any) -> Any:
         """What steps: the optimizer, or the loss scale around it."""
         return self.scale or self.plain_optimizer(optimizer)

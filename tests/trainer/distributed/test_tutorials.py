@@ -1,0 +1,54 @@
+"""DeepSpeed's JSON from tutorials trains as one process does, stops, and goes on to the last bit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.distributed import scenarios, tutorials
+from tests.trainer.distributed.asked import ASKED_OF_ZERO, FLOATS, LLAMA, TUTORIALS, ZERO
+from tests.trainer.distributed.conftest import Results
+from tests.trainer.distributed.test_conformance import assert_ends_with_its_best
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder_of: Any) -> dict[str, Any]:
+    folder: Path = folder_of("zero", ASKED_OF_ZERO, DS_ACCELERATOR="cpu")
+    return scenarios.trained(folder, name="llama-of-one", **LLAMA)
+
+
+@pytest.mark.parametrize("name", tutorials.TRAINED)
+def test_a_config_of_a_tutorial_trains_as_one_process_does(
+    came_of_zero: Results, undisturbed: dict[str, Any], name: str
+) -> None:
+    for each in came_of_zero(name):
+        assert "error" not in each, each.get("trace")
+        scenarios.assert_same_run(each["whole"], undisturbed)
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_run_with_a_config_of_a_tutorial_resumes_to_the_last_bit(came_of_zero: Results, name: str) -> None:
+    for each in came_of_zero(name):
+        assert "error" not in each, each.get("trace")
+        whole, first, rest = (each[part] for part in ("whole", "first", "rest"))
+        assert first["losses"] + rest["losses"] == whole["losses"]
+        assert rest["weights"] == whole["weights"]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_numbers_are_trained_and_evaluated_in_bf16(came_of_zero: Results, name: str) -> None:
+    for each in came_of_zero(name):
+        assert "error" not in each, each.get("trace")
+        assert all(map(math.isfinite, each["losses"]))
+        assert each["evaluated"]["eval_loss"] < each["losses"][0]
+
+
+@pytest.mark.parametrize("strategy", [each for each in ZERO if each != "zero 0"])
+def test_the_best_model_is_loaded_in_bf16(came_of_zero: Results, strategy: str) -> None:
+    for each in came_of_zero(f"{strategy}: best in bf16"):
+        assert_ends_with_its_best(each)
