@@ -21,7 +21,7 @@ PLAIN_CELERY = ("-m", "celery", "-A", "worker.app", "worker")
 
 
 def drained(control: FakeControl, job: str) -> None:
-    done = control.done(job, within=5)
+    done = control.done(job, within=20)
     assert (done["ending"], done["stop"], done["error"]) == ("stopped", "drain", None)
     assert len(control.of(job, "checkpoint")) == 1
 
@@ -40,7 +40,7 @@ def test_sigterm_checkpoints_and_ends(argv: tuple[str, ...], start_node: NodeSta
     for job in jobs:
         drained(control, job)
     assert control.nodes[node.node].draining is True
-    until(lambda: not any(map(is_alive, everyone)), within=1, what="everyone is gone")
+    until(lambda: not any(map(is_alive, everyone)), within=20, what="everyone is gone")
     assert not list(start_node.journals.iterdir())
 
 
@@ -56,8 +56,8 @@ def test_a_second_sigterm_is_at_once(start_node: NodeStarter, control: FakeContr
     until(lambda: control.nodes[control.node().node].draining, what="the node says that it drains")
     worker.signal(signal.SIGTERM)
 
-    worker.wait(within=2)
-    until(lambda: not any(map(is_alive, everyone)), within=1, what="everyone is gone")
+    worker.wait(within=20)
+    until(lambda: not any(map(is_alive, everyone)), within=20, what="everyone is gone")
 
 
 def test_a_drain_without_redis_checkpoints_and_the_next_start_tells(
