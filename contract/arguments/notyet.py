@@ -72,6 +72,11 @@ IN_SCRIPTS_ONLY: dict[str, NotYet] = {
 }
 """Work in a script, and not in a job: there training has no way out to the hub, and reads files under roots only."""
 
+OBJECTS_ONLY: dict[str, str] = {
+    "accelerator_config": 'write what the file holds: {"split_batches": true}',
+}
+"""Arguments that may name a file in a script. A spec says them as objects: training opens files under roots only."""
+
 SERVER_OWNED: dict[str, str] = {
     "output_dir": "the server gives every attempt a folder of its own",
     "enable_jit_checkpoint": "a drain saves a checkpoint by itself",

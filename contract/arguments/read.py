@@ -13,7 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from contract.arguments.agree import disagreements
 from contract.arguments.groups import Generation
-from contract.arguments.notyet import CHOICES_NOT_YET, IN_SCRIPTS_ONLY, NOT_YET, SERVER_OWNED
+from contract.arguments.notyet import CHOICES_NOT_YET, IN_SCRIPTS_ONLY, NOT_YET, OBJECTS_ONLY, SERVER_OWNED
 from contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments
 from contract.body import pointer_to
 from contract.errors import InvalidSpec, Problem, did_you_mean
@@ -66,6 +66,8 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
         short = name[:80]
         hint = did_you_mean(short, FIELDS) or "GET /schema/job lists them all"
         return Problem(at, "unknown_field", f"no training argument named {short!r}", hint)
+    if name in OBJECTS_ONLY and isinstance(value, str):
+        return Problem(at, "wrong_type", "is a string, an object is needed", OBJECTS_ONLY[name])
     declined = CHOICES_NOT_YET.get(name, {})
     if isinstance(value, str) and value in declined:
         return Problem(at, "not_available_yet", f"{name} {value} is not available yet", declined[value])

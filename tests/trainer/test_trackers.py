@@ -14,6 +14,7 @@ from contract.errors import InvalidSpec
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.callbacks import TrainerCallback
+from worker.trainer.trackers import one_part
 from worker.trainer.trainer import Trainer, set_seed
 
 
@@ -329,3 +330,10 @@ def test_a_run_that_fails_closes_its_trackers_and_what_is_logged_later_goes_on_i
     (run,) = mlflow.search_runs(experiment_names=["fails"], output_format="list")
     assert [step for step, _ in history(mlflow, run, "loss")] == [1]
     assert [step for step, _ in history(mlflow, run, "eval_loss")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("/etc/x", "_etc_x"), ("../../x", "_.._x"), ("..", "run"), ("a b", "a_b")]
+)
+def test_a_run_s_name_leads_out_of_no_tracker_s_folder(name: str, folder: str) -> None:
+    assert one_part(name) == folder

@@ -56,7 +56,13 @@ def tracker(name: str, about: About) -> GeneralTracker:
         return made
     kind: Any = LOGGER_TYPE_TO_CLASS[name]
     called = about.args.project if name in _WITH_PROJECTS else about.run
-    return kind(called, str(about.folder)) if kind.requires_logging_directory else kind(called)
+    # Accelerate joins the name to the folder: a name with slashes would lead out of it.
+    return kind(one_part(called), str(about.folder)) if kind.requires_logging_directory else kind(called)
+
+
+def one_part(name: str) -> str:
+    """Returns the name as that of one file or folder."""
+    return re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
 
 
 def tell(to: GeneralTracker, logs: Logs, step: int) -> None:
@@ -91,9 +97,7 @@ class TensorBoard(TensorBoardTracker):  # type: ignore[misc]
     checkpoint, and will be told again, is passed over."""
 
     def __init__(self, about: About) -> None:
-        # A run's name is anyone's, and here it is a folder's.
-        name = re.sub(r"[^\w.-]+", "_", about.run).strip(".") or "run"
-        super().__init__(name, str(about.folder))
+        super().__init__(one_part(about.run), str(about.folder))
         self.resumes_at = about.first_step
 
     def start(self) -> None:

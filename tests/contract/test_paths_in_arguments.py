@@ -1,0 +1,66 @@
+"""No argument of training in a spec opens a file that its author names."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from contract.arguments import Seq2SeqTrainingArguments
+from contract.arguments.notyet import IN_SCRIPTS_ONLY, OBJECTS_ONLY, SERVER_OWNED
+from contract.arguments.read import read_arguments
+from contract.errors import InvalidSpec
+
+NAMES_A_PATH = {
+    "accelerator_config", "deepspeed", "fsdp", "fsdp_config", "logging_dir", "output_dir", "resume_from_checkpoint",
+    "parallelism_config", "generation_config",
+}  # fmt: skip
+"""A script may name a file or folder in these. A spec must not."""
+IS_NO_PATH = {
+    "activation_checkpointing_kwargs": "agree.py refuses everything but an object",
+    "ddp_backend": "torch.distributed looks it up among its backends",
+    "debug": "is searched for one word",
+    "gradient_checkpointing_kwargs": "becomes activation_checkpointing_kwargs",
+    "hub_model_id": "refused in a spec", "hub_revision": "refused in a spec", "hub_token": "refused in a spec",
+    "include_for_metrics": "is searched for two words", "label_names": "keys of a batch",
+    "length_column_name": "a column of the data", "metric_for_best_model": "the name of a metric",
+    "optim_args": "numbers and truths that an optimizer takes", "project": "a name that trackers store",
+    "report_to": "looked up among the trackers", "run_name": "a name; where a tracker makes it a folder, in one part",
+    "torch_compile_backend": "torch looks it up among its backends", "torch_compile_mode": "torch has three",
+    "trackio_bucket_id": "a name on a hub", "trackio_space_id": "a name on a hub",
+    "trackio_static_space_id": "a name on a hub",
+}  # fmt: skip
+HINTS = get_type_hints(Seq2SeqTrainingArguments, include_extras=True)
+
+
+def takes_text(hint: Any) -> bool:
+    """Whether a string of the author's own may stand there. Objects are looked at by whoever reads their keys."""
+    if get_origin(hint) is Annotated:
+        return takes_text(get_args(hint)[0])
+    if get_origin(hint) in (Union, types.UnionType, list):
+        return any(map(takes_text, get_args(hint)))
+    return get_origin(hint) is not Literal and isinstance(hint, type) and issubclass(hint, str)
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)])
+def test_of_each_argument_that_is_text_it_is_known_whether_it_names_a_path(name: str) -> None:
+    if takes_text(HINTS[name]):
+        assert (name in NAMES_A_PATH) != (name in IS_NO_PATH), f"say in this test whether {name} can name a path"
+
+
+@pytest.mark.parametrize("name", sorted(NAMES_A_PATH))
+def test_a_spec_says_no_path_in_an_argument(name: str) -> None:
+    assert name in {**OBJECTS_ONLY, **IN_SCRIPTS_ONLY, **SERVER_OWNED}
+
+    with pytest.raises(InvalidSpec) as refused:
+        read_arguments({name: "/etc/passwd"})
+
+    (problem,) = refused.value.problems
+    assert problem.pointer == f"/training/{name}"
+    assert problem.hint
+
+
+def test_an_object_is_what_a_spec_says_instead() -> None:
+    assert read_arguments({"accelerator_config": {"split_batches": True}})
