@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench import report
 
-SERVER = ("post", "latency", "shapes", "drain", "ingest", "scale", "readers", "footprint", "away", "upload")
+SERVER = ("post", "latency", "shapes", "drain", "ingest", "scale", "readers", "footprint", "away", "upload", "growth")
 TRAINER = ("loop",)
 ASKED_FOR = ("gpu",)
 """Only by name: without a GPU its figures say nothing."""

@@ -37,8 +37,8 @@ async def get_queue(
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """The order in which placement tries them. Numbers are exact up to 10,000: `place` and `ahead` of a job behind so
-    many, and `waiting` where more wait, are at least that. A page may be short although `next_cursor` leads on."""
+    """The order in which placement tries them. `place` and `ahead` are exact up to 10,000 and `waiting` is exact up to
+    1,000; beyond that they are lower bounds. A page may be short although `next_cursor` leads on."""
     services = services_of(request)
     caller = services.caller
     project = None if caller.is_everywhere and caller.asked is None else caller.project

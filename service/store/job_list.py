@@ -11,7 +11,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, text, tuple_
 
 from contract.errors import InvalidSpec, Problem
 from contract.ids import JobId, is_id
@@ -75,6 +75,7 @@ class Head(NamedTuple):
     is_over: bool
 
 
+_BY_IDS = select(*COLUMNS).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
 _HEAD = select(jobs.c.id, jobs.c.last_no, jobs.c.state)
 NOT_OVER = [state for state in JobState if state not in TERMINAL]
 
@@ -158,10 +159,13 @@ def _rows(
     walks: list[list[JobRow]] = []
     for state in filter.walks:
         way = _way(conn, filter, state, order.field)
-        found = _matching(select(*COLUMNS), filter, state, way).order_by(*order.columns(way)).limit(limit)
+        # Only ids are sorted, and the page alone is read whole: sorting FEW whole jobs takes as long as five pages.
+        found = _matching(select(jobs.c.id), filter, state, way).order_by(*order.columns(way)).limit(limit)
         if place is not None:
             found = found.where(order.beyond(place, way))
-        walks.append([to_row(row) for row in conn.execute(found)])
+        ids = [row.id for row in conn.execute(found)]
+        rows = {row.id: to_row(row) for row in conn.execute(_BY_IDS, {"ids": ids})} if ids else {}
+        walks.append([rows[job_id] for job_id in ids])
     return list(islice(merge(*walks, key=order.key, reverse=order.descending), limit))
 
 

@@ -18,6 +18,8 @@ from service.store.queue import FIRST_CHUNK, TRIED, Rank, behind, explained, row
 from service.store.tables import IS_LATER, IS_READY, attempts, jobs
 
 MOST = 10_000
+COUNTED_TO = 1_000
+"""How many jobs wait is exact up to here, as is how many a list has."""
 MOST_AT_ONCE = 4_096
 
 
@@ -154,7 +156,7 @@ def count_ready(conn: Connection, before: Rank | None = None, most: int = MOST) 
     return {(row.project, row.shape): row.jobs for row in found}
 
 
-def count(conn: Connection, project: str | None, most: int = MOST + 1) -> tuple[int, int]:
+def count(conn: Connection, project: str | None, most: int = COUNTED_TO + 1) -> tuple[int, int]:
     """How many jobs wait of this project (None: of any), and how many of others. Of each kind at most so many are
     counted."""
     totals: dict[str, int] = {}

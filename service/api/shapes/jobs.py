@@ -162,7 +162,7 @@ class Queue(Shape):
     data: list[QueuedJob]
     next_cursor: str | None
     waiting: Ahead
-    """How many wait in all. Each number is exact up to 10,000, and at least this where more wait."""
+    """How many wait in all. Each number is exact up to 1,000, and a lower bound where more wait."""
 
 
 class Placement(Shape):
