@@ -36,7 +36,7 @@ _A_STRING = re.compile(rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?')
 
 def read_json(raw: bytes) -> object:
     """What a body says; InvalidSpec with every problem when it says it badly."""
-    if len(raw) > SMALL_BYTES and _has_more_values_than(MAX_VALUES, raw):
+    if len(raw) > SMALL_BYTES and has_more_values_than(MAX_VALUES, raw):
         _refuse(f"has more than {MAX_VALUES:,} values", code="too_long", hint="put data into files")
     try:
         text = raw.decode()
@@ -62,7 +62,7 @@ def read_json(raw: bytes) -> object:
     return value
 
 
-def _has_more_values_than(limit: int, raw: bytes) -> bool:
+def has_more_values_than(limit: int, raw: bytes) -> bool:
     """Counts the values of JSON text without parsing it: each is the first of a list or object, or follows a comma."""
     if _openings(raw, 0, len(raw)) < limit:
         return False

@@ -63,8 +63,13 @@ class AsyncCheckpoint(Checkpoint):
 
     async def contents(self) -> Sequence[CheckpointFile]:
         """With the sha256 of what was written when it was committed."""
-        told = await ask_json(self._wire, Ask("GET", f"{self._path}/files"))
-        return [CheckpointFile.model_validate(one) for one in told["data"]]
+        found: list[CheckpointFile] = []
+        cursor: str | None = None
+        while True:
+            told = await ask_json(self._wire, Ask("GET", f"{self._path}/files", params={"cursor": cursor}))
+            found += [CheckpointFile.model_validate(one) for one in told["data"]]
+            if (cursor := told["next_cursor"]) is None:
+                return found
 
     async def download(self, folder: str | os.PathLike[str]) -> Sequence[Path]:
         """Its files, below `folder`, each whole and compared by its sha256, or not there. What breaks off goes on where

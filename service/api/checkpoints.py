@@ -7,7 +7,7 @@ import logging
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from sqlalchemy import Connection
 from starlette.responses import Response, StreamingResponse
@@ -72,10 +72,19 @@ async def get_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> R
     summary="Its files, with their sizes and what they were when it was committed",
     **shapes.answers(shapes.CheckpointFileList),
 )
-async def list_checkpoint_files(request: Request, job: JobPath, checkpoint: Named) -> Response:
+async def list_checkpoint_files(
+    request: Request,
+    job: JobPath,
+    checkpoint: Named,
+    cursor: Annotated[str | None, Query(description="next_cursor of the page before.", pattern="^[0-9]{1,5}$")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> Response:
     row, files = await _contents(request, job, checkpoint)
-    found = [{"path": one.path, "bytes": one.bytes, "sha256": one.sha256} for one in files]
-    return json_response({"checkpoint": row.id, "data": found, "next_cursor": None})
+    first = int(cursor or 0)
+    page = files[first : first + limit]
+    found = [{"path": one.path, "bytes": one.bytes, "sha256": one.sha256} for one in page]
+    more = str(first + limit) if first + limit < len(files) else None
+    return json_response({"checkpoint": row.id, "data": found, "next_cursor": more})
 
 
 @router.head(f"{ONE}/files/{{path:path}}", include_in_schema=False)

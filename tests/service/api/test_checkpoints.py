@@ -25,6 +25,7 @@ from service.jobs import pins
 from service.jobs.prune import rotate
 from service.store import checkpoints, events
 from service.store.rows import CheckpointRow
+from service.store.tables import checkpoints as checkpoint_rows
 from service.store.times import now_ms
 from tests.service.api.conftest import Api
 from tests.service.api.test_border import is_problem
@@ -100,6 +101,48 @@ async def test_its_files_come_with_what_they_were_and_one_by_one_with_ranges(api
     missing = await api.client.get(f"{address}/model.bin")
     assert is_problem(missing, 404, "not_found")
     assert "model.safetensors" in missing.json()["hint"]
+
+
+async def commit_named(api: Api, names: int, unit: str = '"f{0:06}":{{"bytes":0,"sha256":"{1}"}}') -> CheckpointRow:
+    """As training commits one whose manifest names so many files."""
+    row = await save(api, await api.submit(), 5)
+    text = ",".join(unit.format(n, "0" * 64) for n in range(names))
+    manifest = f'{{"format":1,"step":5,"files":{{{text}}}}}'.encode()
+    (api.services.settings.artifacts_path / row.path / "manifest.json").write_bytes(manifest)
+    path, digest = row.path, sha256(manifest).hexdigest()
+    await api.db.write(
+        lambda conn: conn.execute(
+            checkpoint_rows.update().where(checkpoint_rows.c.path == path).values(manifest_sha256=digest)
+        )
+    )
+    return row
+
+
+async def test_its_files_are_listed_by_pages(api: Api) -> None:
+    row = await commit_named(api, 2_500)
+    address = f"/jobs/{row.job_id}/checkpoints/{row.id}/files"
+
+    first = (await api.client.get(address)).json()
+    last = (await api.client.get(f"{address}?cursor=2000&limit=1000")).json()
+
+    assert (len(first["data"]), first["next_cursor"]) == (1000, "1000")
+    assert (len(last["data"]), last["next_cursor"]) == (501, None)
+    async with AsyncClient(api.url) as client:
+        job = await client.jobs.get(row.job_id)
+        assert len(await (await job.checkpoints.get(row.id)).contents()) == 2_501
+    assert is_problem(await api.client.get(f"{address}?cursor=x"), 422, "invalid_query")
+
+
+@pytest.mark.parametrize(
+    ("names", "unit"), [(600_000, '"{0:x}":0'), (20_000, '"{0:x}":{{"bytes":0}}'), (10, "x" * 300_000)]
+)
+async def test_a_manifest_that_is_too_large_is_not_read(api: Api, names: int, unit: str) -> None:
+    row = await commit_named(api, names, unit)
+
+    refused = await api.client.get(f"/jobs/{row.job_id}/checkpoints/{row.id}/files")
+
+    assert is_problem(refused, 409, "checkpoint_damaged")
+    assert "more than" in refused.json()["detail"]
 
 
 async def test_the_archive_is_a_tar_of_the_length_that_was_announced(api: Api) -> None:
