@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 ARGS ?=
 .DEFAULT_GOAL := help
-.PHONY: help up test faults check fix bench soak gpu clean
+.PHONY: help web up test faults check fix bench soak gpu clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-6s %s\n' "$$name" "$$text"; done
@@ -39,6 +39,9 @@ soak: $(VENV)/.dev ## the long forms: outages of minutes, hundreds of kills
 
 gpu: $(VENV)/.dev ## the tests that need a real GPU
 	@$(VENV)/bin/pytest -m gpu --timeout 600 $(ARGS)
+
+web: ## check, test and build the dashboard from web/ into service/dashboard (needs Node 20 or newer)
+	@cd web && npm ci --silent && npm run --silent build && npm test --silent
 
 clean: ## forget set-up and caches; the state in .footplate stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

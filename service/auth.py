@@ -24,7 +24,7 @@ from service.strangers import Strangers
 
 OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/docs"})
 """Answered without a key: what says nothing about jobs. The page asks its user for one."""
-OPEN_PREFIX = "/pages/"
+OPEN_PREFIX = "/dashboard/"
 SUBPROTOCOL = "footplate"
 KEY_SUBPROTOCOL = "footplate.key."
 """A browser cannot send headers with a websocket, but it can offer subprotocols: `footplate` and this with the key."""

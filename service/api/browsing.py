@@ -1,7 +1,8 @@
-"""The page: three files, read once."""
+"""The dashboard: files that were built from web/, read once."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -14,32 +15,36 @@ from service.deps import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
-PAGES = Path(service.__file__).parent / "pages"
+DASHBOARD = Path(service.__file__).parent / "dashboard"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+REVALIDATE = "no-cache"
+FOR_EVER = "public, max-age=31536000, immutable"
+HASHED = re.compile(r".+-[A-Za-z0-9_-]{8}\.(js|css)")
+"""Names that hold a hash of the file's content."""
 
 
 @router.get("/")
 async def index(request: Request) -> Response:
-    return _file("index.html")
+    return _file("index.html", REVALIDATE)
 
 
-@router.get("/pages/{name}")
+@router.get("/dashboard/{name}")
 async def asset(request: Request, name: str) -> Response:
     if name not in _names():
-        raise NotFound(f"there is no page {name!r}")
-    return _file(name)
+        raise NotFound(f"the dashboard has no file {name!r}")
+    return _file(name, FOR_EVER if HASHED.fullmatch(name) else REVALIDATE)
 
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(path.name for path in PAGES.iterdir() if path.suffix in TYPES)
+    return frozenset(path.name for path in DASHBOARD.iterdir() if path.suffix in TYPES)
 
 
 @cache
 def _content(name: str) -> bytes:
-    return (PAGES / name).read_bytes()
+    return (DASHBOARD / name).read_bytes()
 
 
-def _file(name: str) -> Response:
-    headers = {"Cache-Control": "no-cache"}
+def _file(name: str, cache_control: str) -> Response:
+    headers = {"Cache-Control": cache_control}
     return Response(_content(name), headers=headers, media_type=TYPES[Path(name).suffix])

@@ -34,7 +34,7 @@ def _page(document: dict[str, Any]) -> str:
     )
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Footplate API</title>'
-        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/pages/style.css">'
+        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/dashboard/docs.css">'
         f"<main><h1>Footplate API</h1><p>{ABOUT} The whole description, for tools, is "
         '<a href="/openapi.json">/openapi.json</a>; the job spec is <a href="/schema/job">/schema/job</a>; '
         'the jobs are at <a href="/">/</a>.</p>'

@@ -191,13 +191,13 @@ async def test_a_header_that_cannot_be_read_is_no_fault_of_ours(api: Api, artifa
 
 
 async def test_the_page_and_the_docs_need_nothing_from_elsewhere(api: Api) -> None:
-    for path in ("/", "/docs", *(f"/pages/{name}" for name in sorted(browsing._names()))):
+    for path in ("/", "/docs", *(f"/dashboard/{name}" for name in sorted(browsing._names()))):
         answer = await api.client.get(path)
         assert answer.status_code == 200
         assert "http://" not in answer.text.replace("http://www.w3.org", "")
         assert "https://" not in answer.text
-    assert (await api.client.get("/pages/../app.py")).status_code == 404
-    assert (await api.client.get("/pages/%2e%2e%2fapp.py")).status_code == 404
+    assert (await api.client.get("/dashboard/../app.py")).status_code == 404
+    assert (await api.client.get("/dashboard/%2e%2e%2fapp.py")).status_code == 404
 
 
 @pytest.fixture

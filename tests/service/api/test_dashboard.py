@@ -1,0 +1,223 @@
+"""The dashboard in a real browser, against the real service: what a person sees, clicks and types."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, async_playwright, expect
+
+from contract.ids import JobId
+from service.api import browsing
+from tests.conformance.test_curves import told
+from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
+from tests.service.api.test_curves import trained
+
+pytestmark = pytest.mark.browser
+expect.set_options(timeout=PATIENCE * 1000)
+SOURCES = Path(__file__).parents[3] / "web"
+FIRST_VIEW_BYTES = 60_000
+
+
+@pytest.fixture
+async def page(chromium_path: str) -> AsyncIterator[Page]:
+    """A page on which no error may be logged, a broken content security policy among them."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=chromium_path,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"],
+        )
+        page = await browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(PATIENCE * 1000)
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda line: problems.append(line.text) if "Content Security" in line.text else None)
+        yield page
+        await browser.close()
+        assert problems == []
+
+
+async def test_a_person_watches_a_job_and_steers_it(api: Api, page: Page) -> None:
+    job, worker = trained(api, [{"loss": 2.0}, {"loss": 1.0}], name="<b>first</b>")
+    await page.goto(f"{api.url}/#%E0%A4%A")  # not text: opens the table
+
+    await page.get_by_role("link", name="<b>first</b>").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("<b>first</b>")
+    chart = page.locator("[data-metric=loss]")
+    await expect(chart.locator(".legend b")).to_have_text("1")
+    told(worker, [{"loss": 0.5, "eval/f1": 0.75}])
+    api.services.tail.wake([job])
+    await expect(chart.locator(".legend b")).to_have_text("0.5")
+    await expect(page.locator(".metric-group summary")).to_have_text(["train 1", "eval 1"])
+
+    await page.get_by_role("tab", name="spec").click()
+    await expect(page.locator(".json")).to_contain_text('"use": "toy/mlp"')
+    await page.get_by_role("tab", name="API").click()
+    await page.get_by_text(f"POST /jobs/{job}/pause").click()
+    await expect(page.locator(".api")).to_contain_text(f"footplate pause {job}")
+    await page.get_by_role("button", name="pause", exact=True).click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("stopping")
+    await page.get_by_role("tab", name="attempts").click()
+    await expect(page.locator(".timeline")).to_contain_text("Attempt 1 on")
+
+
+async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, page: Page) -> None:
+    ids = [await api.submit(name=f"run-{number}", tags=["sweep"], priority=number) for number in range(3)]
+    await api.submit(name="other")
+    await page.goto(f"{api.url}/#/jobs?cols=name,state,priority,spec:model.use")
+
+    names = page.locator("[data-job] a")
+    await expect(names).to_have_text(["other", "run-2", "run-1", "run-0"])
+    await expect(page.locator("[data-job]").first).to_contain_text("toy/mlp")
+    await page.get_by_label("Search jobs").fill("run")
+    await page.get_by_role("columnheader", name="Priority").get_by_role("button").click()
+    await expect(names).to_have_text(["run-2", "run-1", "run-0"])
+    await page.get_by_role("columnheader", name="Priority").get_by_role("button").click()
+    await expect(names).to_have_text(["run-0", "run-1", "run-2"])
+    assert "sort=priority" in page.url
+
+    await page.get_by_label("Show curves of run-0").click()
+    await page.get_by_label("Show curves of run-1").click()
+    await page.get_by_role("button", name="cancel 2").click()
+    await page.get_by_role("button", name="Yes, cancel").click()
+    await expect(page.locator(".state.cancelled")).to_have_count(2)
+    await page.reload()
+    await expect(names).to_have_text(["run-0", "run-1", "run-2"])
+    await page.get_by_role("combobox", name="State").select_option("cancelled")
+    await expect(names).to_have_text(["run-0", "run-1"])
+    assert (await api.client.get(f"/jobs/{ids[2]}")).json()["state"] == "queued"
+
+
+async def test_a_person_compares_jobs_by_what_differs(api: Api, page: Page) -> None:
+    slow, _ = trained(
+        api, [{"loss": 2.0}, {"loss": 1.5}], name="slow", training={"max_steps": 10, "learning_rate": 0.1}
+    )
+    fast, _ = trained(
+        api, [{"loss": 1.0}, {"loss": 0.5}], name="fast", training={"max_steps": 10, "learning_rate": 0.2}
+    )
+    await page.goto(f"{api.url}/#/compare?sel={slow},{fast}")
+
+    rows = page.get_by_role("region", name="Differences").locator("tbody tr")
+    await expect(rows).to_have_text(["training.learning_rate0.10.2"])
+    await expect(page.get_by_role("region", name="Metrics").locator("td.winner")).to_have_text("0.5 · 0.5")
+    await expect(page.get_by_role("img", name="Numeric spec values of 2 jobs and their loss")).to_be_visible()
+    await expect(page.locator("[data-metric=loss] .legend li")).to_have_count(2)
+
+
+async def test_a_person_corrects_a_spec_in_the_form_and_submits_it(api: Api, page: Page) -> None:
+    await page.goto(f"{api.url}/#/submit")
+
+    await expect(page.locator(".verdict")).to_contain_text("Valid, 2000 steps")
+    await page.get_by_label("learning_rate").fill("-1")
+    await page.get_by_label("learning_rate").blur()
+    await expect(page.locator(".verdict li code")).to_have_text("/training/learning_rate")
+    await expect(page.get_by_role("button", name="Submit")).to_be_disabled()
+    await page.get_by_label("learning_rate").fill("0.01")
+    await page.get_by_label("learning_rate").blur()
+    await page.get_by_role("button", name="Submit").click()
+
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("first queued")
+    (job,) = (await api.client.get("/jobs")).json()["data"]
+    assert (await api.client.get(f"/jobs/{job['id']}/spec")).json()["training"]["learning_rate"] == 0.01
+
+
+async def test_a_person_needs_the_key_and_may_leave(serve: Serve, sqlite_url: str, page: Page) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    await api.submit(name="guarded")
+    await page.goto(api.url)
+
+    await page.get_by_label("Key").fill("wrong")
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.get_by_role("alert")).to_contain_text("does not accept the key")
+    await page.get_by_label("Key").fill(KEY)
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.locator("[data-job]")).to_contain_text("guarded")
+    assert KEY not in page.url
+    await page.get_by_role("button", name="Log out").click()
+    await expect(page.get_by_label("Key")).to_be_visible()
+
+
+async def test_a_keyboard_and_a_phone_are_enough(api: Api, page: Page) -> None:
+    job, _ = trained(api, [{"loss": 2.0}, {"loss": 1.0}], name="one")
+    await api.submit(name="two")
+    await page.set_viewport_size({"width": 390, "height": 800})
+    await page.goto(f"{api.url}/#/jobs?none=1")
+
+    await expect(page.locator("[data-job]")).to_have_count(2)
+    for key in ("j", "x"):
+        await page.keyboard.press(key)
+    await expect(page.locator("[data-metric=loss]")).to_be_visible()
+    assert str(job) in page.url
+    for view in ("#/jobs", f"#/jobs/{job}", "#/submit", "#/cluster"):
+        await page.goto(f"{api.url}/{view}")
+        await expect(page.locator("main > *").first).to_be_visible()
+        width = await page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 390, f"{view} is {width} px wide"
+    await page.keyboard.press("/")
+    await page.keyboard.press("?")
+    await expect(page.get_by_label("Keyboard")).to_contain_text("search")
+
+
+async def test_no_view_violates_an_accessibility_rule_in_either_theme(api: Api, page: Page) -> None:
+    job: JobId
+    job, _ = trained(api, [{"loss": 2.0}, {"loss": 1.0}], name="one")
+    other = await api.submit(name="two")
+    for theme in ("light", "dark"):
+        await page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        for view in (
+            "jobs",
+            f"jobs/{job}",
+            f"jobs/{job}?tab=spec",
+            f"jobs/{job}?tab=events",
+            f"compare?sel={job},{other}",
+            "submit",
+            "cluster",
+        ):
+            await page.goto(f"{api.url}/#/{view}")
+            await expect(page.locator("main > *").first).to_be_visible()
+            found = await Axe().run(page)
+            assert found.violations_count == 0, f"{view} in {theme}: {found.generate_report()}"
+
+
+async def test_the_page_says_when_the_service_is_gone_and_goes_on_when_it_is_back(
+    serve: Serve, sqlite_url: str, page: Page
+) -> None:
+    api = await serve(sqlite_url)
+    job, worker = trained(api, [{"loss": 2.0}], name="one")
+    await page.goto(f"{api.url}/#/jobs/{job}")
+    await expect(page.locator("[data-metric=loss] .legend b")).to_have_text("2")
+
+    await page.context.set_offline(True)
+    await expect(page.get_by_role("alert")).to_contain_text("The service is unreachable. This data is")
+    told(worker, [{"loss": 1.0}, {"loss": 0.25}])
+    await page.context.set_offline(False)
+    api.services.tail.wake([job])
+
+    await expect(page.locator("[data-metric=loss] .legend b")).to_have_text("0.25")
+    await expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_what_is_served_was_built_from_these_sources() -> None:
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.rglob("*"), key=lambda path: path.relative_to(SOURCES).as_posix()):
+        name = path.relative_to(SOURCES).as_posix()
+        if path.is_file() and not name.startswith("node_modules/") and name != "src/api/schema.ts":
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+
+    stamp = (browsing.DASHBOARD / "sources.sha256").read_text().strip()
+
+    assert stamp == digest.hexdigest(), "run `make web`, which builds service/dashboard from web/"
+
+
+def test_the_first_view_stays_small() -> None:
+    import gzip
+    import re
+
+    index = (browsing.DASHBOARD / "index.html").read_text()
+    scripts = re.findall(r'src="/dashboard/([^"]+\.js)"', index)
+
+    assert scripts
+    assert sum(len(gzip.compress((browsing.DASHBOARD / name).read_bytes())) for name in scripts) <= FIRST_VIEW_BYTES

@@ -1,0 +1,13 @@
+// Writes a hash of all sources beside what was built from them. A test without Node tells by it whether the two belong together.
+import { createHash } from "node:crypto";
+import { readFileSync, readdirSync, writeFileSync } from "node:fs";
+
+const isSource = (name) => !name.startsWith("node_modules/") && name !== "src/api/schema.ts";
+const names = readdirSync(".", { recursive: true, withFileTypes: true })
+  .filter((entry) => entry.isFile())
+  .map((entry) => `${entry.parentPath ?? entry.path}/${entry.name}`.replaceAll("\\", "/").replace(/^\.\//, ""))
+  .filter(isSource)
+  .sort((a, b) => (a < b ? -1 : 1));
+const hash = createHash("sha256");
+for (const name of names) hash.update(`${name}\0`).update(readFileSync(name)).update("\0");
+writeFileSync("../service/dashboard/sources.sha256", `${hash.digest("hex")}\n`);

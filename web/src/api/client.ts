@@ -1,0 +1,104 @@
+/** Requests to the service. Errors carry the server's own sentence and hint. */
+
+import { signal } from "@preact/signals";
+
+const KEY = "footplate.key";
+
+export interface Problem {
+  pointer: string;
+  code: string;
+  detail: string;
+  hint?: string | null;
+}
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    detail: string,
+    readonly problems: Problem[],
+    readonly hint: string | null,
+  ) {
+    super([detail, hint].filter(Boolean).join(" — "));
+  }
+}
+
+/** True once the service has refused a request for want of a valid key. */
+export const needsKey = signal(false);
+/** The requests that this page sent last, newest first: shown as curl, Python and command line. */
+export const recentRequests = signal<{ method: string; path: string; body?: string; at: number }[]>([]);
+
+export const storedKey = () => sessionStorage.getItem(KEY);
+
+export function storeKey(key: string | null): void {
+  if (key) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
+  needsKey.value = false;
+}
+
+export interface Options {
+  method?: string;
+  body?: unknown;
+  headers?: Record<string, string>;
+  signal?: AbortSignal;
+  /** Polls are not among the requests that the page shows. */
+  quiet?: boolean;
+}
+
+export async function request<T>(path: string, options: Options = {}): Promise<T> {
+  const { method = "GET", body, headers = {}, quiet = method === "GET" } = options;
+  const key = storedKey();
+  const isRaw = body instanceof Blob;
+  const sent = body === undefined ? undefined : isRaw ? body : JSON.stringify(body);
+  if (!quiet) {
+    const shown = { method, path, body: typeof sent === "string" ? sent : undefined, at: Date.now() };
+    recentRequests.value = [shown, ...recentRequests.value].slice(0, 20);
+  }
+  const response = await fetch(path, {
+    method,
+    body: sent ?? null,
+    signal: options.signal ?? null,
+    headers: {
+      ...(key ? { Authorization: `Bearer ${key}` } : {}),
+      ...(sent !== undefined && !isRaw ? { "Content-Type": "application/json" } : {}),
+      ...headers,
+    },
+  });
+  if (response.status === 401) needsKey.value = true;
+  const text = response.status === 204 ? "" : await response.text();
+  const parsed: any = text ? JSON.parse(text) : null;
+  if (!response.ok) {
+    throw new ApiError(
+      response.status,
+      parsed?.code ?? "unknown",
+      parsed?.detail ?? parsed?.title ?? `the service answered ${response.status}`,
+      parsed?.errors ?? [],
+      parsed?.hint ?? null,
+    );
+  }
+  return parsed as T;
+}
+
+/** What the user reads when something failed. */
+export function explain(error: unknown): string {
+  if (error instanceof TypeError) return "The service is unreachable. The page tries again by itself.";
+  return error instanceof Error ? error.message : String(error);
+}
+
+export const jobPath = (id: string) => `/jobs/${encodeURIComponent(id)}`;
+
+/** Downloads with the key in a header, which a plain link cannot send. */
+export async function download(path: string, name: string): Promise<void> {
+  const key = storedKey();
+  const response = await fetch(path, { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+  if (!response.ok) throw new ApiError(response.status, "download", `${name} cannot be downloaded: the service answered ${response.status}`, [], null);
+  saveBlob(await response.blob(), name);
+}
+
+export function saveBlob(blob: Blob, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

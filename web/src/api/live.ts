@@ -1,0 +1,96 @@
+/** One websocket for all jobs that are looked at. It reconnects by itself and continues at each job's cursor. */
+
+import { signal } from "@preact/signals";
+import { storedKey } from "./client";
+import type { JobEvent } from "./types";
+
+/** When the service was last heard, in milliseconds, and whether it is reachable now. */
+export const lastHeard = signal(Date.now());
+export const isOnline = signal(true);
+
+export function heard(): void {
+  lastHeard.value = Date.now();
+  isOnline.value = true;
+}
+
+export function unreachable(): void {
+  isOnline.value = false;
+}
+
+const KINDS = "state,log,eval,checkpoint,progress,system,note,line,do,gap,done";
+
+export class LiveFeed {
+  private socket: WebSocket | null = null;
+  private cursors = new Map<string, number>();
+  private ended = new Set<string>();
+  private retry: ReturnType<typeof setTimeout> | undefined;
+  private delay = 250;
+
+  constructor(
+    private readonly receive: (events: JobEvent[]) => void,
+    private readonly kinds: string = KINDS,
+    private readonly maxHz = 5,
+  ) {}
+
+  /** Follows exactly these jobs, each from the event behind its cursor. A job that is followed already keeps its place. */
+  follow(jobs: Map<string, number>): void {
+    const isSame = jobs.size === this.cursors.size && [...jobs.keys()].every((id) => this.cursors.has(id));
+    if (isSame && this.socket) return;
+    const known = this.cursors;
+    this.cursors = new Map([...jobs].map(([id, no]) => [id, Math.max(no, known.get(id) ?? 0)]));
+    this.ended.clear();
+    this.open();
+  }
+
+  /** Follows a job again that had ended, for example because it was resumed. */
+  again(id: string): void {
+    if (this.ended.delete(id)) this.open();
+  }
+
+  close(): void {
+    clearTimeout(this.retry);
+    this.cursors.clear();
+    this.drop();
+  }
+
+  private drop(): void {
+    const socket = this.socket;
+    this.socket = null;
+    socket?.close();
+  }
+
+  private open(): void {
+    clearTimeout(this.retry);
+    this.drop();
+    const open = [...this.cursors].filter(([id]) => !this.ended.has(id));
+    if (open.length === 0) return;
+    const named = open.map(([id, no]) => `${id}:${no}`).join(",");
+    const address = `${location.origin.replace(/^http/, "ws")}/stream?jobs=${named}&kinds=${this.kinds}&max_hz=${this.maxHz}`;
+    const key = storedKey();
+    const socket = new WebSocket(address, key ? ["footplate", `footplate.key.${key}`] : ["footplate"]);
+    this.socket = socket;
+    socket.addEventListener("message", (message) => {
+      if (this.socket === socket) this.read(JSON.parse(message.data));
+    });
+    socket.addEventListener("close", (event) => {
+      if (this.socket !== socket) return;
+      this.socket = null;
+      // 44xx other than a slow reader will not get better by asking again.
+      const isFinal = event.code === 1000 || (event.code >= 4400 && ![4408, 4429].includes(event.code));
+      if (isFinal) return;
+      this.retry = setTimeout(() => this.open(), this.delay);
+      this.delay = Math.min(this.delay * 2, 5000);
+    });
+  }
+
+  private read(frame: { job?: string; events?: JobEvent[]; end?: string; last?: number }): void {
+    this.delay = 250;
+    heard();
+    if (!frame.job) return;
+    if (frame.events?.length) {
+      this.cursors.set(frame.job, frame.events.at(-1)!.no);
+      this.receive(frame.events);
+    }
+    if (frame.end) this.ended.add(frame.job);
+  }
+}

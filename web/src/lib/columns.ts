@@ -1,0 +1,102 @@
+/** The columns of the jobs table: what each shows and how it sorts. Metric and spec columns are added by name. */
+
+import type { Job } from "../api/types";
+import { formatAge, formatDuration, formatNumber, jobTitle, sentence } from "./format";
+import type { Flat } from "./flatten";
+import { showValue } from "./flatten";
+
+export interface Extra {
+  spec: Flat | undefined;
+  summary: Map<string, { last: number; min: number; max: number }> | undefined;
+  now: number;
+}
+
+export interface Column {
+  id: string;
+  title: string;
+  width: number;
+  text: (job: Job, extra: Extra) => string;
+  /** What the column sorts by. Missing values sort last in both directions. */
+  value: (job: Job, extra: Extra) => number | string | null;
+  isNumber?: boolean;
+}
+
+const time = (at: string | null) => (at ? Date.parse(at) : null);
+
+function runningSeconds(job: Job, now: number): number {
+  const isRunning = ["starting", "running", "stopping"].includes(job.state);
+  const since = isRunning && job.started_at ? (now - Date.parse(job.started_at)) / 1000 : 0;
+  return Math.max(job.running_s, since);
+}
+
+const share = (job: Job) => (job.progress?.max_steps ? job.progress.step / job.progress.max_steps : null);
+
+export const COLUMNS: Column[] = [
+  { id: "name", title: "Name", width: 200, text: jobTitle, value: (job) => jobTitle(job).toLowerCase() },
+  { id: "state", title: "State", width: 110, text: (job) => job.state, value: (job) => job.state },
+  {
+    id: "why", title: "Reason", width: 240,
+    text: (job) => job.error?.message ?? job.message ?? sentence(job.reason), value: (job) => job.message ?? job.reason,
+  },
+  {
+    id: "progress", title: "Progress", width: 130, isNumber: true,
+    text: (job) => (share(job) === null ? "" : `${Math.floor(share(job)! * 100)} %`), value: share,
+  },
+  {
+    id: "eta", title: "Left", width: 90, isNumber: true,
+    text: (job) => (job.state === "running" && job.progress?.eta_s ? formatDuration(job.progress.eta_s) : ""),
+    value: (job) => (job.state === "running" ? (job.progress?.eta_s ?? null) : null),
+  },
+  { id: "created", title: "Created", width: 120, text: (job, { now }) => formatAge(job.created_at, now), value: (job) => time(job.created_at) },
+  { id: "started", title: "Started", width: 120, text: (job, { now }) => (job.started_at ? formatAge(job.started_at, now) : ""), value: (job) => time(job.started_at) },
+  { id: "finished", title: "Finished", width: 120, text: (job, { now }) => (job.finished_at ? formatAge(job.finished_at, now) : ""), value: (job) => time(job.finished_at) },
+  { id: "running", title: "Ran", width: 100, isNumber: true, text: (job, { now }) => formatDuration(runningSeconds(job, now)), value: (job, { now }) => runningSeconds(job, now) },
+  { id: "tags", title: "Tags", width: 140, text: (job) => job.tags.join(", "), value: (job) => job.tags.join() || null },
+  { id: "project", title: "Project", width: 110, text: (job) => job.project, value: (job) => job.project },
+  { id: "node", title: "Node", width: 110, text: (job) => job.nodes.join(", ") || (job.node ?? ""), value: (job) => job.node },
+  { id: "attempt", title: "Attempt", width: 80, isNumber: true, text: (job) => String(job.attempt), value: (job) => job.attempt },
+  { id: "priority", title: "Priority", width: 80, isNumber: true, text: (job) => String(job.priority), value: (job) => job.priority },
+  { id: "id", title: "Id", width: 330, text: (job) => job.id, value: (job) => job.id },
+];
+
+export const DEFAULT_COLUMNS = ["name", "state", "progress", "eta", "metric:loss:last", "metric:eval_loss:min", "created", "running", "tags", "why"];
+
+/** `metric:loss:min` and `spec:training.seed` are columns like any other. Returns null for a name that is not a column. */
+export function columnOf(id: string): Column | null {
+  const fixed = COLUMNS.find((column) => column.id === id);
+  if (fixed) return fixed;
+  const [kind, ...rest] = id.split(":");
+  if (kind === "metric" && rest.length >= 2) return metricColumn(id, rest.slice(0, -1).join(":"), rest.at(-1)!);
+  if (kind === "spec" && rest.length) return specColumn(id, rest.join(":"));
+  return null;
+}
+
+function metricColumn(id: string, name: string, which: string): Column {
+  const value = (job: Job, { summary }: Extra) => {
+    const latest = job.metrics[name];
+    if (which === "last") return typeof latest === "number" ? latest : null;
+    const row = summary?.get(name);
+    return row ? (which === "max" ? row.max : row.min) : null;
+  };
+  return { id, title: which === "last" ? name : `${name} (${which})`, width: 110, isNumber: true, value, text: (job, extra) => formatNumber(value(job, extra)) };
+}
+
+function specColumn(id: string, path: string): Column {
+  const value = (_: Job, { spec }: Extra) => {
+    const found = spec?.get(path);
+    return found === undefined || found === null ? null : typeof found === "number" ? found : showValue(found);
+  };
+  return { id, title: path, width: 130, value, text: (job, extra) => formatNumber(value(job, extra)) };
+}
+
+export function compareValues(a: number | string | null, b: number | string | null, isDescending: boolean): number {
+  if (a === null || b === null) return a === b ? 0 : a === null ? 1 : -1;
+  const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
+  return isDescending ? -order : order;
+}
+
+/** Whether the job holds every word of the search in its name, id, tags, node, state or reason. */
+export function matches(job: Job, search: string): boolean {
+  const text = [job.name, job.id, job.state, job.reason, job.message, job.node, job.project, ...job.tags].join(" ").toLowerCase();
+  return search.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}

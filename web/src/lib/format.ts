@@ -1,0 +1,52 @@
+/** Text for numbers, times and sizes. Every function returns plain text, never markup. */
+
+export function formatNumber(value: unknown, digits = 4): string {
+  if (typeof value !== "number") return value === null || value === undefined ? "" : String(value);
+  if (!Number.isFinite(value)) return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en-US");
+  const magnitude = Math.abs(value);
+  if (magnitude >= 1e6 || magnitude < 1e-4) return value.toExponential(Math.max(0, digits - 1)).replace(/\.?0+e/, "e");
+  return String(Number(value.toPrecision(digits)));
+}
+
+/** `93` seconds are "1 min 33 s". Two units at most. */
+export function formatDuration(seconds: number): string {
+  const whole = Math.max(0, Math.round(seconds));
+  const units: [number, string][] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const first = units.findIndex(([size]) => whole >= size);
+  if (first < 0) return "0 s";
+  const parts: string[] = [];
+  let rest = whole;
+  for (const [size, unit] of units.slice(first, first + 2)) {
+    const count = Math.floor(rest / size);
+    rest -= count * size;
+    if (count > 0) parts.push(`${count} ${unit}`);
+  }
+  return parts.join(" ");
+}
+
+export function formatAge(at: string, now: number): string {
+  const seconds = (now - Date.parse(at)) / 1000;
+  if (seconds < 5) return "just now";
+  return `${formatDuration(seconds).split(" ").slice(0, 2).join(" ")} ago`;
+}
+
+export function formatBytes(bytes: number): string {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let size = bytes;
+  let unit = 0;
+  while (size >= 1000 && unit < units.length - 1) {
+    size /= 1000;
+    unit += 1;
+  }
+  return `${unit === 0 ? size : size.toPrecision(3)} ${units[unit]}`;
+}
+
+/** The name that a person gave, or the end of the id. */
+export function jobTitle(job: { name: string | null; id: string }): string {
+  return job.name || `job ${job.id.slice(-8)}`;
+}
+
+export function sentence(reason: string): string {
+  return reason.replaceAll("_", " ");
+}

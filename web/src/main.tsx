@@ -1,0 +1,111 @@
+/** The page: header, login, message, and the view that the address names. */
+
+import { render } from "preact";
+import { lazy, Suspense } from "preact/compat";
+import { useEffect, useState } from "preact/hooks";
+import { needsKey, storeKey, storedKey } from "./api/client";
+import { isOnline, lastHeard } from "./api/live";
+import { formatDuration } from "./lib/format";
+import { message, refreshNow, startPolling } from "./model/jobs";
+import { go, href, param, route } from "./model/route";
+import { installKeys, KEYS } from "./ui/keyboard";
+import { JobsView } from "./views/JobsView";
+import "./style.css";
+
+// The first view loads what it needs; the others follow when they are opened.
+const JobView = lazy(() => import("./views/JobView").then((module) => module.JobView));
+const CompareView = lazy(() => import("./views/CompareView").then((module) => module.CompareView));
+const SubmitView = lazy(() => import("./views/SubmitView").then((module) => module.SubmitView));
+const ClusterView = lazy(() => import("./views/ClusterView").then((module) => module.ClusterView));
+
+function App() {
+  const { view, id } = route.value;
+  return (
+    <>
+      <header class="top">
+        <a class="brand" href={href("jobs")}>Footplate</a>
+        <nav aria-label="Main">
+          <a href={href("jobs")} aria-current={view === "jobs" ? "page" : undefined}>Jobs</a>
+          <a href={href("submit")} aria-current={view === "submit" ? "page" : undefined}>New</a>
+          <a href={href("cluster")} aria-current={view === "cluster" ? "page" : undefined}>Cluster</a>
+          <a href="/docs">API</a>
+        </nav>
+        <Theme />
+        {storedKey() && <button type="button" onClick={() => (storeKey(null), location.reload())}>Log out</button>}
+      </header>
+      <Connection />
+      {message.value && (
+        <p class={`message ${message.value.isError ? "error" : "good"}`} role="status">
+          {message.value.text} <button type="button" aria-label="Close message" onClick={() => (message.value = null)}>×</button>
+        </p>
+      )}
+      <main>
+        {needsKey.value ? <Login /> : (
+          <Suspense fallback={<p class="empty">Loading…</p>}>
+            {view === "jobs" && <JobsView />}
+            {view === "job" && id && <JobView id={id} key={id} />}
+            {view === "compare" && <CompareView />}
+            {view === "submit" && <SubmitView key={param("fork")} />}
+            {view === "cluster" && <ClusterView />}
+          </Suspense>
+        )}
+      </main>
+      <Help />
+    </>
+  );
+}
+
+function Login() {
+  const [secret, setSecret] = useState("");
+  const use = (event: Event) => {
+    event.preventDefault();
+    storeKey(secret.trim());
+    void refreshNow();
+    go(location.hash || href("jobs"));
+  };
+  return (
+    <form class="login" onSubmit={use}>
+      <h1>This service needs a key</h1>
+      <label>Key <input type="password" autocomplete="off" required value={secret} onInput={(event) => setSecret(event.currentTarget.value)} /></label>
+      <button class="primary">Log in</button>
+      <p>The key stays in this tab and is gone when the tab is closed. An administrator makes one with <code>footplate keys create</code>.</p>
+      {storedKey() && <p class="error" role="alert">The service does not accept the key that this tab has.</p>}
+    </form>
+  );
+}
+
+/** Says how old the data is while the service is unreachable. */
+function Connection() {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => tick((turn) => turn + 1), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  if (isOnline.value) return null;
+  const age = formatDuration((Date.now() - lastHeard.value) / 1000);
+  return <p class="offline" role="alert">The service is unreachable. This data is {age} old. The page reconnects by itself.</p>;
+}
+
+function Theme() {
+  const [theme, setTheme] = useState(localStorage.getItem("footplate.theme") ?? "auto");
+  useEffect(() => {
+    document.documentElement.dataset.theme = theme;
+    localStorage.setItem("footplate.theme", theme);
+  }, [theme]);
+  const next = { auto: "dark", dark: "light", light: "auto" }[theme] ?? "auto";
+  return <button type="button" onClick={() => setTheme(next)} aria-label={`Colours: ${theme}. Change to ${next}`}>{theme}</button>;
+}
+
+function Help() {
+  if (param("help") !== "1") return null;
+  return (
+    <dialog open class="help" aria-label="Keyboard">
+      <h2>Keyboard</h2>
+      <dl>{KEYS.map(([key, meaning]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{meaning}</dd></div>)}</dl>
+    </dialog>
+  );
+}
+
+startPolling();
+installKeys();
+render(<App />, document.getElementById("app")!);

@@ -1,0 +1,148 @@
+/** The curves of the jobs that are looked at: history once, down-sampled by the server, then live points behind it. */
+
+import { signal } from "@preact/signals";
+import { LiveFeed } from "../api/live";
+import { request } from "../api/client";
+import type { Job, JobEvent } from "../api/types";
+import type { Curve } from "../lib/smooth";
+
+export type Axis = "step" | "epoch" | "relative" | "time";
+
+interface Points {
+  step: number[];
+  epoch: number[];
+  time: number[];
+  y: number[];
+}
+
+/** Points that a curve may have before every second live point is left out. */
+const MOST_POINTS = 4000;
+const HISTORY_POINTS = 1000;
+/** Curves per request: the server answers at most 100,000 points at once. */
+const NAMES_PER_REQUEST = 50;
+
+/** Moves with every change of a curve. */
+export const curvesVersion = signal(0);
+const curves = new Map<string, Map<string, Points>>();
+const pending = new Map<string, Promise<void>>();
+const lines = new Map<string, JobEvent[]>();
+export const linesVersion = signal(0);
+
+const feed = new LiveFeed(receive);
+
+export function namesOf(ids: string[]): string[] {
+  return [...new Set(ids.flatMap((id) => [...(curves.get(id)?.keys() ?? [])]))];
+}
+
+export function curveOf(id: string, name: string, axis: Axis, startedAt: number): Curve {
+  const points = curves.get(id)?.get(name);
+  if (!points) return { x: [], y: [] };
+  if (axis === "relative") return { x: points.time.map((at) => (at - startedAt) / 1000), y: points.y };
+  if (axis === "time") return { x: points.time.map((at) => at / 1000), y: points.y };
+  return { x: points[axis], y: points.y };
+}
+
+/** Follows these jobs: loads the history of those that are new, and keeps what was loaded of the others. */
+export function followJobs(jobs: Job[]): void {
+  for (const job of jobs) {
+    if (!curves.has(job.id) && !pending.has(job.id)) {
+      pending.set(job.id, load(job).finally(() => pending.delete(job.id)));
+    }
+  }
+  void Promise.allSettled(jobs.map((job) => pending.get(job.id))).then(() => {
+    feed.follow(new Map(jobs.map((job) => [job.id, cursors.get(job.id) ?? job.last_no])));
+  });
+}
+
+export function followAgain(id: string): void {
+  feed.again(id);
+}
+
+const cursors = new Map<string, number>();
+
+interface SeriesAnswer {
+  data: { job: string; name: string; x: (number | string)[]; y: (number | string | null)[] }[];
+}
+
+async function load(job: Job): Promise<void> {
+  // The cursor is taken first: an event that arrives between the two is drawn twice at one place, never lost.
+  cursors.set(job.id, job.last_no);
+  const summary = await request<{ data: { name: string }[] }>(`/jobs/${job.id}/metrics/summary`);
+  const names = summary.data.map((row) => row.name);
+  const mine = new Map<string, Points>();
+  for (let start = 0; start < names.length; start += NAMES_PER_REQUEST) {
+    const some = names.slice(start, start + NAMES_PER_REQUEST).map(encodeURIComponent).join(",");
+    const address = (x: string) => `/jobs/${job.id}/metrics/series?names=${some}&x=${x}&points=${HISTORY_POINTS}`;
+    const [steps, times, epochs] = await Promise.all(
+      ["step", "time", "epoch"].map((x) => request<SeriesAnswer>(address(x))),
+    );
+    for (const series of steps!.data) {
+      const time = times!.data.find((other) => other.name === series.name);
+      const epoch = epochs!.data.find((other) => other.name === series.name);
+      mine.set(series.name, {
+        step: series.x.map(Number),
+        // Points without a step or an epoch are left out by the server, so the axes may differ in length.
+        time: fit(time?.x.map((at) => (typeof at === "number" ? at : Date.parse(at))) ?? [], series.x.length),
+        epoch: fit(epoch?.x.map(Number) ?? [], series.x.length),
+        y: series.y.map(toNumber),
+      });
+    }
+  }
+  curves.set(job.id, mine);
+  curvesVersion.value += 1;
+}
+
+function fit(values: number[], length: number): number[] {
+  return values.length === length ? values : Array.from({ length }, (_, index) => values[index] ?? NaN);
+}
+
+const toNumber = (value: unknown) => (typeof value === "number" ? value : Number(value ?? NaN));
+
+function receive(events: JobEvent[]): void {
+  let isDrawn = false;
+  for (const event of events) {
+    if (event.kind === "log" || event.kind === "eval") {
+      for (const [name, value] of Object.entries(event.data)) isDrawn = add(event, name, value) || isDrawn;
+    } else if (event.kind === "system") {
+      for (const [name, value] of Object.entries(event.data)) isDrawn = add(event, `system/${name}`, value) || isDrawn;
+    } else {
+      lines.set(event.job, [...(lines.get(event.job) ?? []), event].slice(-2000));
+    }
+    cursors.set(event.job, event.no);
+  }
+  if (isDrawn) curvesVersion.value += 1;
+  linesVersion.value += 1;
+}
+
+/** Adds a point. A retried job goes back some steps: what it runs again replaces what it ran. */
+function add(event: JobEvent, name: string, value: unknown): boolean {
+  if (typeof value !== "number" && typeof value !== "string") return false;
+  const number = toNumber(value);
+  if (Number.isNaN(number) && value !== "NaN") return false;
+  const mine = curves.get(event.job) ?? new Map<string, Points>();
+  curves.set(event.job, mine);
+  const points = mine.get(name) ?? { step: [], epoch: [], time: [], y: [] };
+  mine.set(name, points);
+  const step = event.step ?? points.step.length;
+  const isSystem = event.kind === "system";
+  while (!isSystem && points.step.length && points.step.at(-1)! >= step) pop(points);
+  points.step.push(step);
+  points.epoch.push(event.epoch ?? NaN);
+  points.time.push(Date.parse(event.at));
+  points.y.push(number);
+  if (points.y.length > MOST_POINTS) thin(points);
+  return true;
+}
+
+const columns = (points: Points) => [points.step, points.epoch, points.time, points.y];
+
+function pop(points: Points): void {
+  for (const column of columns(points)) column.pop();
+}
+
+function thin(points: Points): void {
+  for (const column of columns(points)) column.splice(0, column.length, ...column.filter((_, index) => index % 2 === 0));
+}
+
+/** What arrived live of a job beside its metrics: states, notes, printed lines, checkpoints. */
+export const liveEvents = (id: string): JobEvent[] => lines.get(id) ?? [];

@@ -1,0 +1,61 @@
+/** The address is the state: view, selection, filters and chart settings stand behind the `#`. */
+
+import { computed, signal } from "@preact/signals";
+
+export interface Route {
+  view: "jobs" | "job" | "compare" | "submit" | "cluster";
+  id: string | null;
+  params: URLSearchParams;
+}
+
+/** Reads an address. One that cannot be read opens the table of jobs. */
+export function parseRoute(hash: string): Route {
+  const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const params = new URLSearchParams(query);
+  const [view, id] = path.split("/").map(decodeQuietly);
+  if (view === "jobs" && id) return { view: "job", id, params };
+  if (view === "compare" || view === "submit" || view === "cluster") return { view, id: null, params };
+  // The short form `#job_…`, as the command prints it.
+  if (view?.startsWith("job_")) return { view: "job", id: view, params };
+  return { view: "jobs", id: null, params };
+}
+
+function decodeQuietly(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return "";
+  }
+}
+
+const current = signal(parseRoute(location.hash));
+export const route = computed(() => current.value);
+
+window.addEventListener("hashchange", () => (current.value = parseRoute(location.hash)));
+
+export function href(path: string, params?: Record<string, string | null | undefined>): string {
+  const kept = new URLSearchParams();
+  for (const [name, value] of Object.entries(params ?? {})) if (value) kept.set(name, value);
+  const query = kept.toString();
+  return `#/${path}${query ? `?${query}` : ""}`;
+}
+
+export function go(address: string): void {
+  location.hash = address;
+}
+
+/** Changes parameters of the present view in place. The back button skips such changes. */
+export function setParams(changes: Record<string, string | null>): void {
+  const { view, id, params } = current.value;
+  const next = new URLSearchParams(params);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null || value === "") next.delete(name);
+    else next.set(name, value);
+  }
+  const path = view === "job" ? `jobs/${encodeURIComponent(id ?? "")}` : view;
+  const query = next.toString();
+  history.replaceState(null, "", `#/${path}${query ? `?${query}` : ""}`);
+  current.value = { view, id, params: next };
+}
+
+export const param = (name: string, otherwise = "") => route.value.params.get(name) ?? otherwise;

@@ -1,0 +1,143 @@
+/** Several jobs side by side: what their specs say differently, what they reached, how values and results go together. */
+
+import { useEffect, useState } from "preact/hooks";
+import { request } from "../api/client";
+import type { Job } from "../api/types";
+import { type Flat, diff, showValue } from "../lib/flatten";
+import { formatNumber, jobTitle } from "../lib/format";
+import { lowerIsBetter } from "../lib/groups";
+import { detailsVersion, needSpec, needSummary, specOf, summaryOf } from "../model/details";
+import { jobs, refreshJob } from "../model/jobs";
+import { href, param, setParams } from "../model/route";
+import { colorOf } from "../ui/colors";
+import { Charts } from "./Charts";
+
+const NEVER_COMPARED = new Set(["name"]);
+
+export function CompareView() {
+  const ids = param("sel").split(",").filter(Boolean);
+  void detailsVersion.value;
+  useEffect(() => {
+    for (const id of ids) {
+      needSpec(id);
+      void refreshJob(id).then((job) => job && needSummary(job)).catch(() => undefined);
+    }
+  }, [ids.join()]);
+  const chosen = ids.map((id) => jobs.value.get(id)).filter((job): job is Job => job !== undefined);
+  if (ids.length < 2) return <p class="empty">Select two or more jobs in <a href={href("jobs")}>the table</a>, then “Compare”.</p>;
+  return (
+    <article>
+      <h1 class="hidden">Compare</h1>
+      <p class="crumbs"><a href={href("jobs", { sel: ids.join() })}>Jobs</a> / compare {chosen.length}</p>
+      <SpecDiff jobs={chosen} />
+      <MetricsTable jobs={chosen} />
+      <Parallel jobs={chosen} />
+      <Charts jobs={chosen} />
+    </article>
+  );
+}
+
+function Heads({ jobs: shown }: { jobs: Job[] }) {
+  return (
+    <>
+      {shown.map((job) => (
+        <th key={job.id} scope="col"><i class="dot" style={{ background: colorOf(job.id) }} /> <a href={href(`jobs/${job.id}`)}>{jobTitle(job)}</a></th>
+      ))}
+    </>
+  );
+}
+
+function SpecDiff({ jobs: shown }: { jobs: Job[] }) {
+  const versions = useVersions(shown);
+  const specs = shown.map((job) => new Map([...(specOf(job.id) ?? []), ...(versions.get(job.id) ?? [])]));
+  const rows = diff(specs, NEVER_COMPARED);
+  return (
+    <section aria-label="Differences">
+      <h2>What differs</h2>
+      {rows.length === 0 ? <p class="empty">These specs are equal but for their names.</p> : (
+        <div class="wide" tabIndex={0}><table class="plain">
+          <thead><tr><th scope="col">Spec</th><Heads jobs={shown} /></tr></thead>
+          <tbody>{rows.map((row) => <tr key={row.path}><th scope="row"><code>{row.path}</code></th>{row.values.map((value, index) => <td key={index}>{showValue(value)}</td>)}</tr>)}</tbody>
+        </table></div>
+      )}
+    </section>
+  );
+}
+
+/** The software on the node where each job ran last. */
+function useVersions(shown: Job[]): Map<string, Flat> {
+  const [nodes, setNodes] = useState<{ id: string; name: string; versions: Record<string, string> }[]>([]);
+  useEffect(() => void request<{ data: typeof nodes }>("/nodes").then((answer) => setNodes(answer.data)).catch(() => undefined), []);
+  return new Map(shown.map((job) => {
+    const node = nodes.find((other) => other.name === job.node || other.id === job.node);
+    return [job.id, new Map(Object.entries(node?.versions ?? {}).map(([name, version]) => [`environment.${name}`, version]))];
+  }));
+}
+
+function MetricsTable({ jobs: shown }: { jobs: Job[] }) {
+  const names = [...new Set(shown.flatMap((job) => [...(summaryOf(job.id)?.keys() ?? [])]))].sort();
+  if (names.length === 0) return null;
+  return (
+    <section aria-label="Metrics">
+      <h2>Metrics</h2>
+      <div class="wide" tabIndex={0}><table class="plain">
+        <thead><tr><th scope="col">Metric (last, best)</th><Heads jobs={shown} /></tr></thead>
+        <tbody>
+          {names.map((name) => {
+            const isLow = lowerIsBetter(name);
+            const best = shown.map((job) => summaryOf(job.id)?.get(name)).map((row) => (row ? (isLow ? row.min : row.max) : NaN));
+            const winner = isLow ? Math.min(...best.filter(Number.isFinite)) : Math.max(...best.filter(Number.isFinite));
+            return (
+              <tr key={name}>
+                <th scope="row">{name}</th>
+                {shown.map((job, index) => {
+                  const row = summaryOf(job.id)?.get(name);
+                  return <td key={job.id} class={`number ${best[index] === winner ? "winner" : ""}`}>{row ? `${formatNumber(row.last)} · ${formatNumber(best[index])}` : "—"}</td>;
+                })}
+              </tr>
+            );
+          })}
+        </tbody>
+      </table></div>
+    </section>
+  );
+}
+
+/** Parallel coordinates: one axis for each numeric spec value that differs, and one for the result. */
+function Parallel({ jobs: shown }: { jobs: Job[] }) {
+  const specs = shown.map((job) => specOf(job.id) ?? new Map<string, unknown>());
+  const paths = diff(specs, NEVER_COMPARED).filter((row) => row.values.every((value) => typeof value === "number")).map((row) => row.path).slice(0, 8);
+  const results = [...new Set(shown.flatMap((job) => [...(summaryOf(job.id)?.keys() ?? [])]))].sort();
+  const result = param("result") || (results.includes("eval_loss") ? "eval_loss" : results.includes("loss") ? "loss" : results[0]);
+  if (paths.length === 0 || !result) return null;
+  const axes = [
+    ...paths.map((path) => ({ title: path, values: specs.map((spec) => spec.get(path) as number) })),
+    { title: result, values: shown.map((job) => { const row = summaryOf(job.id)?.get(result); return row ? (lowerIsBetter(result) ? row.min : row.max) : NaN; }) },
+  ];
+  const [width, height] = [900, 260];
+  const x = (index: number) => 60 + (index * (width - 140)) / (axes.length - 1);
+  const ranges = axes.map(({ values }) => { const finite = values.filter(Number.isFinite); return [Math.min(...finite), Math.max(...finite)] as const; });
+  const y = (index: number, value: number) => { const [low, high] = ranges[index]!; return height - 30 - ((value - low) / (high - low || 1)) * (height - 70); };
+  return (
+    <section aria-label="Parallel coordinates">
+      <h2>Values and results</h2>
+      <label>Result <select value={result} onChange={(event) => setParams({ result: event.currentTarget.value })}>{results.map((name) => <option key={name}>{name}</option>)}</select></label>
+      <div class="wide" tabIndex={0}>
+        <svg class="parallel" viewBox={`0 0 ${width} ${height}`} role="img" aria-label={`Numeric spec values of ${shown.length} jobs and their ${result}`}>
+          {axes.map((axis, index) => (
+            <g key={axis.title}>
+              <line x1={x(index)} x2={x(index)} y1={40} y2={height - 30} />
+              <text x={x(index)} y={20} text-anchor="middle">{axis.title}</text>
+              <text x={x(index) + 4} y={38}>{formatNumber(ranges[index]![1], 3)}</text>
+              <text x={x(index) + 4} y={height - 14}>{formatNumber(ranges[index]![0], 3)}</text>
+            </g>
+          ))}
+          {shown.map((job, which) => {
+            const points = axes.map((axis, index) => [x(index), y(index, axis.values[which]!)] as const).filter(([, place]) => Number.isFinite(place));
+            return <polyline key={job.id} points={points.map((point) => point.join()).join(" ")} stroke={colorOf(job.id)}><title>{jobTitle(job)}</title></polyline>;
+          })}
+        </svg>
+      </div>
+    </section>
+  );
+}

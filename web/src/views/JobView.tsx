@@ -1,0 +1,393 @@
+/** One job: where it stands, what can be done now, its curves, history, log, spec, checkpoints and outputs. */
+
+import { useEffect, useState } from "preact/hooks";
+import { download, explain, request, storedKey } from "../api/client";
+import type { Job, JobEvent } from "../api/types";
+import { asCommand, asCurl, asPython } from "../lib/commands";
+import { formatAge, formatBytes, formatDuration, formatNumber, jobTitle, sentence } from "../lib/format";
+import { followAgain, linesVersion, liveEvents } from "../model/curves";
+import { act, attempt, forget, isFinal, jobs, refreshJob } from "../model/jobs";
+import { go, href, param, setParams } from "../model/route";
+import { JsonText } from "../ui/Json";
+import { Charts } from "./Charts";
+
+const TABS = ["curves", "attempts", "events", "log", "spec", "checkpoints", "outputs", "api"] as const;
+type Tab = (typeof TABS)[number];
+
+export function JobView({ id }: { id: string }) {
+  const job = jobs.value.get(id);
+  const [problem, setProblem] = useState<string | null>(null);
+  useEffect(() => {
+    setProblem(null);
+    refreshJob(id).catch((error) => setProblem(explain(error)));
+    const timer = setInterval(() => document.hidden || refreshJob(id).catch(() => undefined), 2000);
+    return () => clearInterval(timer);
+  }, [id]);
+  if (problem && !job) return <p class="empty" role="alert">{problem} <a href={href("jobs")}>All jobs</a></p>;
+  if (!job) return <p class="empty">Loading…</p>;
+  const tab = (TABS as readonly string[]).includes(param("tab")) ? (param("tab") as Tab) : "curves";
+  return (
+    <article class="job">
+      <Header job={job} />
+      <div class="tabs" role="tablist">
+        {TABS.map((name) => (
+          <button key={name} type="button" role="tab" id={`tab-${name}`} aria-selected={tab === name} aria-controls="panel"
+            onClick={() => setParams({ tab: name === "curves" ? null : name })}>{name === "api" ? "API" : name}</button>
+        ))}
+      </div>
+      <div id="panel" role="tabpanel" aria-labelledby={`tab-${tab}`}>
+        {tab === "curves" && <Charts jobs={[job]} />}
+        {tab === "attempts" && <Attempts job={job} />}
+        {tab === "events" && <Events job={job} />}
+        {tab === "log" && <Log job={job} />}
+        {tab === "spec" && <Spec job={job} />}
+        {tab === "checkpoints" && <Checkpoints job={job} />}
+        {tab === "outputs" && <Outputs job={job} />}
+        {tab === "api" && <Api job={job} />}
+      </div>
+    </article>
+  );
+}
+
+function Header({ job }: { job: Job }) {
+  const { step = 0, max_steps: steps = 0, epoch, eta_s: left } = job.progress ?? {};
+  const facts = [
+    `attempt ${job.attempt}`,
+    job.nodes.length ? `on ${job.nodes.join(", ")}` : job.node && `on ${job.node}`,
+    steps ? `step ${formatNumber(step)} of ${formatNumber(steps)}` : null,
+    epoch !== undefined && `epoch ${formatNumber(epoch, 3)}`,
+    job.state === "running" && left ? `${formatDuration(left)} left` : null,
+    job.tags.length ? `tags ${job.tags.join(", ")}` : null,
+    `project ${job.project}`,
+  ];
+  return (
+    <header class="job-header">
+      <p class="crumbs"><a href={href("jobs")}>Jobs</a> / <code>{job.id}</code></p>
+      <h1>{jobTitle(job)} <span class={`state ${job.state}`}>{job.state}</span></h1>
+      <p class="why">{job.message || sentence(job.reason)}</p>
+      {steps > 0 && <progress max={steps} value={step} aria-label={`Step ${step} of ${steps}`} />}
+      <p class="facts">{facts.filter(Boolean).join(" · ")}</p>
+      <Actions job={job} />
+      {job.error && (
+        <section class="error" aria-label="Error">
+          <b>{job.error.message}</b>
+          {job.error.hint && <p>{job.error.hint}</p>}
+          {job.error.traceback && <pre tabIndex={0}>{job.error.traceback}</pre>}
+        </section>
+      )}
+      <dl class="latest">
+        {Object.entries(job.metrics).map(([name, value]) => (
+          <div key={name}><dt title={name}>{name}</dt><dd>{formatNumber(value)}</dd></div>
+        ))}
+      </dl>
+    </header>
+  );
+}
+
+const MEANING: Record<string, string> = {
+  pause: "Saves a checkpoint, then frees the node. Resume continues at the next step.",
+  resume: "Continues from the newest checkpoint.",
+  cancel: "Saves a checkpoint, then stops. A cancelled job can be resumed.",
+  delete: "Deletes the job with its events, checkpoints and outputs. This cannot be undone.",
+  fork: "Starts a new job from one of this job's checkpoints, with a changed spec.",
+};
+
+function Actions({ job }: { job: Job }) {
+  const [asking, setAsking] = useState<string | null>(null);
+  const run = async (action: string) => {
+    setAsking(null);
+    await act(job, action);
+    if (action === "delete" && !jobs.value.has(job.id)) {
+      forget(job.id);
+      go(href("jobs"));
+    }
+    if (action === "resume") followAgain(job.id);
+  };
+  const plain = job.actions.filter((action) => action in MEANING && action !== "fork");
+  return (
+    <div class="actions">
+      {plain.map((action) => (
+        <button key={action} type="button" title={MEANING[action]}
+          onClick={() => (action === "cancel" || action === "delete" ? setAsking(action) : void run(action))}>{action}</button>
+      ))}
+      {job.actions.includes("fork") && <a class="button" title={MEANING.fork} href={href("submit", { fork: job.id })}>fork…</a>}
+      {job.actions.includes("do") && <Live job={job} />}
+      {asking && (
+        <span class="confirm" role="alertdialog" aria-label={`Confirm ${asking}`}>
+          {MEANING[asking]} <button type="button" class="danger" onClick={() => void run(asking)}>Yes, {asking}</button>{" "}
+          <button type="button" onClick={() => setAsking(null)}>No</button>
+        </span>
+      )}
+    </div>
+  );
+}
+
+/** Orders that act on the running loop at its next step. */
+function Live({ job }: { job: Job }) {
+  const [rate, setRate] = useState<string | null>(null);
+  const send = (body: object, done: string) =>
+    attempt(() => request(`/jobs/${job.id}/do`, { method: "POST", body }), `${done}: takes effect at the next step`);
+  const apply = (event: Event) => {
+    event.preventDefault();
+    const value = Number(rate);
+    setRate(null);
+    if (Number.isFinite(value) && value > 0) void send({ set: { learning_rate: value } }, `learning rate ${value}`);
+  };
+  return (
+    <>
+      <button type="button" title="Saves a checkpoint after the present step." onClick={() => send({ save: true }, "save")}>save now</button>
+      <button type="button" title="Runs an evaluation after the present step." onClick={() => send({ evaluate: true }, "evaluate")}>evaluate now</button>
+      {rate === null ? (
+        <button type="button" title="Changes the learning rate of the running loop." onClick={() => setRate(formatNumber(job.metrics.learning_rate ?? ""))}>learning rate…</button>
+      ) : (
+        <form class="confirm" onSubmit={apply}>
+          <label>Learning rate <input class="short" autofocus inputMode="decimal" value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
+          <button>Set</button>
+        </form>
+      )}
+    </>
+  );
+}
+
+/** Loads a list below the job's path, and loads it again when the job's version or last event moves. */
+function useList<T>(job: Job, path: string, moves: unknown): { rows: T[] | null; problem: string | null; reload: () => void } {
+  const [rows, setRows] = useState<T[] | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const stop = new AbortController();
+    request<{ data: T[] }>(`/jobs/${job.id}/${path}`, { signal: stop.signal })
+      .then((answer) => (setRows(answer.data), setProblem(null)))
+      .catch((error) => stop.signal.aborted || setProblem(explain(error)));
+    return () => stop.abort();
+  }, [job.id, path, moves, turn]);
+  return { rows, problem, reload: () => setTurn(turn + 1) };
+}
+
+function Missing({ rows, problem, text }: { rows: unknown[] | null; problem: string | null; text: string }) {
+  if (problem) return <p class="empty" role="alert">{problem}</p>;
+  if (rows === null) return <p class="empty">Loading…</p>;
+  return rows.length === 0 ? <p class="empty">{text}</p> : null;
+}
+
+interface Attempt {
+  attempt: number;
+  ending: string | null;
+  reason: string | null;
+  placed_at: string;
+  running_at: string | null;
+  ended_at: string | null;
+  running_s: number;
+  error: { message: string } | null;
+  nodes: { name: string }[];
+}
+
+function Attempts({ job }: { job: Job }) {
+  const { rows, problem } = useList<Attempt>(job, "attempts", job.version);
+  if (!rows?.length) return <Missing rows={rows} problem={problem} text="No attempt yet: the job has not been placed on a node." />;
+  const start = Math.min(...rows.map((row) => Date.parse(row.placed_at)));
+  const end = Math.max(...rows.map((row) => (row.ended_at ? Date.parse(row.ended_at) : Date.now())), start + 1);
+  const percent = (at: number) => `${((at - start) / (end - start)) * 100}%`;
+  return (
+    <ol class="timeline">
+      {rows.map((row) => {
+        const from = Date.parse(row.placed_at);
+        const to = row.ended_at ? Date.parse(row.ended_at) : Date.now();
+        return (
+          <li key={row.attempt}>
+            <b>Attempt {row.attempt}</b> on {row.nodes.map((node) => node.name).join(", ")}:{" "}
+            {row.ending ? `${sentence(row.ending)}${row.reason ? ` (${sentence(row.reason)})` : ""}` : "running"}, {formatDuration((to - from) / 1000)}
+            <div class="bar"><i class={row.ending ?? "open"} style={{ marginLeft: percent(from), width: percent(start + Math.max(to - from, (end - start) / 200)) }} /></div>
+            {row.error && <p class="error">{row.error.message}</p>}
+          </li>
+        );
+      })}
+    </ol>
+  );
+}
+
+function Events({ job }: { job: Job }) {
+  const { rows, problem } = useList<JobEvent>(job, "events?kinds=state,note,checkpoint,do,gap,done&limit=500", null);
+  void linesVersion.value;
+  const known = new Set(rows?.map((event) => event.no));
+  const live = liveEvents(job.id).filter((event) => !["line", "progress"].includes(event.kind) && !known.has(event.no));
+  const all = [...(rows ?? []), ...live].reverse();
+  if (!all.length) return <Missing rows={rows} problem={problem} text="No event yet." />;
+  return (
+    <table class="plain">
+      <thead><tr><th>No.</th><th>When</th><th>Step</th><th>Kind</th><th>What</th></tr></thead>
+      <tbody>
+        {all.map((event) => (
+          <tr key={event.no}>
+            <td class="number">{event.no}</td>
+            <td title={event.at}>{formatAge(event.at, Date.now())}</td>
+            <td class="number">{event.step ?? ""}</td>
+            <td>{event.kind}</td>
+            <td>{eventText(event)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+export function eventText({ kind, data }: JobEvent): string {
+  const { state, reason, message } = data as Record<string, string | null>;
+  if (kind === "state") return [state, reason && sentence(reason), message].filter(Boolean).join(", ");
+  if (typeof message === "string") return message;
+  return Object.entries(data)
+    .filter(([, value]) => value !== null && typeof value !== "object")
+    .map(([name, value]) => `${name} ${formatNumber(value)}`)
+    .join(", ");
+}
+
+interface LogLine {
+  no: number;
+  at: string;
+  rank: number;
+  stream?: string;
+  text?: string;
+  data?: { stream?: string; text?: string };
+}
+
+function Log({ job }: { job: Job }) {
+  const [lines, setLines] = useState<LogLine[] | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  const [isFollowing, setFollowing] = useState(true);
+  const grep = param("grep");
+  const rank = param("rank");
+  void linesVersion.value;
+  useEffect(() => {
+    const query = new URLSearchParams({ limit: "1000", after: String(Math.max(0, job.last_no - 5000)) });
+    if (grep) query.set("grep", grep);
+    if (rank) query.set("rank", rank);
+    request<{ data: LogLine[] }>(`/jobs/${job.id}/logs?${query}`)
+      .then((answer) => (setLines(answer.data), setProblem(null)))
+      .catch((error) => setProblem(explain(error)));
+  }, [job.id, grep, rank]);
+  const known = lines?.at(-1)?.no ?? 0;
+  const live = liveEvents(job.id)
+    .filter((event) => event.kind === "line" && event.no > known && (!rank || String(event.rank) === rank))
+    .map((event) => ({ no: event.no, at: event.at, rank: event.rank, text: String(event.data.text ?? "") }))
+    .filter((line) => !grep || line.text.includes(grep));
+  const shown: LogLine[] = [...(lines ?? []), ...live].slice(-2000);
+  return (
+    <section>
+      <div class="toolbar">
+        <input type="search" placeholder="Search in the log" aria-label="Search in the log" value={grep}
+          onChange={(event) => setParams({ grep: event.currentTarget.value })} />
+        <label>Rank <input class="short" inputMode="numeric" value={rank} onChange={(event) => setParams({ rank: event.currentTarget.value })} /></label>
+        <label class="toggle"><input type="checkbox" checked={isFollowing} onChange={() => setFollowing(!isFollowing)} /> Follow</label>
+      </div>
+      {shown.length === 0 ? <Missing rows={lines} problem={problem} text="Nothing printed yet." /> : (
+        <pre class="log" tabIndex={0} ref={(element) => { if (element && isFollowing) element.scrollTop = element.scrollHeight; }}>
+          {shown.map((line) => {
+            const text = line.text ?? line.data?.text ?? "";
+            const stream = line.stream ?? line.data?.stream;
+            return <div key={line.no} class={stream === "stderr" ? "stderr" : ""}><small>{line.rank}</small> {text}</div>;
+          })}
+        </pre>
+      )}
+    </section>
+  );
+}
+
+function Spec({ job }: { job: Job }) {
+  const [spec, setSpec] = useState<unknown>(null);
+  useEffect(() => void request(`/jobs/${job.id}/spec`).then(setSpec).catch(() => undefined), [job.id]);
+  const from = (spec as { resume_from?: { job?: string; checkpoint?: string } } | null)?.resume_from;
+  return (
+    <section>
+      {from?.job && <p>Continues <a href={href(`jobs/${from.job}`)}>{from.job}</a> from {from.checkpoint}.</p>}
+      {spec === null ? <p class="empty">Loading…</p> : <JsonText value={spec} />}
+    </section>
+  );
+}
+
+interface Checkpoint {
+  id: string;
+  attempt: number;
+  step: number;
+  status: string;
+  bytes: number;
+  files: number;
+  metrics: Record<string, unknown>;
+  is_best: boolean;
+  pinned: boolean;
+  created_at: string;
+}
+
+function Checkpoints({ job }: { job: Job }) {
+  const { rows, problem, reload } = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0));
+  if (!rows?.length) return <Missing rows={rows} problem={problem} text="No checkpoint yet. `save_steps` says how often one is saved; “save now” saves one at once." />;
+  const change = (work: () => Promise<unknown>, done: string) => void attempt(work, done).then(reload);
+  return (
+    <table class="plain">
+      <thead><tr><th>Step</th><th>Attempt</th><th>Status</th><th>Size</th><th>Loss</th><th>Saved</th><th>Actions</th></tr></thead>
+      <tbody>
+        {rows.map((row) => {
+          const path = `/jobs/${job.id}/checkpoints/${row.id}`;
+          return (
+            <tr key={row.id}>
+              <td class="number">{formatNumber(row.step)}</td>
+              <td class="number">{row.attempt}</td>
+              <td>{row.status}{row.is_best && <b> best</b>}{row.pinned && <b> pinned</b>}</td>
+              <td class="number">{formatBytes(row.bytes)}</td>
+              <td class="number">{formatNumber(row.metrics.eval_loss ?? row.metrics.loss)}</td>
+              <td title={row.created_at}>{formatAge(row.created_at, Date.now())}</td>
+              <td class="row-actions">
+                <button type="button" onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.zip`))}>download</button>
+                <button type="button" onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
+                <a class="button" href={href("submit", { fork: job.id, checkpoint: row.id })}>fork from</a>
+                <button type="button" onClick={() => change(() => request(path, { method: "DELETE" }), "checkpoint deleted")}>delete</button>
+              </td>
+            </tr>
+          );
+        })}
+      </tbody>
+    </table>
+  );
+}
+
+function Outputs({ job }: { job: Job }) {
+  const { rows, problem } = useList<{ path: string; bytes: number; modified_at: string }>(job, "outputs", job.version);
+  if (!rows?.length) return <Missing rows={rows} problem={problem} text={isFinal(job) ? "This job left no outputs." : "Outputs are here when the job has ended."} />;
+  return (
+    <table class="plain">
+      <thead><tr><th>File</th><th>Size</th><th>Changed</th></tr></thead>
+      <tbody>
+        {rows.map((row) => (
+          <tr key={row.path}>
+            <td><button type="button" class="link" onClick={() => void attempt(() => download(`/jobs/${job.id}/outputs/${row.path.split("/").map(encodeURIComponent).join("/")}`, row.path.split("/").at(-1)!))}>{row.path}</button></td>
+            <td class="number">{formatBytes(row.bytes)}</td>
+            <td title={row.modified_at}>{formatAge(row.modified_at, Date.now())}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** The requests behind this page, to paste into a terminal or a program. */
+function Api({ job }: { job: Job }) {
+  const sent = [
+    { method: "GET", path: `/jobs/${job.id}` },
+    { method: "GET", path: `/jobs/${job.id}/metrics/series?names=loss` },
+    { method: "GET", path: `/jobs/${job.id}/events?kinds=state,checkpoint` },
+    { method: "GET", path: `/jobs/${job.id}/checkpoints` },
+    ...job.actions.filter((action) => ["pause", "resume", "cancel"].includes(action)).map((action) => ({ method: "POST", path: `/jobs/${job.id}/${action}` })),
+  ];
+  return (
+    <div class="api">
+      {sent.map((one) => (
+        <details key={one.method + one.path}>
+          <summary><code>{one.method} {one.path}</code></summary>
+          <pre tabIndex={0}>{asCurl(one, location.origin, storedKey() !== null)}</pre>
+          <pre tabIndex={0}>{asPython(one, location.origin)}</pre>
+          {asCommand(one) && <pre tabIndex={0}>{asCommand(one)}</pre>}
+        </details>
+      ))}
+    </div>
+  );
+}
+

@@ -1,0 +1,214 @@
+/** A new job, or a fork of one: a form and the raw JSON, two views of one spec that the server checks while it is typed. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ApiError, type Problem, explain, request } from "../api/client";
+import type { Job } from "../api/types";
+import { asCommand, asCurl, asPython } from "../lib/commands";
+import { type Field, type JsonObject, asComponent, component, fieldsOf, getAt, mergePatch, parseField, problemsAt, setAt } from "../lib/form";
+import { TEMPLATES } from "../lib/templates";
+import { attempt, keep } from "../model/jobs";
+import { go, href, param } from "../model/route";
+
+interface Described {
+  name: string;
+  summary: string;
+  args: Parameters<typeof fieldsOf>[0];
+}
+type Catalogue = Record<string, Record<string, Described>>;
+interface Answer {
+  steps: number | null;
+  placement: { waits: boolean; message: string };
+  warnings?: { pointer: string; detail: string }[];
+}
+
+const TRAINING = ["max_steps", "num_train_epochs", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "logging_steps", "eval_strategy", "eval_steps", "save_steps", "seed"];
+const PAUSE_BEFORE_CHECK = 300;
+
+export function SubmitView() {
+  const fork = param("fork");
+  const [spec, setSpec] = useState<JsonObject>(TEMPLATES["A first job (seconds, CPU)"] as JsonObject);
+  const [base, setBase] = useState<JsonObject | null>(null);
+  const [text, setText] = useState("");
+  const [parseError, setParseError] = useState<string | null>(null);
+  const [problems, setProblems] = useState<Problem[]>([]);
+  const [answer, setAnswer] = useState<Answer | null>(null);
+  const [catalogue, setCatalogue] = useState<Catalogue>({});
+  const [training, setTraining] = useState<Field[]>([]);
+  const turn = useRef(0);
+
+  const show = (next: JsonObject) => {
+    setSpec(next);
+    setText(JSON.stringify(next, null, 2));
+    setParseError(null);
+  };
+  useEffect(() => {
+    request<Catalogue>("/components").then(setCatalogue).catch(() => undefined);
+    request<{ $defs: Record<string, Parameters<typeof fieldsOf>[0]> }>("/schema/job")
+      .then((schema) => setTraining(fieldsOf(Object.entries(schema.$defs).find(([name]) => name.startsWith("Training"))?.[1])))
+      .catch(() => undefined);
+  }, []);
+  useEffect(() => {
+    if (!fork) return show(spec);
+    request<JsonObject>(`/jobs/${fork}/spec`).then((found) => (setBase(found), show(found))).catch((error) => setParseError(explain(error)));
+  }, [fork]);
+  useEffect(() => {
+    if (parseError) return;
+    const mine = ++turn.current;
+    const timer = setTimeout(async () => {
+      try {
+        const found = await request<Answer>("/jobs/validate", { method: "POST", body: spec, quiet: true });
+        if (mine === turn.current) (setAnswer(found), setProblems([]));
+      } catch (error) {
+        if (mine !== turn.current) return;
+        setAnswer(null);
+        const isProblem = error instanceof ApiError && error.problems.length > 0;
+        setProblems(isProblem ? error.problems : [{ pointer: "", code: "", detail: explain(error) }]);
+      }
+    }, PAUSE_BEFORE_CHECK);
+    return () => clearTimeout(timer);
+  }, [spec, parseError]);
+
+  const edit = (raw: string) => {
+    setText(raw);
+    try {
+      setSpec(JSON.parse(raw));
+      setParseError(null);
+    } catch (error) {
+      setParseError(explain(error));
+    }
+  };
+  const change = (path: string[], value: unknown) => show(setAt(spec, path, value));
+  const submit = () =>
+    attempt(async () => {
+      const job = fork && base
+        ? await request<Job>(`/jobs/${fork}/fork`, { method: "POST", body: { checkpoint: param("checkpoint", "latest"), patch: mergePatch(base, spec) } })
+        : await request<Job>("/jobs", { method: "POST", body: spec, headers: { "Idempotency-Key": crypto.randomUUID() } });
+      keep([job]);
+      go(href(`jobs/${job.id}`));
+    });
+  const sent = { method: "POST", path: "/jobs", body: JSON.stringify(spec) };
+  return (
+    <article class="submit">
+      <h1 class="hidden">{fork ? "Fork a job" : "New job"}</h1>
+      <p class="crumbs"><a href={href("jobs")}>Jobs</a> / {fork ? `fork of ${fork} from checkpoint ${param("checkpoint", "latest")}` : "new"}</p>
+      <div class="toolbar">
+        {!fork && (
+          <label>
+            Template <select onChange={(event) => show(TEMPLATES[event.currentTarget.value] as JsonObject)}>
+              {Object.keys(TEMPLATES).map((name) => <option key={name}>{name}</option>)}
+            </select>
+          </label>
+        )}
+        <Upload onFile={(path) => change(["data", "train"], path)} onBundle={(sha) => change(["code"], { bundle: sha })} />
+        <button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} onClick={submit}>{fork ? "Fork" : "Submit"}</button>
+      </div>
+      <div class="columns">
+        <form onSubmit={(event) => event.preventDefault()} aria-label="Spec as a form">
+          <FieldRow field={{ name: "name", kind: "text", choices: [], description: "", defaultText: "", isRequired: false }} value={spec.name} problems={problemsAt(problems, "/name")} onChange={(value) => change(["name"], value)} />
+          <ComponentFields title="Model" group={catalogue.models} value={spec.model} pointer="/model" problems={problems} onChange={(value) => change(["model"], value)} />
+          <ComponentFields title="Training data" group={catalogue.data} value={trainOf(spec.data)} pointer="/data" problems={problems} onChange={(value) => change(["data"], withTrain(spec.data, value))} />
+          <fieldset>
+            <legend>Training</legend>
+            {TRAINING.map((name) => {
+              const field = training.find((other) => other.name === name) ?? { name, kind: "json" as const, choices: [], description: "", defaultText: "", isRequired: false };
+              return <FieldRow key={name} field={field} value={getAt(spec, ["training", name])} problems={problemsAt(problems, `/training/${name}`)} onChange={(value) => change(["training", name], value)} />;
+            })}
+          </fieldset>
+        </form>
+        <section aria-label="Spec as JSON">
+          <textarea aria-label="Spec as JSON" spellcheck={false} value={text} onInput={(event) => edit(event.currentTarget.value)} />
+          <div role="status" class="verdict">
+            {parseError ? <p class="error">This is not JSON yet: {parseError}</p> : problems.length ? (
+              <ul class="error">{problems.map((problem) => <li key={problem.pointer + problem.code}><code>{problem.pointer || "/"}</code> {problem.detail}{problem.hint && <em> {problem.hint}</em>}</li>)}</ul>
+            ) : answer && (
+              <p class="good">Valid{answer.steps ? `, ${answer.steps} steps` : ""}: {answer.placement.message}</p>
+            )}
+            {answer?.warnings?.map((warning) => <p key={warning.pointer} class="warning"><code>{warning.pointer}</code> {warning.detail}</p>)}
+          </div>
+          <details class="api"><summary>The same from a terminal or a program</summary>
+            <pre tabIndex={0}>{asCurl(sent, location.origin, false)}</pre><pre tabIndex={0}>{asPython(sent, location.origin)}</pre><pre tabIndex={0}>{asCommand(sent)}</pre>
+          </details>
+        </section>
+      </div>
+    </article>
+  );
+}
+
+const isSplit = (data: unknown): data is JsonObject => data !== null && typeof data === "object" && !("use" in (data as object));
+const trainOf = (data: unknown) => (isSplit(data) ? data.train : data);
+const withTrain = (data: unknown, train: unknown) => (isSplit(data) ? { ...data, train } : train);
+
+interface ComponentProps {
+  title: string;
+  group: Record<string, Described> | undefined;
+  value: unknown;
+  pointer: string;
+  problems: Problem[];
+  onChange: (value: unknown) => void;
+}
+
+function ComponentFields({ title, group = {}, value, pointer, problems, onChange }: ComponentProps) {
+  const { use, args } = component(value);
+  const described = group[use];
+  const list = `names-${title.replaceAll(" ", "-")}`;
+  const own = problemsAt(problems, pointer).filter((problem) => !/\/args\/\w+/.test(problem.pointer));
+  return (
+    <fieldset>
+      <legend>{title}</legend>
+      <label class="field">
+        <span>use</span>
+        <input list={list} value={use} aria-invalid={own.length > 0} onChange={(event) => onChange(asComponent(event.currentTarget.value.trim(), {}))} />
+        <datalist id={list}>{Object.values(group).map((one) => <option key={one.name} value={one.name}>{one.summary}</option>)}</datalist>
+        {described && <small>{described.summary}</small>}
+        {own.map((problem) => <small class="error" key={problem.detail}>{problem.detail}</small>)}
+      </label>
+      {fieldsOf(described?.args).map((field) => (
+        <FieldRow key={field.name} field={field} value={args[field.name]}
+          problems={problems.filter((problem) => problem.pointer.startsWith(pointer) && problem.pointer.includes(`/args/${field.name}`))}
+          onChange={(next) => onChange(asComponent(use, setAt(args, [field.name], next)))} />
+      ))}
+    </fieldset>
+  );
+}
+
+function FieldRow({ field, value, problems, onChange }: { field: Field; value: unknown; problems: Problem[]; onChange: (value: unknown) => void }) {
+  const text = value === undefined || value === null ? "" : typeof value === "string" ? value : JSON.stringify(value);
+  const change = (event: Event) => onChange(parseField(field.kind, (event.currentTarget as HTMLInputElement).value));
+  const choices = field.kind === "boolean" ? ["true", "false"] : field.choices.map(String);
+  return (
+    <label class="field" title={field.description}>
+      <span>{field.name}{field.isRequired && " *"}</span>
+      {choices.length ? (
+        <select value={text} aria-invalid={problems.length > 0} onChange={change}>
+          <option value="">{field.defaultText ? `default (${field.defaultText})` : "default"}</option>
+          {choices.map((choice) => <option key={choice}>{choice}</option>)}
+        </select>
+      ) : (
+        <input value={text} placeholder={field.defaultText} inputMode={field.kind === "number" ? "decimal" : "text"} aria-invalid={problems.length > 0} onChange={change} />
+      )}
+      {problems.map((problem) => <small class="error" key={problem.code + problem.detail}>{problem.detail}</small>)}
+    </label>
+  );
+}
+
+/** Files become data, zips become code. Both by a click or by drag and drop. */
+function Upload({ onFile, onBundle }: { onFile: (path: string) => void; onBundle: (sha: string) => void }) {
+  const [isOver, setOver] = useState(false);
+  const send = (file: File) =>
+    attempt(async () => {
+      if (file.name.endsWith(".zip")) {
+        const bundle = await request<{ sha256: string }>("/bundles", { method: "POST", body: file, headers: { "Content-Type": "application/zip" } });
+        onBundle(bundle.sha256);
+      } else {
+        const stored = await request<{ id: string }>(`/files?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file, headers: { "Content-Type": "application/octet-stream" } });
+        onFile(stored.id);
+      }
+    }, `${file.name} is uploaded`);
+  return (
+    <label class={`drop ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)}
+      onDrop={(event) => { event.preventDefault(); setOver(false); const file = event.dataTransfer?.files[0]; if (file) void send(file); }}>
+      Data or code (.jsonl, .csv, .parquet, .zip): drop or choose
+      <input type="file" accept=".jsonl,.csv,.parquet,.zip" onChange={(event) => { const file = event.currentTarget.files?.[0]; if (file) void send(file); }} />
+    </label>
+  );
+}

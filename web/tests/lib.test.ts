@@ -1,0 +1,81 @@
+import { describe, expect, it } from "vitest";
+import { asCommand, asCurl, asPython } from "../src/lib/commands";
+import { compareValues } from "../src/lib/columns";
+import { diff, flatten } from "../src/lib/flatten";
+import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
+import { formatBytes, formatDuration, formatNumber } from "../src/lib/format";
+import { groupMetrics } from "../src/lib/groups";
+import { band, rangeWithoutOutliers, smooth } from "../src/lib/smooth";
+
+describe("format", () => {
+  it("shows numbers, durations and sizes as a person writes them", () => {
+    expect([0.00001235, 1234567, 0.25, NaN, "NaN", null].map((value) => formatNumber(value))).toEqual(["1.235e-5", "1,234,567", "0.25", "NaN", "NaN", ""]);
+    expect([0, 93, 3600, 90061].map(formatDuration)).toEqual(["0 s", "1 min 33 s", "1 h", "1 d 1 h"]);
+    expect([999, 1500, 2.5e9].map(formatBytes)).toEqual(["999 B", "1.50 kB", "2.50 GB"]);
+  });
+});
+
+describe("curves", () => {
+  it("smooths by distance, so that twice the points give the same line", () => {
+    const dense = Array.from({ length: 201 }, (_, index) => index / 2);
+    const sparse = dense.filter((_, index) => index % 2 === 0);
+    const step = (x: number) => (x < 50 ? 1 : 0);
+    const a = smooth({ x: dense, y: dense.map(step) }, 0.9);
+    const b = smooth({ x: sparse, y: sparse.map(step) }, 0.9);
+    expect(Math.abs(a[120]! - b[60]!)).toBeLessThan(0.05);
+    expect(smooth({ x: [1, 2], y: [3, 4] }, 0)).toEqual([3, 4]);
+  });
+  it("makes a band of curves with different steps", () => {
+    const found = band([{ x: [0, 2], y: [0, 2] }, { x: [0, 1, 2], y: [2, 2, 2] }]);
+    expect(found).toEqual({ x: [0, 1, 2], mean: [1, 1.5, 2], low: [0, 1, 2], high: [2, 2, 2] });
+  });
+  it("leaves the outermost values out of the range", () => {
+    const range = rangeWithoutOutliers([...Array.from({ length: 100 }, (_, index) => index / 100), 1e9])!;
+    expect(range[1]).toBeLessThan(2);
+    expect(rangeWithoutOutliers([1, 2, 3])).toBeNull();
+  });
+});
+
+describe("groups and columns", () => {
+  it("puts train before eval, and losses first", () => {
+    expect(groupMetrics(["eval_loss", "lr", "loss", "system/running_s", "eval/f1"])).toEqual([
+      { title: "train", names: ["loss", "lr"] }, { title: "eval", names: ["eval_loss", "eval/f1"] }, { title: "system", names: ["system/running_s"] },
+    ]);
+  });
+  it("sorts missing values last in both directions", () => {
+    expect([3, null, 1].sort((a, b) => compareValues(a, b, false))).toEqual([1, 3, null]);
+    expect([3, null, 1].sort((a, b) => compareValues(a, b, true))).toEqual([3, 1, null]);
+  });
+});
+
+describe("specs", () => {
+  it("shows only what differs", () => {
+    const specs = [{ a: { b: 1, c: [1] } }, { a: { b: 2, c: [1] }, d: null }].map((spec) => flatten(spec));
+    expect(diff(specs)).toEqual([{ path: "a.b", values: [1, 2] }, { path: "d", values: [undefined, null] }]);
+  });
+  it("edits a spec by pointers without touching the rest", () => {
+    const spec = { training: { seed: 1 }, model: "m" };
+    expect(setAt(spec, ["training", "seed"], undefined)).toEqual({ model: "m" });
+    expect(setAt(spec, ["training", "lr"], 0.1)).toEqual({ training: { seed: 1, lr: 0.1 }, model: "m" });
+    expect(asComponent("m", {})).toBe("m");
+    expect(asComponent("m", { a: 1 })).toEqual({ use: "m", args: { a: 1 } });
+  });
+  it("reads fields from a schema, and what is typed into them", () => {
+    const fields = fieldsOf({ properties: { n: { anyOf: [{ type: "integer" }, { type: "null" }], default: null }, mode: { enum: ["a", "b"] }, on: { type: "boolean" } }, required: ["mode"] });
+    expect(fields.map(({ name, kind, isRequired }) => [name, kind, isRequired])).toEqual([["n", "number", false], ["mode", "choice", true], ["on", "boolean", false]]);
+    expect([parseField("number", "1e-3"), parseField("number", "x"), parseField("boolean", "true"), parseField("json", "[1]"), parseField("text", " ")]).toEqual([0.001, "x", true, [1], undefined]);
+  });
+  it("makes a merge patch for a fork", () => {
+    expect(mergePatch({ a: 1, b: { c: 1, d: 2 }, e: 5 }, { a: 1, b: { c: 3, d: 2 } })).toEqual({ b: { c: 3 }, e: null });
+  });
+});
+
+describe("commands", () => {
+  it("writes a request as curl, Python and command line", () => {
+    const pause = { method: "POST", path: "/jobs/job_1/pause" };
+    expect(asCurl(pause, "http://h", true)).toBe(`curl -s -X POST 'http://h/jobs/job_1/pause' -H "Authorization: Bearer $FOOTPLATE_API_KEY"`);
+    expect(asPython(pause, "http://h")).toContain('client.jobs.get("job_1").pause()');
+    expect(asCommand(pause)).toBe("footplate pause job_1");
+    expect(asPython({ method: "POST", path: "/jobs", body: '{"a": true, "b": null}' }, "http://h")).toContain('create({"a": True, "b": None})');
+  });
+});
