@@ -15,6 +15,7 @@ continue-on-failure = true
 request-timeout = 60
 max-stream-events = 1
 warnings = false
+suppress-health-check = ["too_slow"]
 
 [auth.openapi.key]
 bearer = "{key}"
