@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from contract.errors import NotFound
@@ -21,6 +22,14 @@ from service.deps import JobPath, StrictRoute, job_id, json_response, services_o
 from service.opening import CannotRead, Store, open_below
 from service.store import jobs
 
+
+class AnyText(PathConvertor):
+    """A path that may hold line breaks, as a file's name may. The framework's own ends at the first."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("text", AnyText())
 router = APIRouter(route_class=StrictRoute, tags=["files"])
 
 
@@ -31,12 +40,13 @@ async def list_outputs(request: Request, job: JobPath) -> Response:
     folder = await _folder(request, job)
     store = services_of(request).settings.store
     found = await asyncio.to_thread(_listed, store, folder) if folder else []
-    return json_response({"data": found, "next_cursor": None})
+    named = [one for one in found if _is_text(one["path"])]
+    return json_response({"data": named, "left_out": len(found) - len(named), "next_cursor": None})
 
 
-@router.head("/jobs/{job}/outputs/{path:path}", include_in_schema=False)
+@router.head("/jobs/{job}/outputs/{path:text}", include_in_schema=False)
 @router.get(
-    "/jobs/{job}/outputs/{path:path}", operation_id="download_output", summary="One file, or a range of it", **ANSWERS
+    "/jobs/{job}/outputs/{path:text}", operation_id="download_output", summary="One file, or a range of it", **ANSWERS
 )
 async def download_output(request: Request, job: JobPath, path: str) -> Response:
     services = services_of(request)
@@ -47,6 +57,11 @@ async def download_output(request: Request, job: JobPath, path: str) -> Response
     if found is None:
         raise NotFound(f"the job has no output {path!r}", hint=f"GET /jobs/{job}/outputs lists them")
     return download(request, found, path.rpartition("/")[2])
+
+
+def _is_text(path: str) -> bool:
+    """Whether an address can name it. Bytes that are not UTF-8 become lone surrogates, which no URL holds."""
+    return path.isascii() or not any("\ud800" <= char <= "\udfff" for char in path)
 
 
 async def _folder(request: Request, job: str) -> str | None:

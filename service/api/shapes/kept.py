@@ -57,6 +57,8 @@ class Output(Shape):
 
 class OutputList(Shape):
     data: list[Output]
+    left_out: int
+    """Files whose names are not UTF-8, so that nobody could ask for them."""
     next_cursor: str | None
 
 

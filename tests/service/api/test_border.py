@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -242,6 +243,25 @@ async def test_outputs_are_attachments_below_their_folder_and_nothing_else(api: 
         "x" * 5000,
     ):
         assert is_problem(await api.client.get(f"/jobs/{job}/outputs/{path}"), 404, "not_found"), path
+
+
+async def test_an_output_that_is_listed_can_be_had_whatever_its_name(api: Api, artifacts: Path) -> None:
+    job = await api.submit()
+    folder = artifacts / "jobs" / job / "attempts" / "1" / "outputs"
+    (folder / "deep\r\n").mkdir(parents=True)
+    names = ["a\nb", "deep\r\n/\u2028 ?#%0A", "ends\n"]
+    for name in names:
+        (folder / name).write_text(name)
+    (folder / "bad\udcff").write_text("bad")
+    await api.db.write(lambda conn: store.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs"))
+
+    listed = (await api.client.get(f"/jobs/{job}/outputs")).json()
+
+    assert (sorted(one["path"] for one in listed["data"]), listed["left_out"]) == (names, 1)
+    for name in names:
+        answer = await api.client.get(f"/jobs/{job}/outputs/{quote(name)}")
+        assert (answer.status_code, answer.content) == (200, name.encode()), answer.text
+    assert is_problem(await api.client.get(f"/jobs/{job}/outputs/bad%FF"), 404, "not_found")
 
 
 async def test_a_download_is_taken_up_only_where_the_file_is_still_the_same(api: Api, artifacts: Path) -> None:
