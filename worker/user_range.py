@@ -110,8 +110,9 @@ def hold(users: UserRange, locks: Path, job: JobId, attempt: int, nodes: int) ->
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held = Held(_user(uid), lock)
-            # Of an attempt that was killed together with its supervisor.
-            held.take_back()
+            if os.fstat(lock).st_size:
+                # Lent to an attempt that was killed together with its supervisor.
+                held.take_back()
             return held
         os.close(lock)
     return None
