@@ -137,14 +137,16 @@ class Launcher:
         """Waits until a node has announced since this start what a spec may name: what an earlier start left behind in
         SQL is another catalogue. A child that dies meanwhile ends the start, because it would die again."""
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        said: dict[str, str] = {}
+        said: set[tuple[str, str]] = set()
 
         def is_announced() -> bool:
             nodes = [node for node in self.ask("/nodes")["data"] if node["seen_at"] >= started_at]
             for node in nodes:
-                if node["message"] not in (None, NODE_BEGINS) and said.get(node["name"]) != node["message"]:
-                    said[node["name"]] = node["message"]
-                    say(f"{node['name']}: {node['message']}")
+                # Why it takes no work, and why its training has root's rights.
+                for sentence in {node["message"], node["exposed"]} - {None, NODE_BEGINS}:
+                    if (node["name"], sentence) not in said:
+                        said.add((node["name"], sentence))
+                        say(f"{node['name']}: {sentence}")
             return any(node["catalogue_hash"] for node in nodes) and bool(self.ask("/components").get("models"))
 
         def is_ready() -> bool:

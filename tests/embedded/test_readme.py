@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.embedded.conftest import Up
-from tests.support.processes import REPOSITORY, Processes
+from tests.support.processes import REPOSITORY, Process, Processes
 
 NEXT = (REPOSITORY / "README.md").read_text().partition("## Next, paste this")[2]
 COMMANDS, SCRIPT = re.findall(r"```(?:sh|python)\n(.*?)```", NEXT, re.DOTALL)[:2]
@@ -39,11 +39,16 @@ def test_what_the_readme_pastes_drives_a_job_and_shows_every_step_also_to_one_wh
     assert steps == list(range(1, 31))
 
 
+def address(launcher: Process) -> str:
+    """The first line on stdout. Stderr, where a node may have warned of root's rights, is in the same file here."""
+    return next(line for line in launcher.output.splitlines() if not line.startswith("footplate: "))
+
+
 def test_the_commands_that_up_prints_start_a_job_and_pause_it(up: Up) -> None:
     launcher = up.launch_talking("--no-first-job")
     launcher.until(lambda: "Ctrl-C here" in launcher.output, within=180, what="up has said everything")
     first, _, third = [line.strip() for line in launcher.output.splitlines() if "curl" in line]
-    up.ready = {"url": launcher.output.splitlines()[0]}
+    up.ready = {"url": address(launcher)}
 
     job = paste(f"{first}\n{third}\necho; echo $id").split()[-1]
 
@@ -56,7 +61,7 @@ def test_the_first_job_is_shown_moving_in_plain_lines(up: Up) -> None:
     launcher.until(lambda: re.search(r"first job running  step \d+/\d+", launcher.output), within=180, what="it moves")
 
     assert "\033" not in launcher.output
-    url = launcher.output.splitlines()[0]
+    url = address(launcher)
     assert url.startswith("http://127.0.0.1:")
     job = (up.home / "first-job").read_text()
     assert f"A first job to look at: {url}/#{job}" in launcher.output.splitlines()
