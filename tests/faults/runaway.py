@@ -1,7 +1,7 @@
 """Training that does not want to end: its process forks again and again, and every generation runs from its guardian.
 
 Each level clears the signal that its parent's death would send, adopts the orphans below it, and starts a session of
-its own. Then it forks the next level and writes a heartbeat file, whose name is its process id, four times a second.
+its own. Then it forks the next level and writes a heartbeat file, whose name is its process id, again and again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_away(beats, depth):
             continue
         while True:
             (beats / str(os.getpid())).write_text(str(time.time_ns()))
-            time.sleep(0.25)
+            time.sleep(depth / 200)
 """
 
 
