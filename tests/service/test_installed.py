@@ -12,9 +12,10 @@ from contract.lifecycle import Reason
 from contract.testing import make_spec
 from service.jobs.installed import Installed, parts_of
 from service.jobs.needs import Needs
-from service.jobs.place import Room, place
+from service.jobs.place import Room
 from tests.service.test_place_gangs import job, placed
 from tests.service.test_place_gangs import room as bare_room
+from tests.support.placing import place
 
 MLP, BERT = "models/toy/mlp", "models/hf/sequence-classification"
 
