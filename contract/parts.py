@@ -26,12 +26,12 @@ Code = Annotated[
 
 
 class Component(Group):
-    """Anything pluggable, by name and arguments; the name alone is a component without arguments."""
+    """A component by its name and arguments. The name alone is a component without arguments."""
 
     use: ComponentName
-    """A registered name such as `toy/mlp`, or `module:Attr` inside the job's own code bundle."""
+    """The component's registered name, or `module:Attr` inside the job's own code bundle."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
-    """What it is called with. GET /components says what each one takes."""
+    """The component's arguments. `GET /components` lists the arguments of each component."""
 
 
 def _is_one(value: Any) -> str:
@@ -46,23 +46,23 @@ EvalSets = Annotated[
 
 
 class Data(Group):
-    """What is learned from, and what it is judged by."""
+    """The datasets for training, evaluation and prediction."""
 
     train: Component | None = None
-    """The training set. Without one, the job only evaluates or predicts."""
+    """The training set. A job without a training set only evaluates or predicts."""
     eval: EvalSets | None = None
-    """The evaluation set, or several by name (at most 32)."""
+    """The evaluation set, or several evaluation sets by name."""
     test: Component | None = None
-    """Predicted at the end, into the job's outputs."""
+    """The test set. The job predicts its samples after training and writes the predictions to its outputs."""
     map: Annotated[Many[Component], Field(max_length=64)] = ()
-    """Applied in order to every set. At most 64."""
+    """Preprocessing steps, applied in this order to every dataset."""
 
 
 class Schedule(Component):
-    """How one optimizer's learning rate moves: by one of Hugging Face's names, or torch.optim.lr_scheduler's."""
+    """The learning-rate schedule of one optimizer, by a name of Hugging Face or of `torch.optim.lr_scheduler`."""
 
     per: Literal["step", "epoch"] = "step"
-    """When it moves on: with each of its optimizer's steps, or with the epochs."""
+    """The schedule advances with each step of its optimizer, or with each epoch."""
 
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\[uUN]")
@@ -83,35 +83,36 @@ class Optimizer(Group):
     """One of several optimizers, with parameters of its own."""
 
     id: Slug
-    """Its name in logs."""
+    """The optimizer's name in logs. Each optimizer of a job needs a different name."""
     params: Annotated[
         Many[Annotated[str, Field(max_length=500), AfterValidator(_regex)]], Field(min_length=1, max_length=100)
     ]
-    """Regular expressions, searched in parameter names. Every trainable parameter belongs to exactly one optimizer."""
+    """Regular expressions that are searched in parameter names. Every trainable parameter belongs to exactly one
+    optimizer."""
     use: ComponentName
-    """Which optimizer, such as "adamw"; GET /components lists them."""
+    """The optimizer's kind, such as "adamw". `GET /components` lists all kinds."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
-    """What it is made with, for example {"lr": 1e-3}."""
+    """The optimizer's arguments, for example {"lr": 1e-3}."""
     loss: Annotated[str, pattern(r"^[A-Za-z]\w*$", "must be a name: a key of the output, or a method", 200)] | None = (
         None
     )
-    """A key of the model's output or a method of the model; null is the main loss. Gradients go to its own parameters
-    only, after the step of the optimizer before it."""
+    """A key of the model's output or a method of the model; null is the main loss. The gradients of this loss go to
+    this optimizer's parameters only, and are computed after the step of the optimizer listed before."""
     schedule: Schedule | None = None
-    """Such as "cosine" or "StepLR"; null keeps the rate constant."""
+    """The learning-rate schedule, such as "cosine" or "StepLR". null keeps the rate constant."""
     every: Annotated[Whole, Field(ge=1)] = 1
-    """Steps every so many optimizer steps of the job."""
+    """The number of training steps from one step of this optimizer to its next."""
     clip: Annotated[float, Field(gt=0)] | None = None
-    """Largest gradient norm of its parameters; null is training's max_grad_norm, over these alone."""
+    """The largest gradient norm over this optimizer's parameters. null takes `training.max_grad_norm`."""
 
 
 class Script(Group):
-    """An unmodified `accelerate launch` or `torchrun` script, run as `__main__`."""
+    """A script for `accelerate launch` or `torchrun`, run unchanged as `__main__`."""
 
     script: Text
-    """Its path inside the bundle."""
+    """The script's path inside the bundle."""
     argv: Annotated[Many[str], Field(max_length=1000)] = ()
-    """Its arguments."""
+    """The script's command-line arguments."""
 
 
 def _is_script(value: Any) -> str:
@@ -125,12 +126,13 @@ Loop = Annotated[
 
 
 class Bundle(Group):
-    """The user's own code."""
+    """A bundle of the user's own code."""
 
     bundle: Annotated[str, pattern(r"^[0-9a-f]{64}$", "must be the sha256 of a bundle, 64 hex digits", 64)]
-    """What POST /bundles answered."""
+    """The bundle's sha256, as `POST /bundles` returned it."""
     requires: Annotated[Many[Text], Field(max_length=100)] = ()
-    """Packages it needs, for example "einops>=0.8"; checked against what nodes announce."""
+    """Python packages that the code needs, for example "einops>=0.8". The service compares them with the packages that
+    nodes have. Nothing is installed."""
 
 
 CheckpointName = Annotated[
@@ -140,20 +142,22 @@ Mode = Literal["full", "weights"]
 
 
 class ResumeFrom(Group):
-    """Where to start instead of from nothing: a checkpoint of another job, or a folder that a Trainer wrote."""
+    """The checkpoint that a new job starts from: one of another job, or a folder that a Trainer wrote."""
 
     job: Annotated[str, pattern(r"^job_[0-9a-f]{32}$", "must be a job's id: 'job_' and 32 hex digits", 36)] | None = (
         None
     )
-    """The job that made the checkpoint; of the same project."""
+    """The job that wrote the checkpoint. Both jobs belong to the same project."""
     checkpoint: CheckpointName = "latest"
-    """"latest", "best" or a checkpoint's id. The effective spec has the id of what it was when the job was accepted."""
+    """A checkpoint of that job: "latest", "best" or an id. The stored spec has the id of the checkpoint that was the
+    latest or best one when the job was accepted."""
     path: (
         Annotated[
             str, pattern(r"^(data|models)://[^\x00-\x1f\x7f]+$", "must be a folder under data:// or models://", 4096)
         ]
         | None
     ) = None
-    """Instead of a job: a folder that transformers' Trainer or ours wrote, such as "models://run/checkpoint-500"."""
+    """A checkpoint folder that transformers' Trainer or ours wrote. Replaces `job`."""
     mode: Mode = "full"
-    """Continue with optimizer, schedule and position, or take the weights alone; without training data always these."""
+    """"full" continues with optimizer, schedule and position. "weights" takes the weights alone and begins at step 0. A
+    job without training data always takes the weights alone."""

@@ -1,4 +1,4 @@
-"""What a job runs on and for how long, and when it is tried again."""
+"""The resources that a job runs on, and the rules for another attempt."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ DAY = 86400.0
 
 
 class Single(Group):
-    """One process. Accelerate still prepares everything, it only has nobody to talk to."""
+    """One process. Accelerate prepares model, data and optimizer as in every other strategy."""
 
     type: Literal["single"] = "single"
 
 
 class Ddp(Group):
-    """One replica of the model per process; gradients are averaged. Its knobs are training's `ddp_*`."""
+    """One replica of the model per process; gradients are averaged. Options are the `ddp_*` fields of `training`."""
 
     type: Literal["ddp"]
 
 
 class Fsdp(Group):
-    """The model is sharded over the processes."""
+    """FSDP shards the model over the processes."""
 
     type: Literal["fsdp"]
     config: dict[str, JsonValue] = Field(default_factory=dict)
-    """What training's `fsdp_config` may say, under the same names."""
+    """The options of `training.fsdp_config`, under the same names."""
 
 
 class DeepSpeed(Group):
-    """DeepSpeed's ZeRO."""
+    """DeepSpeed's ZeRO shards optimizer, gradients or weights over the processes."""
 
     type: Literal["deepspeed"]
     config: dict[str, JsonValue] = Field(default_factory=dict)
@@ -41,11 +41,11 @@ class DeepSpeed(Group):
 
 
 class AccelerateConfig(Group):
-    """Whatever `accelerate config` can describe."""
+    """A config that `accelerate config` wrote. The service translates the config into the fields of the spec."""
 
     type: Literal["accelerate"]
     config: dict[str, JsonValue]
-    """The config that `accelerate config` writes, as JSON."""
+    """The file that `accelerate config` wrote, as JSON."""
 
 
 Strategy = Annotated[Single | Ddp | Fsdp | DeepSpeed | AccelerateConfig, Field(discriminator="type")]
@@ -55,28 +55,30 @@ STRATEGIES: dict[str, type[Group]] = {
 
 
 class Resources(Group):
-    """The shape of a job: which nodes, how many GPUs, how long."""
+    """The nodes, GPUs, processes and time limits of a job."""
 
     nodes: Annotated[Whole, Field(ge=1, le=1024)] = 1
-    """Nodes at once; all of them or none."""
+    """The number of nodes. The job starts when all of them have room."""
     gpus_per_node: Annotated[Whole, Field(ge=0, le=64)] | None = None
-    """null is one slot of whatever the node has, 0 is CPU, n is n GPUs. At most 64."""
+    """GPUs on each node. null takes one slot: a GPU if the node has GPUs, else CPU. 0 runs on CPU."""
     gpu: Text | None = None
-    """Only GPUs whose name contains this, for example "H100"; null takes any."""
+    """A text that the GPU's name must contain, for example "H100". null takes any GPU."""
     processes_per_node: Annotated[Whole, Field(ge=1, le=256)] | None = None
-    """Training processes per node; null is one per GPU, one on CPU."""
+    """Training processes on each node. null is one for each GPU of `gpus_per_node`, else one."""
     pool: Slug = "default"
-    """Only nodes that joined this pool."""
+    """The pool of nodes that the job may run on."""
     strategy: Strategy = Single()
-    """How the processes share the work; its name alone stands for its defaults."""
+    """How the processes share the work. The name alone takes the strategy's defaults. Several processes use
+    "ddp" unless the spec names another."""
     time_limit: Annotated[float, Field(gt=0, le=366 * DAY), DURATION] | None = None
-    """Running time over all attempts, "4h" or seconds; null is none. Ends in failed(time_limit), resumable."""
+    """The longest running time over all attempts. A job that reaches the limit fails with the reason `time_limit`, and
+    can be resumed. null is no limit. At most 366 days."""
     stall_limit: Annotated[float, Field(gt=0, le=7 * DAY), DURATION] = 600.0
-    """Time without any progress, "10m" or seconds, after which an attempt is stalled and killed. At most seven days."""
+    """The time without any progress after which an attempt counts as stalled and is killed. At most seven days."""
 
 
 class RetryOn(StrEnum):
-    """The ends of an attempt that may be tried again. Values are lifecycle.Reason's."""
+    """The reasons of a failed attempt after which a job may be tried again."""
 
     NODE_LOST = "node_lost"
     CRASHED = "crashed"
@@ -86,11 +88,12 @@ class RetryOn(StrEnum):
 
 
 class Retry(Group):
-    """When a failed or lost attempt is followed by another. A drain is no failure and costs nothing."""
+    """The rules for another attempt after a failed or lost one. A drain is not a failure and does not count."""
 
     max_attempts: Annotated[Whole, Field(ge=1, le=100)] = 3
-    """Failures and losses that a job may have in all, 1 to 100; 1 never tries again."""
+    """The number of failed and lost attempts after which the job fails. 1 never tries again."""
     on: Many[Annotated[RetryOn, Field(strict=False)]] = (RetryOn.NODE_LOST, RetryOn.CRASHED, RetryOn.STALLED)
-    """What counts as worth another try."""
+    """The reasons after which another attempt follows. Any other reason fails the job at once."""
     backoff: Annotated[float, Field(ge=0, le=DAY), DURATION] = 0.0
-    """Wait before a retry, "30s" or seconds, at most a day; twice as long where an attempt got no further."""
+    """The wait before another attempt, at most a day. The wait doubles with each attempt that wrote no new checkpoint.
+    0 takes the service's setting, `FOOTPLATE_RETRY_BACKOFF_SECONDS`."""

@@ -44,55 +44,56 @@ class JobSpec(Group):
     """One training job. `{"model": "toy/mlp", "data": "toy/regression"}` is a whole one."""
 
     name: Text | None = None
-    """For people; need not be unique. At most 128 characters."""
+    """A name for people. Two jobs may have the same name."""
     project: Slug = "default"
-    """Whose it is."""
+    """The project that owns the job."""
     tags: Annotated[Many[Text], Field(max_length=32)] = ()
-    """To find it by. At most 32."""
+    """Labels by which lists of jobs can be filtered."""
     metadata: Annotated[dict[str, JsonValue], AfterValidator(_small)] = Field(default_factory=dict)
-    """Anything; kept and returned, never read. At most 16 KiB as JSON."""
+    """Any JSON object. The service stores and returns the object, and never reads it. At most 16 KiB as JSON."""
     priority: Annotated[Whole, Field(ge=-100, le=100)] = 5
-    """Higher goes first, then the older job. -100 to 100."""
+    """Jobs with a higher number start first. Among equal numbers, the job that was queued first starts first."""
     model: Component | None = None
-    """What is trained. Required unless `loop` brings its own."""
+    """The model to train. Required unless `loop` is given."""
     processor: Component | None = None
-    """Tokenizer and the like; null follows the model."""
+    """The tokenizer or image processor. null takes the one that belongs to the model."""
     data: Data = Data()
-    """A component or path alone is the training set. Required unless `loop` brings its own."""
+    """The datasets. A component or a path alone is the training set. Required unless `loop` is given."""
     collator: Component | None = None
-    """How samples become a batch; null follows the processor and the model."""
+    """Makes a batch from samples. null takes the collator that fits the processor and the model."""
     loss: Component | None = None
-    """null is the model's own."""
+    """The loss to train with. null takes the loss that the model computes itself."""
     metrics: Annotated[Many[Component], Field(max_length=64)] = ()
-    """What an evaluation computes besides the loss. At most 64."""
+    """Metrics that each evaluation computes besides the loss."""
     compute_metrics: Component | None = None
-    """A function of all predictions, in the manner of Hugging Face's; null keeps memory flat."""
+    """A function of your own that gets all predictions at once, as in Hugging Face's Trainer. Without this function an
+    evaluation does not keep its predictions in memory."""
     training: InstanceOf[TrainingArguments] = Field(default_factory=lambda: read_arguments({}))
-    """Hugging Face's TrainingArguments, by their names."""
+    """Training arguments, under the names of Hugging Face's TrainingArguments."""
     optimizers: Annotated[Many[Optimizer], Field(min_length=1, max_length=32)] | None = None
-    """Several optimizers instead of training's one. At most 32."""
+    """Several optimizers, each with its own parameters, instead of the single optimizer of `training`."""
     callbacks: Annotated[Many[Component], Field(max_length=64)] = ()
-    """Called as training goes. At most 64."""
+    """Callbacks that the Trainer calls during training, such as early stopping."""
     trainer: Code | None = None
-    """A Trainer subclass from the bundle, `module:Class`."""
+    """A subclass of `footplate.Trainer` in the bundle, as `module:Class`."""
     loop: Loop | None = None
-    """A loop of your own from the bundle: `module:function`, or a script."""
+    """A training loop of your own in the bundle, as `module:function`, or a script. Runs instead of the Trainer."""
     report_to: Annotated[Many[Text], Field(max_length=32)] = ()
-    """Trackers that Accelerate can feed, for example "tensorboard"."""
+    """Experiment trackers that receive the logs, for example "tensorboard"."""
     code: Bundle | None = None
-    """Your own code, that this spec names things in."""
+    """A bundle of your own Python code. Other fields can then name its classes and functions."""
     env: Annotated[dict[Slug, Annotated[str, Field(max_length=4096)]], Field(max_length=100)] = Field(
         default_factory=dict
     )
-    """Environment variables of the training process; the operator lists which may be set."""
+    """Environment variables of the training process. The operator decides which variables a job may set."""
     secrets: Annotated[Many[Slug], Field(max_length=32)] = ()
-    """Names of secrets; their values live on the nodes."""
+    """Names of secrets that become environment variables. Their values are kept on the nodes."""
     resources: Resources = Resources()
-    """The shape of the job."""
+    """The nodes, GPUs, processes and time limits of the job."""
     retry: Retry = Retry()
-    """When it is tried again."""
+    """The rules for another attempt after a failed or lost one."""
     resume_from: ResumeFrom | None = None
-    """Another job's checkpoint to start from."""
+    """The checkpoint of another job, or a folder, to start from."""
 
     @field_serializer("training")
     def _only_what_was_changed(self, training: TrainingArguments) -> dict[str, Any]:

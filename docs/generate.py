@@ -1,5 +1,5 @@
-"""Writes the pages that are made from the code: settings, lifecycle, events, metrics, parity, and how the API describes
-itself. `make fix` runs it.
+"""Writes the pages that are made from the code: settings, lifecycle, events, metrics, parity, components, the job spec
+and the API's description. `make fix` runs it.
 
 A field's meaning stands under the field, a state's life under the state; here they become pages, and a test holds the
 pages to the code.
@@ -27,6 +27,7 @@ from contract.arguments.meaning import meanings
 from contract.arguments.notyet import CHOICES_NOT_YET
 from contract.components import GROUPS
 from contract.settings import Settings, variable
+from docs.spec_page import spec_page
 from footplate.sdk.settings import ClientSettings
 from service.api.description import describe as describe_api
 from service.app import routes
@@ -49,6 +50,7 @@ def pages() -> dict[str, str]:
         "parity.md": parity_page(),
         "metrics.md": metrics_page(),
         "components.md": components_page(),
+        "spec.md": spec_page(MADE),
         "openapi.json": json.dumps(describe_api(routes()), indent=1, ensure_ascii=False) + "\n",
     }
 
@@ -169,6 +171,7 @@ def components_page() -> str:
         [
             "# What a spec may name",
             MADE,
+            "All fields of a spec, with an example each: [the job spec](spec.md).\n",
             'A name alone, or `{"use": name, "args": {…}}`. `GET /components` answers with the same, and with what the',
             "plugins bring that your nodes have installed; a wrong name or argument is told at `POST /jobs`. Paths are",
             "names under `data://` or `models://`, or [on a hub](hub.md). What needs a library beyond the",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import runpy
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from contract.settings import variable
+from docs import spec_page
 from footplate.sdk.settings import ClientSettings
 from service import readiness
 from service.settings import ServiceSettings
@@ -32,6 +33,22 @@ def test_the_pages_that_are_made_from_code_are_what_the_code_says_now() -> None:
             f"docs/{name} is out of date: run `PYTHONPATH=. .venv/bin/python docs/generate.py`, or `make fix`, "
             "and commit what it changes"
         )
+
+
+@pytest.mark.parametrize(
+    ("example", "why"),
+    [({"priority": 101}, "refused: /priority"), ({"priority": 5}, "only its default"), ({"tags": []}, "not set it")],
+)
+def test_an_example_that_shows_no_good_spec_stops_the_spec_page(example: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=f"the example of priority on docs/spec.md .*{why}"):
+        spec_page.checked(example, "priority")
+
+
+def test_a_field_of_the_spec_without_an_example_stops_the_spec_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(spec_page.EXAMPLES, "retry.backoff")
+
+    with pytest.raises(ValueError, match=r"add an example of retry\.backoff"):
+        spec_page.spec_page("")
 
 
 def test_the_readme_lists_every_folder_of_the_tree_with_its_purpose() -> None:
