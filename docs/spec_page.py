@@ -198,6 +198,7 @@ def spec_page(made: str) -> str:
             "\nEvery other field has a default. An unknown field or a wrong value is refused with its place in the",
             "spec. `GET /jobs/{id}/spec` shows the stored spec with every default. `GET /schema/job` is the",
             "JSON Schema.",
+            "Words that you do not know are in the [glossary](glossary.md).",
             "\nEach example below is added to the smallest spec. An example with `loop` replaces `model` and `data`.",
             "All examples were checked when this page was made.",
             "\n## Contents\n",

@@ -91,6 +91,16 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+def test_the_glossary_is_alphabetical_and_explains_each_word_in_one_sentence() -> None:
+    page = (REPOSITORY / "docs/glossary.md").read_text()
+    lines = re.findall(r"^- .*", page, re.MULTILINE)
+    entry = re.compile(r"- \*\*\[?([A-Za-z -]+)\]?(?:\(\S+\))?\*\*: [A-Z](?:[^.]|\.\w)+\.")
+
+    assert [line for line in lines if not entry.fullmatch(line)] == []
+    words = [found[1].lower() for line in lines if (found := entry.fullmatch(line))]
+    assert words == sorted(set(words))
+
+
 def test_every_file_that_the_journey_names_is_there() -> None:
     named = re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)*/?(?:\.py)?)`", (REPOSITORY / "docs/journey.md").read_text())
     paths = {name for name in named if "/" in name}
