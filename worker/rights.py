@@ -141,7 +141,8 @@ def _read(settings: WorkerSettings) -> Iterator[Path]:
     if settings.stores_allow:
         yield settings.stores_path
     if settings.bucket is None:
-        yield from (settings.artifacts_path / each for each in (layout.UPLOADS, layout.bundle_file("").parent))
+        # Training opens uploads and bundles by their names and never lists them, so only the way to a name has to be open.
+        yield from (settings.artifacts_path / layout.UPLOADS / "any", settings.artifacts_path / layout.bundle_file("any"))
 
 
 def _in_a_child(user: User, rooms: list[Path], read: list[Path]) -> str | None:

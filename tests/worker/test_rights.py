@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from contract.ids import JobId
+from contract.layout import PASSED_ONLY
 from tests.support.processes import REPOSITORY
 from tests.support.ways import open_ways
 from worker.rights import USUAL
@@ -59,8 +60,12 @@ def home(tmp_path: Path) -> Path:
 
 def test_each_attempt_has_a_user_of_its_own_if_such_a_user_can_work(home: Path) -> None:
     users = [USUAL.first, USUAL.last]
+    kept = [home / "artifacts" / name for name in ("bundles", "files")]
+    for folder in kept:
+        folder.mkdir(parents=True)
+        folder.chmod(PASSED_ONLY)
     assert settled(home, *open_ways(home.parent)) == {"uid": None, "users": users, "exposed": None}
-    assert list((home / "artifacts").iterdir()) == []
+    assert sorted((home / "artifacts").iterdir()) == kept
     assert list((home / "node-1" / "extensions").iterdir()) == []
 
 
