@@ -63,7 +63,8 @@ class Part:
         folder = attempt_folder(self._grant.job, self._grant.attempt)
         if was_fetched:
             hand_over(self.root, folder, user)
-        room = make_room(self.root, folder, user)
+        # Another attempt, of this job or of a fork, reads its checkpoints as another user, also while this one runs.
+        room = make_room(self.root, folder, user, is_passed=True)
         if self._held is not None:
             self._lend(self._held, room, was_fetched=was_fetched)
         for rank in self._ranks:

@@ -141,8 +141,9 @@ def _read(settings: WorkerSettings) -> Iterator[Path]:
     if settings.stores_allow:
         yield settings.stores_path
     if settings.bucket is None:
-        # Training opens uploads and bundles by their names and never lists them, so only the way to a name has to be open.
-        yield from (settings.artifacts_path / layout.UPLOADS / "any", settings.artifacts_path / layout.bundle_file("any"))
+        # Training opens uploads and bundles by their names and never lists them: only the way to a name has to be open.
+        yield settings.artifacts_path / layout.UPLOADS / "any"
+        yield settings.artifacts_path / layout.bundle_file("any")
 
 
 def _in_a_child(user: User, rooms: list[Path], read: list[Path]) -> str | None:

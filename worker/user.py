@@ -45,6 +45,8 @@ class User(BaseModel):
     def become(self) -> None:
         """For good: neither this process nor what it starts has any more. It clears PDEATHSIG; and the kernel shows its
         memory and environment from now on to root alone, not to others of the same uid."""
+        # The next attempt is another user: a checkpoint that only its writer may read would be lost with its node.
+        os.umask(0o022)
         os.setgroups(self.groups)
         os.setresgid(self.gid, self.gid, self.gid)
         os.setresuid(self.uid, self.uid, self.uid)
@@ -67,12 +69,12 @@ def give(folder: Path, user: User, group: int | None = None) -> None:
         os.close(handle)
 
 
-def make_room(root: Path, below: PurePosixPath, user: User) -> Path:
-    """A folder that training writes to, in one that it does not. Other users may look into it only if they are of the
-    root folder's group, as a service is that is neither root nor training."""
+def make_room(root: Path, below: PurePosixPath, user: User, *, is_passed: bool = False) -> Path:
+    """A folder that training writes to, in one that it does not. Only the root folder's group may list the folder,
+    as a service does that is neither root nor training. If `is_passed`, others may open what they know the name of."""
     at = make_way(root, below)
     if at.stat().st_uid == os.geteuid():
-        at.chmod(0o750)
+        at.chmod(0o751 if is_passed else 0o750)
     give(at, user, group=root.stat().st_gid)
     return at
 

@@ -69,6 +69,22 @@ def test_a_checkpoint_is_announced_once_it_is_committed(tmp_path: Path) -> None:
     }
 
 
+def test_every_file_of_a_checkpoint_has_the_rights_that_the_umask_asks_for(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").touch(mode=0o600)
+        (folder / "part").mkdir()
+        (folder / "part" / "optimizer.pt").touch(mode=0o600)
+
+    before = os.umask(0o027)
+    try:
+        done = files.commit(tmp_path, 1, write, {})
+    finally:
+        os.umask(before)
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in done.path.rglob("*") if path.is_file()}
+    assert modes == dict.fromkeys(("model.safetensors", "optimizer.pt", "manifest.json"), 0o640)
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
 def test_one_flipped_bit_is_found_and_named(two_checkpoints: Path, name: str) -> None:
     path = two_checkpoints / "checkpoint-4" / name

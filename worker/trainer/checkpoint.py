@@ -85,6 +85,7 @@ class _Seal:
 
 
 def _seal(folder: Path, step: int, stamp: dict[str, Any]) -> _Seal:
+    _open_to_readers(folder)
     files = {str(path.relative_to(folder)): _synced(path) for path in _files(folder)}
     manifest = {"format": 1, "step": step, "stamp": stamp, "versions": _versions(), "files": files}
     text = json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n"
@@ -94,6 +95,14 @@ def _seal(folder: Path, step: int, stamp: dict[str, Any]) -> _Seal:
     for directory in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         _sync_directory(directory)
     return _Seal(sum(each["bytes"] for each in files.values()) + len(text), hashlib.sha256(text).hexdigest())
+
+
+def _open_to_readers(folder: Path) -> None:
+    """Gives every file the rights that the umask asks for, as the folder has them. safetensors writes files that only
+    their owner may read, so another user could not continue from the checkpoint."""
+    readable = folder.stat().st_mode & 0o444
+    for path in _files(folder):
+        path.chmod(path.stat().st_mode | readable)
 
 
 def _move_into_place(scratch: Path, final: Path) -> None:

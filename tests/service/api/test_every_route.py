@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ class Ask(NamedTuple):
     needed: Needed
 
     def address(self, **places: str) -> str:
-        return self.path.replace(":path}", "}").format(**{**PLACES, **places})
+        return re.sub(r":\w+}", "}", self.path).format(**{**PLACES, **places})
 
 
 def asks(routes: list[BaseRoute]) -> Iterator[Ask]:
@@ -75,8 +76,7 @@ def guarded_asks(api: Api) -> list[Ask]:
     assert isinstance(app, Guard)
     found = [ask for ask in asks(app.app.routes) if not is_open(ask.path)]
     assert len(found) > 25
-    places = {name for ask in found for name in ask.path.replace(":path}", "}").split("{")[1:]}
-    unknown = {name.partition("}")[0] for name in places} - set(PLACES)
+    unknown = {name for ask in found for name in re.findall(r"{(\w+)", ask.path)} - set(PLACES)
     assert not unknown, f"say in PLACES what stands for {unknown}"
     return found
 
