@@ -30,7 +30,7 @@ from sqlalchemy import (
 from contract.ids import Fence, JobId, NodeId
 from contract.lifecycle import JobState
 from service.store.direct import DirectUpsert
-from service.store.tables import IS_LATER, IS_READY, jobs, sources, waits
+from service.store.tables import IS_ACTIVE, IS_LATER, IS_READY, jobs, sources, waits
 
 SKEW_MS = 60_000
 """The clocks of two machines may differ by this much."""
@@ -226,7 +226,8 @@ def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Coll
 _UNCLAIMED = (
     select(sources.c.job_id, sources.c.attempt, sources.c.source, sources.c.node, jobs.c.fence, sources.c.rung_at)
     .join(jobs, (jobs.c.id == sources.c.job_id) & (jobs.c.attempt == sources.c.attempt))
-    .where(sources.c.ended_at.is_(None), sources.c.claim.is_(None), jobs.c.state == JobState.STARTING.value)
+    # With the condition of the index of active jobs: SQLite would look through all jobs that wait otherwise.
+    .where(sources.c.ended_at.is_(None), sources.c.claim.is_(None), IS_ACTIVE, jobs.c.state == JobState.STARTING.value)
 )
 
 

@@ -85,6 +85,20 @@ def test_a_longer_queue_costs_placement_and_posts_nothing_more(stage: Stage) -> 
     assert {name: cost for name, cost in many.items() if cost > 1.5 * few[name] + FEW} == {}
 
 
+def test_a_longer_queue_costs_the_look_for_unclaimed_attempts_nothing_more(stage: Stage) -> None:
+    """Statistics that know of no attempt yet made SQLite look through all jobs, four times a second."""
+    job = stage.submit(resources={"pool": "nowhere"})
+    done, found = 0, []
+    for count in (FEW, MANY):
+        stage.write(partial(copy_job, job=job, first=done + 1, last=count))
+        stage.write(lambda conn: conn.execute(text("ANALYZE")))
+        # By the connection that has the new statistics: SQLite's others keep those that they began with.
+        found.append(stage.write(lambda conn: work(conn, queue.unclaimed)))
+        done = count
+
+    assert found[1] <= found[0] + FEW
+
+
 def test_a_reason_that_changes_is_written_once_for_all_that_have_it(stage: Stage) -> None:
     job = stage.submit()
     stage.write(lambda conn: copy_job(conn, job, 1, FEW))
