@@ -39,7 +39,7 @@ export const COLUMNS: Column[] = [
     text: (job) => job.error?.message ?? job.message ?? sentence(job.reason), value: (job) => job.message ?? job.reason,
   },
   {
-    id: "progress", title: "Progress", width: 130, isNumber: true,
+    id: "progress", title: "Progress", width: 140, isNumber: true,
     text: (job) => (share(job) === null ? "" : `${Math.floor(share(job)! * 100)} %`), value: share,
   },
   {
