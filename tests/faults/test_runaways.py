@@ -25,7 +25,9 @@ def system(tmp_path: Path, redis: RedisServer, database_url: str, protection_off
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.fault(14, without="ending all that training has forked", red="survived the cancel")
+@pytest.mark.fault(
+    14, without=None, because="as root the other means end 60 processes too; a user of its own has the control"
+)
 def test_nothing_of_a_cancelled_job_survives_with_the_rights_of_its_node(system: System, depth: int) -> None:
     nothing_survives(system, depth, FOOTPLATE_TRAINING_USER="root")
 
