@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from contract import layout
-from worker import bundles, extensions
+from worker.bundle_files import FOLDER, at_its_place, unpack
 from worker.environment import EXTENSIONS, PLACE, built_for, whose_extensions
 from worker.scratch import remove
 from worker.user import User, change_owner, close_to_lists, make_room, make_way
@@ -58,10 +58,8 @@ class BuildFolder:
         if not (code := self._spec.get("code")) or "script" in (self._spec.get("loop") or {}):
             return None
         shelf = self._root / EXTENSIONS / code["bundle"]
-        fresh = bundles.unpack(
-            code["bundle"], artifacts / layout.bundle_file(code["bundle"]), Path(scratch, bundles.FOLDER)
-        )
-        placed = extensions.at_its_place(fresh, shelf)
+        fresh = unpack(code["bundle"], artifacts / layout.bundle_file(code["bundle"]), Path(scratch, FOLDER))
+        placed = at_its_place(fresh, shelf)
         if placed.folder != fresh.folder:
             remove(fresh.folder)
         return placed.folder

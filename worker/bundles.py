@@ -11,10 +11,8 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import os
 import sys
 import traceback
-import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,32 +23,14 @@ from typing import Any, cast
 from packaging.requirements import Requirement
 
 from contract import layout
-from contract.bundles import InvalidBundle, look_into, modules
 from contract.errors import FootplateError, OwnCodeError, did_you_mean
-from worker.kept import Changed, open_kept
+from worker.bundle_files import FOLDER, Bundle, unpack
 
-FOLDER = "code"
 TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics"})
 """Of these groups a function is the part itself; of others it makes the part."""
 MADE_BY_THE_TRAINER = frozenset({"optimizers", "schedules"})
 """Of these it is the class that counts: it is made once there are parameters."""
 TRACE_CHARS = 6000
-UNPACKED_AT = 315_532_800
-"""The first second that a zip can name, and older than anything that is built."""
-_PIECE = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """An unpacked one."""
-
-    sha256: str
-    folder: Path
-    paths: tuple[str, ...]
-
-    @property
-    def modules(self) -> list[str]:
-        return modules(self.paths)
 
 
 _opened: Bundle | None = None
@@ -96,44 +76,6 @@ def close() -> None:
             if _is_below(getattr(module, "__file__", None), _opened.folder):
                 del sys.modules[name]
     _opened = None
-
-
-def unpacked(sha256: str, folder: Path) -> Bundle:
-    """A bundle whose files root has unpacked for this process, which may not change them."""
-    paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return Bundle(sha256, folder, tuple(paths))
-
-
-def unpack(sha256: str, file: Path, folder: Path) -> Bundle:
-    """Every byte is checked before one is unpacked: what lies in the store may have changed."""
-    try:
-        with open_kept(file, sha256) as archive:
-            entries = look_into(archive, os.fstat(archive.fileno()).st_size)
-            folder.mkdir(parents=True)
-            with zipfile.ZipFile(archive) as packed:
-                for entry in entries:
-                    _unpack_one(packed, entry.path, folder / entry.path)
-    except Changed as error:
-        raise OwnCodeError(f"bundle {error}", hint="DELETE the bundle, and POST the zip again") from error
-    except FileNotFoundError as error:
-        raise OwnCodeError(
-            f"bundle {sha256} is not in the artifact store", hint="POST the same zip again, then resume the job"
-        ) from error
-    except InvalidBundle as error:
-        raise OwnCodeError(f"bundle {sha256} cannot be used: {error.message}") from error
-    for parent, _, _ in os.walk(folder, topdown=False):
-        os.chmod(parent, 0o555)
-    return Bundle(sha256, folder, tuple(entry.path for entry in entries))
-
-
-def _unpack_one(packed: zipfile.ZipFile, name: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with packed.open(name) as source, path.open("xb") as target:
-        while piece := source.read(_PIECE):
-            target.write(piece)
-    # Ninja builds anew what is older than its sources, and these are as old as ever in each attempt.
-    os.utime(path, (UNPACKED_AT, UNPACKED_AT))
-    path.chmod(0o444)
 
 
 @dataclass(frozen=True, slots=True)

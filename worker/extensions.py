@@ -1,73 +1,24 @@
-"""What a bundle builds with torch.utils.cpp_extension: once on a node, and for as long as it takes.
+"""Builds of torch.utils.cpp_extension by a bundle: one at a time, once for each node, without a time limit of ours.
 
-    at_its_place(bundle, folder)   the bundle's files where every attempt finds them: ninja sees what it has built
-    watch(tick, note, …)           from here on builds of this process take turns, and say that they are under way
+    watch(tick, note, …)           from here on, builds of this process take turns and report that they are under way
 
 What is built lies beside the files, in TORCH_EXTENSIONS_DIR: worker/environment.py.
 """
 
 from __future__ import annotations
 
-import fcntl
-import filecmp
 import os
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from worker.bundles import Bundle
-from worker.scratch import remove
+from worker.bundle_files import lock
 
 BUILD_SECONDS = 3600.0
 """How long a build may keep a job from being stalled: a compiler hangs too, now and then."""
-CODE, LOCK = "code", "code.lock"
-
-
-def at_its_place(bundle: Bundle, folder: Path) -> Bundle:
-    """The same files below `folder`, as long as a node keeps that: ninja knows sources by path and time, and
-    each attempt unpacks to another. Where there is no room it stays where it is, and what it builds is built anew.
-    """
-    place = folder / CODE
-    with suppress(OSError), _held(folder / LOCK):
-        if not _is_copy(bundle, place):
-            remove(place)
-            shutil.copytree(bundle.folder, place)
-        return replace(bundle, folder=place)
-    return bundle
-
-
-def _is_copy(bundle: Bundle, place: Path) -> bool:
-    """Byte for byte: any job's code runs as the user that this folder belongs to."""
-    there = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir() or path.is_symlink()}
-    _, differ, missing = filecmp.cmpfiles(bundle.folder, place, bundle.paths, shallow=False)
-    return there == set(bundle.paths) and not differ and not missing
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    lock = _lock(path)
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-def _lock(path: Path) -> int:
-    """Waits until it is ours. The kernel lets go of it when its holder is killed."""
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock), os.stat(path)):
-                return lock
-        # Removed by who held it: another file may have the name by now.
-        os.close(lock)
 
 
 class Baton:
@@ -84,7 +35,7 @@ class Baton:
 
     def try_acquire(self) -> bool:
         self._telling = self.told_of()
-        self._lock = _lock(self._path)
+        self._lock = lock(self._path)
         return True
 
     def told_of(self) -> Telling | None:

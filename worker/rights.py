@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from contract import layout
 from contract.errors import SettingsError
 from worker.environment import EXTENSIONS
-from worker.node import Places
+from worker.node_folder import Places
 from worker.scratch import remove, temporary
 from worker.settings import WorkerSettings
 from worker.user import NOBODY, User, close_to_lists, make_room

@@ -36,6 +36,7 @@ from contract.strategies import strategy_arguments
 from worker import bundles, extensions, gang, loop, notes, outcome, predictions, tracking
 from worker.best_before import KeepBest
 from worker.build import Parts, build
+from worker.bundle_files import at_its_place, unpacked
 from worker.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
 from worker.environment import PLACE as EXTENSIONS_PLACE
 from worker.launch import ANOTHER_S, OUTCOME, TICK, Order, read_order
@@ -113,11 +114,11 @@ def train(order: Order, emit: Emit) -> DoneData:
     if spec.code is not None:
         bundles.require(spec.code.requires)
         if order.unpacked is not None:
-            bundles.use(bundles.unpacked(spec.code.bundle, order.unpacked))
+            bundles.use(unpacked(spec.code.bundle, order.unpacked))
         # A script's lies in its working folder, where the loop puts it.
         elif not isinstance(spec.loop, Script):
             kept = Path(order.environment[EXTENSIONS_PLACE]).parent
-            place = partial(extensions.at_its_place, folder=kept)
+            place = partial(at_its_place, folder=kept)
             bundles.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), place)
     if EXTENSIONS_PLACE in order.environment:
         extensions.watch(partial(emit.wire.send, TICK, {}), emit.note, spec.resources.stall_limit)

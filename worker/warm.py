@@ -38,7 +38,7 @@ from worker.linux import (
     kill_user,
     uid_of,
 )
-from worker.node import MAX_TROUBLE_CHARS, Places
+from worker.node_folder import MAX_TROUBLE_CHARS, Places
 from worker.user import NOBODY, User
 
 log = logging.getLogger("footplate.warm")

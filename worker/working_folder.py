@@ -16,7 +16,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from contract.layout import OUTPUTS
-from worker.bundles import Bundle
+from worker.bundle_files import Bundle
 
 MAX_FILES = 10_000
 MAX_BYTES = 64 * 2**30

@@ -15,6 +15,7 @@ from contract import layout
 from contract.errors import OwnCodeError
 from contract.lifecycle import Reason
 from worker import bundles, outcome
+from worker.bundle_files import Bundle, unpack
 
 NET = """
 class Net:
@@ -30,14 +31,14 @@ def data(n=3):
 SIZE = 3
 """
 
-Open = Callable[..., bundles.Bundle]
+Open = Callable[..., Bundle]
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
     """`opened(my_code="…")`: as a training process has it."""
 
-    def make(**files: str) -> bundles.Bundle:
+    def make(**files: str) -> Bundle:
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:
             for name, text in files.items():
@@ -81,9 +82,9 @@ def test_a_changed_or_missing_file_in_the_store_is_not_unpacked(opened: Open, tm
     file = tmp_path / layout.bundle_file(bundle.sha256)
     file.write_bytes(file.read_bytes() + b"\0")
 
-    assert "has changed" in fails(lambda: bundles.unpack(bundle.sha256, file, tmp_path / "again")).message
+    assert "has changed" in fails(lambda: unpack(bundle.sha256, file, tmp_path / "again")).message
     file.unlink()
-    gone = fails(lambda: bundles.unpack(bundle.sha256, file, tmp_path / "again"))
+    gone = fails(lambda: unpack(bundle.sha256, file, tmp_path / "again"))
     assert "not in the artifact store" in gone.message
     assert "POST the same zip again" in str(gone.hint)
     assert not (tmp_path / "again").exists()

@@ -17,8 +17,9 @@ import pytest
 from contract import layout
 from tests.support.processes import until
 from tests.worker.conftest import Lasting
-from worker import bundles, extensions
-from worker.extensions import Baton, Telling, at_its_place
+from worker import extensions
+from worker.bundle_files import UNPACKED_AT, Bundle, at_its_place, unpack
+from worker.extensions import Baton, Telling
 
 OP = """
 import importlib.util
@@ -110,13 +111,13 @@ def test_a_build_is_no_stall_happens_once_and_leaves_no_lock(
 
 
 @pytest.fixture
-def unpacked(tmp_path: Path) -> Callable[[str], bundles.Bundle]:
+def unpacked(tmp_path: Path) -> Callable[[str], Bundle]:
     sha = kept_bundle(tmp_path)
-    return lambda name: bundles.unpack(sha, tmp_path / layout.bundle_file(sha), tmp_path / name)
+    return lambda name: unpack(sha, tmp_path / layout.bundle_file(sha), tmp_path / name)
 
 
 def test_every_attempt_has_its_sources_at_one_place_and_as_old(
-    unpacked: Callable[[str], bundles.Bundle], tmp_path: Path
+    unpacked: Callable[[str], Bundle], tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
@@ -125,13 +126,13 @@ def test_every_attempt_has_its_sources_at_one_place_and_as_old(
 
     assert one.folder == other.folder == kept / "code"
     assert {(path.name, path.stat().st_mtime) for path in one.folder.iterdir()} == {
-        (name, bundles.UNPACKED_AT) for name in FILES
+        (name, UNPACKED_AT) for name in FILES
     }
 
 
 @pytest.mark.parametrize("change", ["write", "add", "remove", "link"])
 def test_sources_that_somebody_changed_are_those_of_the_bundle_again(
-    unpacked: Callable[[str], bundles.Bundle], tmp_path: Path, change: str
+    unpacked: Callable[[str], Bundle], tmp_path: Path, change: str
 ) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
@@ -153,7 +154,7 @@ def test_sources_that_somebody_changed_are_those_of_the_bundle_again(
 
 
 def test_where_nothing_can_be_kept_the_bundle_stays_where_it_is(
-    unpacked: Callable[[str], bundles.Bundle], tmp_path: Path
+    unpacked: Callable[[str], Bundle], tmp_path: Path
 ) -> None:
     bundle = unpacked("a")
     assert at_its_place(bundle, tmp_path / "nowhere") == bundle

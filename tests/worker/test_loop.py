@@ -18,6 +18,7 @@ from contract.errors import OwnCodeError
 from contract.ids import ClaimId, Fence, JobId, new_job_id
 from contract.spec import JobSpec
 from worker import bundles, gang, loop
+from worker.bundle_files import Bundle
 from worker.emit import Emit, Wire
 from worker.launch import Order
 from worker.trainer.checkpoint import verify
@@ -123,7 +124,7 @@ def test_a_loop_that_is_not_there_or_takes_no_job_is_told(attempt: Attempt, tmp_
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "my.py").write_text("def main(): ...\n")
-    bundles.use(bundles.Bundle("0" * 64, folder, ("my.py",)))
+    bundles.use(Bundle("0" * 64, folder, ("my.py",)))
     try:
         for name, said in (("my:man", "did you mean 'main'?"), ("my:main", "too many positional arguments")):
             spec = JobSpec.parse({"loop": name, "code": {"bundle": "0" * 64}})

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give tr
 SETTLE = """
 import json
 from contract.errors import SettingsError
-from worker.node import Places
+from worker.node_folder import Places
 from worker.rights import settled
 from worker.settings import WorkerSettings
 settings = WorkerSettings.from_environment()

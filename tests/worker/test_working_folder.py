@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from worker import working_folder
-from worker.bundles import Bundle
+from worker.bundle_files import Bundle
 from worker.working_folder import keep_outputs, lay_out
 
 FILES = {"train.py": "print()", "conf/ds.json": "{}", "outputs/example.txt": "brought"}
