@@ -20,11 +20,12 @@ test: $(VENV)/.dev ## every test, against real Redis, PostgreSQL and processes
 faults: $(VENV)/.dev ## every fault on both databases, and without the protection; ARGS="--eighth 3" runs a part
 	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal --matrix $(ARGS)
 
-check: $(VENV)/.dev ## format, lint, types and import rules
+check: $(VENV)/.dev ## format, lint, types, import rules and plain English
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python docs/prose.py
 
 fix: $(VENV)/.dev ## format, fix what the linter can, and write the pages that are made from code
 	$(VENV)/bin/ruff format .

@@ -1,0 +1,151 @@
+"""The prose check refuses what STYLE asks to avoid, and accepts plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from docs.prose import MAX_TEST_NAME, Violation, check_page, check_python, unlisted
+
+LONG = "Returns " + "one word after another " * 8 + "and the last."
+FUNCTION = 'def slots():\n    """{}"""\n'
+
+
+def rules(source: str, *, is_test: bool = False) -> list[str]:
+    return [rule for _, rule, _ in violations(source, is_test=is_test)]
+
+
+def violations(source: str, *, is_test: bool = False) -> list[tuple[int, str, str]]:
+    reports: list[tuple[int, str, str]] = []
+    check_python(source, lambda *report: reports.append(report), is_test=is_test)
+    return reports
+
+
+def page_rules(text: str) -> list[str]:
+    reports: list[str] = []
+    check_page(text, lambda line, rule, advice: reports.append(rule))
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("docstring", "rule"),
+    [
+        ("Of a node: the slots that are free now.", "first-word"),
+        ("Whether the node has free slots.", "first-word"),
+        ("Nobody waits here for the node's slots.", "first-word"),
+        ("By 16 connections, again and again.", "first-word"),
+        ("Asks the warm parent for a process.", "first-word"),
+        ("Free slots now.", "short-docstring"),
+        ("returns the slots that are free.", "first-line"),
+        ("Returns the slots that are free", "first-line"),
+        ("Returns the slots that are free, and those\n    that become free.", "first-line"),
+        (LONG, "long-sentence"),
+        ("Returns slots: free ones; then others.", "colons"),
+        ("Starts the node anew after a crash.", "word"),
+        ("Mends the table of the node's slots.", "word"),
+        ("Returns False if this is no node.", "word"),
+        ("Reads slots as the reference's Trainer does.", "word"),
+        ("Returns groups of so many slots each.", "word"),
+        ("Raises Unavailable if Redis is away.", "word"),
+        ("Returns what the node tells the service.", "word"),
+    ],
+)
+def test_a_docstring_that_must_be_decoded_is_refused_for_one_reason(docstring: str, rule: str) -> None:
+    assert rules(FUNCTION.format(docstring)) == [rule]
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Returns the slots that are free. There is no limit: a node may have many.",
+        "Raises ValueError if the node is no longer there.",
+        "`Node.slots` of the newest heartbeat.",
+        "One check per slot.\n\n    A later paragraph may wrap over two\n    lines.",
+        "Returns the slots.\n\n    - `free`: slots without a job\n    - `held`: slots with a job",
+        "Returns the table.\n\n        a: 1; b: 2; c: is no prose, mends nothing\n    ",
+        "Reads `the reference's` rows, `so many` of them, from https://example.org/a:anew:b.",
+        "The bearer token and the name that it belongs to.",
+    ],
+)
+def test_a_plain_docstring_is_accepted(docstring: str) -> None:
+    assert rules(FUNCTION.format(docstring)) == []
+
+
+def test_the_line_of_a_violation_is_the_line_of_its_paragraph() -> None:
+    source = f'"""Returns free slots.\n\nThe second paragraph.\n\n{LONG}\n"""\n# All is well.\nmend = "mend this now"\n'
+
+    assert [(line, rule) for line, rule, _ in violations(source)] == [(5, "long-sentence"), (8, "word")]
+
+
+def test_a_field_s_docstring_may_be_short_and_wrap() -> None:
+    assert rules('class Node:\n    slots: int\n    """Free\n    slots."""\n') == []
+    assert rules('class Node:\n    slots: int\n    """Of the node, free ones."""\n') == ["first-word"]
+
+
+def test_comments_are_read_as_paragraphs() -> None:
+    assert rules("# Starts the node\n# anew.\nx = 1\n") == ["word"]
+    assert rules(f"x = 1  # {LONG}\n") == ["long-sentence"]
+    assert rules("import a  # noqa: F401: a; b; c\n# type: ignore[a]: b; c; d\n") == []
+
+
+def test_messages_of_the_product_are_checked_and_those_of_tests_are_not() -> None:
+    source = 'raise ValueError(f"{name!r} is no node; start it")\n'
+
+    assert rules(source) == ["word"]
+    assert rules(source, is_test=True) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    told = 1\n",
+        "for each in nodes: pass\n",
+        "names = [one for one in nodes]\n",
+        "with node as given: pass\n",
+        "if found := find(): pass\n",
+        "nodes.sort(key=lambda one: one.name)\n",
+        "(a, known) = 1, 2\n",
+    ],
+)
+def test_a_variable_without_a_noun_is_refused(source: str) -> None:
+    assert rules(source) == ["local-name"]
+
+
+def test_fields_parameters_and_other_variables_keep_their_names() -> None:
+    assert rules("class Node:\n    known: int = 1\n\ndef f(given, known=()):\n    node = g(known=given)\n") == []
+
+
+def test_a_test_s_name_has_a_limit() -> None:
+    longest = "test_".ljust(MAX_TEST_NAME, "a")
+
+    assert rules(f"def {longest}(): pass\n") == []
+    assert rules(f"async def {longest}a(): pass\n") == ["test-name"]
+
+
+def test_a_page_is_checked_without_its_code_and_headings() -> None:
+    assert page_rules("# Nodes: slots; more; anew\n\n```\nanew: a; b; c\n```\n\n[Nodes](a.md) have slots.\n") == []
+    assert page_rules("A node starts\nanew.\n") == ["word"]
+    assert page_rules("| node | it is away |\n") == ["word"]
+    assert page_rules("- one item: a\n- two items: b\n") == []
+
+
+def test_a_page_that_is_made_from_code_is_checked_there() -> None:
+    assert page_rules("<!-- Made by docs/generate.py; edit the code. -->\nA node starts anew.\n") == []
+
+
+def test_a_violation_is_refused_unless_its_folder_is_listed() -> None:
+    assert unlisted([Violation("worker/node/app.py", 3, "word", "write 'again'")], ["worker"]) == []
+    assert unlisted([Violation("worker_2/app.py", 3, "word", "write 'again'"), *listed("worker")], ["worker"]) == [
+        "worker_2/app.py:3: word: write 'again'"
+    ]
+
+
+def test_a_listed_folder_that_is_clean_is_refused() -> None:
+    assert unlisted(list(listed("worker")), ["service", "worker"]) == [
+        "not_plain_yet.txt: service has no violation. Delete this line."
+    ]
+
+
+def listed(folder: str) -> Iterator[Violation]:
+    yield Violation(f"{folder}/app.py", 1, "word", "write 'again'")
