@@ -22,7 +22,7 @@ import httpx2
 from bench import clock, report
 from bench.post import serve
 from bench.whole import JSON
-from contract.layout import attempt_folder
+from footplate.contract.layout import attempt_folder
 from tests.support.processes import REPOSITORY, Process, Processes, until
 from tests.support.redis_server import RedisServer
 

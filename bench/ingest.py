@@ -19,8 +19,8 @@ from bench import report
 from bench.footprint import memory_mb
 from bench.post import cpu_seconds, database_url, serve
 from bench.readers import Played
-from contract.events import Kind, now_text
-from contract.ids import Fence
+from footplate.contract.events import Kind, now_text
+from footplate.contract.ids import Fence
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer
 from worker.control import Sender

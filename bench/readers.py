@@ -22,10 +22,10 @@ from websockets.asyncio.client import connect
 from bench import report
 from bench.footprint import memory_mb
 from bench.post import serve
-from contract import keys
-from contract.events import now_text
-from contract.ids import new_claim_id, new_node_id
-from contract.messages import Claim, EventBatch, NodeBeat
+from footplate.contract import keys
+from footplate.contract.events import now_text
+from footplate.contract.ids import new_claim_id, new_node_id
+from footplate.contract.messages import Claim, EventBatch, NodeBeat
 from tests.support.processes import Process, Processes, until
 from tests.support.redis_server import RedisServer
 

@@ -13,7 +13,7 @@ import httpx2
 from sqlalchemy import Connection, text
 
 from bench import report
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.events.curves import Column, Curve, bucket_rows
 from service.store import curves, jobs
 from service.store.curves import CurveRow

@@ -19,15 +19,15 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from contract import events, lifecycle
-from contract.arguments import NOT_YET, TrainingArguments
-from contract.arguments.groups import OTHER_DEFAULTS, OURS
-from contract.arguments.legacy import LEGACY, Renamed
-from contract.arguments.meaning import meanings
-from contract.arguments.notyet import CHOICES_NOT_YET
-from contract.components import GROUPS
-from contract.settings import Settings, variable
 from docs.spec_page import spec_page
+from footplate.contract import events, lifecycle
+from footplate.contract.arguments import NOT_YET, TrainingArguments
+from footplate.contract.arguments.groups import OTHER_DEFAULTS, OURS
+from footplate.contract.arguments.help_texts import meanings
+from footplate.contract.arguments.legacy import LEGACY, Renamed
+from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
+from footplate.contract.components import GROUPS
+from footplate.contract.settings import Settings, variable
 from footplate.sdk.settings import ClientSettings
 from service.api.description import describe as describe_api
 from service.app import routes

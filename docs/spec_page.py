@@ -1,4 +1,4 @@
-"""Makes docs/spec.md, the job spec field by field, from the models in contract/.
+"""Makes docs/spec.md, the job spec field by field, from the models in footplate/contract/.
 
 Every field has an example, and every example is parsed and checked before the page is written. The page is not made if
 an example is refused, if an example shows a field's default, or if a field has no example.
@@ -10,13 +10,13 @@ import json
 from functools import cache
 from typing import Any
 
-from contract.components import Catalogue, check
-from contract.errors import InvalidSpec
-from contract.fields import PATTERNS, Group
-from contract.parts import Bundle, Component, Data, Optimizer, ResumeFrom, Schedule, Script
-from contract.resources import STRATEGIES, Resources, Retry
-from contract.short_forms import READERS, long_form
-from contract.spec import JobSpec, job_schema
+from footplate.contract.components import Catalogue, check
+from footplate.contract.errors import InvalidSpec
+from footplate.contract.fields import PATTERNS, Group
+from footplate.contract.resources import STRATEGIES, Resources, Retry
+from footplate.contract.short_forms import READERS, long_form
+from footplate.contract.spec import JobSpec, job_schema
+from footplate.contract.spec_parts import Bundle, Component, Data, Optimizer, ResumeFrom, Schedule, Script
 from worker.catalogue import describe_all
 
 Json = dict[str, Any]

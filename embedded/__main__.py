@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from contract.variables import unknown
 from embedded.home import Busy, NoHome
 from embedded.processes import Failed
 from embedded.up import Options, up
+from footplate.contract.variables import unknown
 
 
 def main() -> int:

@@ -16,10 +16,10 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from contract.lifecycle import NODE_BEGINS
 from embedded.home import Home, hold, note_holder
 from embedded.processes import Child, Failed, Family, Program, Stop, Stopped, die_with, python
 from embedded.redis import redis_for
+from footplate.contract.lifecycle import NODE_BEGINS
 
 DEFAULT_PORT = 8080
 START_SECONDS = 60.0

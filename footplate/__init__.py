@@ -8,11 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from contract.importing import without_collecting
+from footplate.contract.import_speed import without_collecting
 
 if TYPE_CHECKING:
-    from contract.errors import CheckpointCorrupt as CheckpointCorrupt
-    from contract.errors import FootplateError as FootplateError
+    from footplate.contract.errors import CheckpointCorrupt as CheckpointCorrupt
+    from footplate.contract.errors import FootplateError as FootplateError
     from footplate.errors import JobCancelled as JobCancelled
     from footplate.errors import JobFailed as JobFailed
     from footplate.sdk.blocking import Job as Job
@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from worker.trainer.trainer import Trainer as Trainer
 
 _HOMES = {
-    "contract.errors": (
+    "footplate.contract.errors": (
         "CheckpointCorrupt",
         "FootplateError",
     ),

@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from contract.errors import FootplateError as FootplateError
-from contract.errors import Problem as Problem
+from footplate.contract.errors import FootplateError as FootplateError
+from footplate.contract.errors import Problem as Problem
 
 if TYPE_CHECKING:
     from footplate.sdk.models import JobInfo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from contract.importing import without_collecting
+from footplate.contract.import_speed import without_collecting
 
 with without_collecting():
     from service.program import main

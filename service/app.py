@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from contract.errors import FootplateError, Unavailable
-from contract.ids import new_job_id, uuid7
+from footplate.contract.errors import FootplateError, Unavailable
+from footplate.contract.ids import new_job_id, uuid7
 from service import problems
 from service.api import (
     browsing,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import parse_qs, parse_qsl
 
-from contract.errors import Forbidden, Problem, Unauthorized
+from footplate.contract.errors import Forbidden, Problem, Unauthorized
 from service.callers import EVERYWHERE, NOBODY, READS, Caller, Scope
 from service.keyring import Keyring
 from service.problems import BadHost, HeadersTooLarge, InvalidQuery

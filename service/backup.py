@@ -13,8 +13,8 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-from contract.errors import FootplateError
-from contract.ids import uuid7
+from footplate.contract.errors import FootplateError
+from footplate.contract.ids import uuid7
 from service.settings import ServiceSettings
 
 UNFINISHED = ".tmp-*"

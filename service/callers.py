@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from contract.errors import Forbidden
-from contract.ids import KeyId
+from footplate.contract.errors import Forbidden
+from footplate.contract.ids import KeyId
 from service.problems import TooManyRequests
 
 EVERYWHERE = "*"

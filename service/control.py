@@ -18,9 +18,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
-from contract.errors import Unavailable
-from contract.ids import JobId
-from contract.repeated import Repeated
+from footplate.contract.errors import Unavailable
+from footplate.contract.ids import JobId
+from footplate.contract.repeated_errors import Repeated
 from service.counts import Counts
 from service.settings import ServiceSettings
 from service.store.database import Database

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from contract.lifecycle import Reason
+from footplate.contract.lifecycle import Reason
 
 REMEMBERED_SECONDS = 60.0
 BY = "by"

@@ -20,10 +20,10 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from contract.body import SMALL_BYTES, read_json
-from contract.errors import InvalidSpec, NotFound, Problem, did_you_mean, few_hints
-from contract.explain import explain, kind_of
-from contract.ids import JobId, is_id
+from footplate.contract.body import SMALL_BYTES, read_json
+from footplate.contract.errors import InvalidSpec, NotFound, Problem, did_you_mean, few_hints
+from footplate.contract.explain import explain, kind_of
+from footplate.contract.ids import JobId, is_id
 from service.api.catalogue import Catalogues
 from service.auth import Gatekeeper, is_open
 from service.callers import CALLER, NOBODY, Caller, needed_by

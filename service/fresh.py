@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import ClassVar
 
-from contract.errors import FootplateError
+from footplate.contract.errors import FootplateError
 
 
 class Fresh(ABC):

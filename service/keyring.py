@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
-from contract.errors import FootplateError, Unauthorized
-from contract.ids import KeyId
+from footplate.contract.errors import FootplateError, Unauthorized
+from footplate.contract.ids import KeyId
 from service.callers import EVERYWHERE, Caller, Scope, Standing
 from service.redaction import MARK
 from service.settings import ServiceSettings

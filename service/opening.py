@@ -10,9 +10,9 @@ from hashlib import md5
 from pathlib import Path
 from typing import IO, cast
 
-from contract.below import file_below
-from contract.errors import Unavailable
-from contract.remote import RemoteFile, RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteFile, RemoteStore, StoreAway
+from footplate.contract.errors import Unavailable
+from footplate.contract.safe_paths import file_below
 
 PIECE = 256 * 1024
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -17,8 +17,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from contract import keys
-from contract.ids import JobId, uuid7
+from footplate.contract import keys
+from footplate.contract.ids import JobId, uuid7
 from service.store.times import now_ms
 
 Numbers = Mapping[str, int]

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from contract import explain
-from contract.body import pointer_to
-from contract.errors import (
+from footplate.contract import explain
+from footplate.contract.body import pointer_to
+from footplate.contract.errors import (
     Conflict,
     FootplateError,
     InvalidSpec,

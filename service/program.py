@@ -22,8 +22,8 @@ from typing import Any
 
 import uvloop
 
-from contract.errors import FootplateError, SettingsError
-from contract.ids import JobId
+from footplate.contract.errors import FootplateError, SettingsError
+from footplate.contract.ids import JobId
 from service.api.catalogue import Catalogues
 from service.app import create_app
 from service.auth import Gatekeeper

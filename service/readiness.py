@@ -15,8 +15,8 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
-from contract.ids import uuid7
-from contract.remote import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.ids import uuid7
 from service.deps import Services
 from service.opening import Store
 from service.pipe import Numbers

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from contract.errors import SettingsError
+from footplate.contract.errors import SettingsError
 from service.patience import PatientProtocol
 from service.settings import ServiceSettings
 

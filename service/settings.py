@@ -9,10 +9,10 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, model_validator
 
-from contract.environment import EnvAllowed
-from contract.outbound import Networks
-from contract.remote import SCHEME, RemoteStore, Root
-from contract.settings import RedisUrl, Settings
+from footplate.contract.bucket import SCHEME, RemoteStore, Root
+from footplate.contract.environment import EnvAllowed
+from footplate.contract.outbound import Networks
+from footplate.contract.settings import RedisUrl, Settings
 from service.opening import Store
 
 

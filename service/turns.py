@@ -21,13 +21,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from sqlalchemy import Connection
 
-from contract import keys
-from contract.errors import Unavailable
-from contract.ids import JobId, uuid7
-from contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
-from contract.moments import Moment, reached
-from contract.outbound import Allowed
-from contract.remote import RemoteStore
+from footplate.contract import keys
+from footplate.contract.bucket import RemoteStore
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import Unavailable
+from footplate.contract.ids import JobId, uuid7
+from footplate.contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
+from footplate.contract.outbound import Allowed
 from service.counts import Counts, Depths
 from service.events.entries import Read, apart, as_gap, read_entries
 from service.events.ingest import Ingested, ingest

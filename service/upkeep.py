@@ -11,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from contract import layout
-from contract.ids import CheckpointId, uuid7
-from contract.moments import Moment, reached
-from contract.remote import RemoteStore
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.ids import CheckpointId, uuid7
 from service.jobs.pins import prune_pins
 from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late
 from service.jobs.remove import Remover

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from contract.errors import SettingsError
+from footplate.contract.errors import SettingsError
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
-from contract.errors import SettingsError
+from footplate.contract.errors import SettingsError
 from worker.launch import HERE
 from worker.settings import WorkerSettings
 

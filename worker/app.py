@@ -9,8 +9,8 @@ from __future__ import annotations
 from celery import Celery
 from kombu.entity import Exchange, Queue
 
-from contract import keys
-from contract.ids import NodeId
+from footplate.contract import keys
+from footplate.contract.ids import NodeId
 from worker.redis_line import SOCKET_SECONDS
 from worker.settings import WorkerSettings
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract import layout
-from contract.errors import CheckpointCorrupt
-from contract.ids import JobId, NodeId
-from contract.remote import RemoteStore, StoreAway
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.errors import CheckpointCorrupt
+from footplate.contract.ids import JobId, NodeId
 
 
 def store_trouble(root: Path) -> str | None:

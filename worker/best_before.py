@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from contract.layout import BEST_BEFORE
+from footplate.contract.layout import BEST_BEFORE
 from worker.artifacts import AttemptFiles
 from worker.emit import Emit
 from worker.trainer.callbacks import TrainerCallback

@@ -12,10 +12,10 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from contract.components import GROUPS, entry_point_group
-from contract.errors import NotBuildable, UnknownComponent
-from contract.parts import Component
-from contract.spec import JobSpec
+from footplate.contract.components import GROUPS, entry_point_group
+from footplate.contract.errors import NotBuildable, UnknownComponent
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Component
 from worker.bundles import Own, own
 from worker.components.needs import missing
 from worker.learning import metric, named_optimizers

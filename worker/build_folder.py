@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from contract import layout
+from footplate.contract import layout
 from worker.bundle_files import FOLDER, at_its_place, unpack
 from worker.environment import EXTENSIONS, PLACE, built_for, whose_extensions
 from worker.scratch import remove

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from contract.bundles import InvalidBundle, look_into, modules
-from contract.errors import OwnCodeError
+from footplate.contract.bundles import InvalidBundle, look_into, modules
+from footplate.contract.errors import OwnCodeError
 from worker.kept import Changed, open_kept
 from worker.scratch import remove
 

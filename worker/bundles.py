@@ -22,8 +22,8 @@ from typing import Any, cast
 
 from packaging.requirements import Requirement
 
-from contract import layout
-from contract.errors import FootplateError, OwnCodeError, did_you_mean
+from footplate.contract import layout
+from footplate.contract.errors import FootplateError, OwnCodeError, did_you_mean
 from worker.bundle_files import FOLDER, Bundle, unpack
 
 TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics"})

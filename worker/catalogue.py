@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
-from contract.components import GROUPS, PACKAGES, Catalogue, Described
+from footplate.contract.components import GROUPS, PACKAGES, Catalogue, Described
 from worker.build import registered
 from worker.components.needs import missing
 from worker.learning import torchmetrics_names

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import redis
 from pydantic import ValidationError
 
-from contract import keys
-from contract.messages import TO_ATTEMPT, Claim, Denial, Grant
-from contract.repeated import Repeated
+from footplate.contract import keys
+from footplate.contract.messages import TO_ATTEMPT, Claim, Denial, Grant
+from footplate.contract.repeated_errors import Repeated
 from worker.redis_line import AWAY, post
 
 log = logging.getLogger("footplate.worker")

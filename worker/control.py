@@ -17,10 +17,10 @@ from queue import SimpleQueue
 import redis
 from pydantic import ValidationError
 
-from contract import keys
-from contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, EventBatch, Grant
-from contract.moments import Moment, reached
-from contract.repeated import Repeated
+from footplate.contract import keys
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, EventBatch, Grant
+from footplate.contract.repeated_errors import Repeated
 from worker.journal import CHUNK, Header, Journal
 from worker.redis_line import AWAY, BLOCK_SECONDS, Listener, post
 

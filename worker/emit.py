@@ -16,10 +16,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Literal
 
-from contract.events import KEPT, CheckpointData, Kind, ProgressData, json_safe, now_text
-from contract.lifecycle import StopMode
-from contract.messages import CheckpointOffer
-from contract.moments import Moment, reached
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.events import KEPT, CheckpointData, Kind, ProgressData, json_safe, now_text
+from footplate.contract.lifecycle import StopMode
+from footplate.contract.messages import CheckpointOffer
 from worker.artifacts import AttemptFiles
 from worker.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK, steps_held
 from worker.trainer.callbacks import TrainerCallback

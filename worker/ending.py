@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from contract.errors import AttemptError
-from contract.events import DoneData, Ending
-from contract.lifecycle import Reason
-from contract.messages import Grant, Stop
+from footplate.contract.errors import AttemptError
+from footplate.contract.events import DoneData, Ending
+from footplate.contract.lifecycle import Reason
+from footplate.contract.messages import Grant, Stop
 from worker import outcome
 from worker.outcome import Verdict
 from worker.ranks import Rank

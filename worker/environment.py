@@ -12,9 +12,9 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from contract.environment import refused_env, unknown_secrets
-from contract.errors import InvalidSpec
-from contract.strategies import needs_a_launcher
+from footplate.contract.environment import refused_env, unknown_secrets
+from footplate.contract.errors import InvalidSpec
+from footplate.contract.strategies import needs_a_launcher
 from worker.scratch import remove
 from worker.user import User, make_room
 

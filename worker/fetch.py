@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contract.files import is_url
-from contract.hub import HubName, Kind, hub_name
-from contract.outbound import Allowed
+from footplate.contract.files import is_url
+from footplate.contract.hub import HubName, Kind, hub_name
+from footplate.contract.outbound import Allowed
 from worker.linux import die_with_parent
 
 WHOLE: dict[Kind, list[str]] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from contract.errors import SettingsError
-from contract.messages import Gpu
+from footplate.contract.errors import SettingsError
+from footplate.contract.messages import Gpu
 
 log = logging.getLogger("footplate.worker")
 

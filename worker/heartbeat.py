@@ -23,10 +23,10 @@ import redis
 from kombu.exceptions import KombuError
 from pydantic import ValidationError
 
-from contract import keys
-from contract.components import HUB_ON, HUBS, SECRETS, Catalogue, Described
-from contract.messages import BOOT_ID, FileRoot, FileRoots, Gpu, NodeBeat, NodeReply, RunningAttempt
-from contract.repeated import Repeated
+from footplate.contract import keys
+from footplate.contract.components import HUB_ON, HUBS, SECRETS, Catalogue, Described
+from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, Gpu, NodeBeat, NodeReply, RunningAttempt
+from footplate.contract.repeated_errors import Repeated
 from worker.artifacts import StoreWatch, store_trouble
 from worker.control import Sender
 from worker.journal import SUFFIX, UNREADABLE, Header, Journal, header_of, is_owned

@@ -24,14 +24,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from contract import layout
-from contract.below import file_below
-from contract.errors import NotFetched
-from contract.events import Kind, now_text
-from contract.files import by_url, is_url, on_hub, pin_of, shown
-from contract.hub import hub_name
-from contract.messages import Grant
-from contract.remote import StoreAway
+from footplate.contract import layout
+from footplate.contract.bucket import StoreAway
+from footplate.contract.errors import NotFetched
+from footplate.contract.events import Kind, now_text
+from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown
+from footplate.contract.hub import hub_name
+from footplate.contract.messages import Grant
+from footplate.contract.safe_paths import file_below
 from worker.fetch import Commit, Failed, Here, One, Wanted, part_of
 from worker.settings import WorkerSettings
 from worker.user import make_way

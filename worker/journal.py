@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from contract.errors import AttemptError
-from contract.events import KEPT, Kind
-from contract.ids import ClaimId, Fence, JobId
-from contract.moments import Moment, reached
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import AttemptError
+from footplate.contract.events import KEPT, Kind
+from footplate.contract.ids import ClaimId, Fence, JobId
 from worker.journal_lines import SEQ, encode, gap, seal, unseal
 
 log = logging.getLogger("footplate.worker")

@@ -7,7 +7,7 @@ import re
 from typing import Any
 from zlib import crc32
 
-from contract.events import Kind, json_safe, now_text
+from footplate.contract.events import Kind, json_safe, now_text
 
 MAX_EVENT_BYTES = 64 * 1024
 

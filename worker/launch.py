@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from contract.files import pin_of, shown
-from contract.ids import ClaimId, Fence, JobId
-from contract.layout import UPLOADS
-from contract.lifecycle import StopMode
-from contract.messages import CheckpointOffer, Deed
+from footplate.contract.files import pin_of, shown
+from footplate.contract.ids import ClaimId, Fence, JobId
+from footplate.contract.layout import UPLOADS
+from footplate.contract.lifecycle import StopMode
+from footplate.contract.messages import CheckpointOffer, Deed
 from worker.artifacts import AttemptFiles
 from worker.roots import Roots
 from worker.user import User

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from contract.components import GROUPS
-from contract.errors import InvalidSpec, NotBuildable, Problem, UnknownComponent
-from contract.parts import Component, Optimizer
+from footplate.contract.components import GROUPS
+from footplate.contract.errors import InvalidSpec, NotBuildable, Problem, UnknownComponent
+from footplate.contract.spec_parts import Component, Optimizer
 from worker.components.hf_loading import MERGES_AT_END
 
 Load = Callable[[str, str], Any]

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from contract import layout
-from contract.below import NOT_THERE, file_below
-from contract.messages import Grant
-from contract.remote import RemoteStore, stays_inside
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore, stays_inside
+from footplate.contract.messages import Grant
+from footplate.contract.safe_paths import NOT_THERE, file_below
 from worker.artifacts import AttemptFiles
 
 NODES, BEFORE = ".nodes", ".nodes/before"

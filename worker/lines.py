@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import Any
 
-from contract.events import Kind, now_text
+from footplate.contract.events import Kind, now_text
 
 MAX_LINE_CHARS = 4096
 LINES_PER_SECOND = 200.0

@@ -28,14 +28,14 @@ import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import DistributedDataParallelKwargs
 
-from contract.arguments import TrainingArguments
-from contract.errors import OwnCodeError
-from contract.events import DoneData, Ending, json_safe
-from contract.layout import attempt_folder, bundle_file
-from contract.lifecycle import Reason
-from contract.moments import Moment, reached
-from contract.parts import Component, Script
-from contract.spec import JobSpec
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import OwnCodeError
+from footplate.contract.events import DoneData, Ending, json_safe
+from footplate.contract.layout import attempt_folder, bundle_file
+from footplate.contract.lifecycle import Reason
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Component, Script
 from worker import bundles, gang, prepared, working_folder
 from worker.build import Parts, build
 from worker.emit import Emit

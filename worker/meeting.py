@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from contract.events import Failure
-from contract.lifecycle import Reason
-from contract.messages import Grant
+from footplate.contract.events import Failure
+from footplate.contract.lifecycle import Reason
+from footplate.contract.messages import Grant
 from worker.address import host_and_port, interface_of, leads_there, meeting_place
 from worker.launch import HERE
 from worker.outcome import Verdict

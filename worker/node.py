@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contract.errors import SettingsError
-from contract.ids import NodeId, is_id, new_node_id, uuid7
+from footplate.contract.errors import SettingsError
+from footplate.contract.ids import NodeId, is_id, new_node_id, uuid7
 from worker.node_folder import Places
 from worker.user_range import Rights
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from contract.errors import (
+from footplate.contract.errors import (
     AttemptError,
     FootplateError,
     InvalidSpec,
@@ -18,8 +18,8 @@ from contract.errors import (
     OwnCodeError,
     UnknownComponent,
 )
-from contract.events import Failure
-from contract.lifecycle import Reason
+from footplate.contract.events import Failure
+from footplate.contract.lifecycle import Reason
 
 TRACEBACK_CHARS = 8000
 OUTPUT_LINES = 100

@@ -22,10 +22,10 @@ from typing import Any
 from celery import signals
 from celery.worker import state as celery_state
 
-from contract.environment import secrets_of
-from contract.errors import SettingsError
-from contract.lifecycle import NODE_BEGINS
-from contract.messages import Gpu
+from footplate.contract.environment import secrets_of
+from footplate.contract.errors import SettingsError
+from footplate.contract.lifecycle import NODE_BEGINS
+from footplate.contract.messages import Gpu
 from worker.address import require_own
 from worker.environment import forget_unused
 from worker.gpus import inventory

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from contract.layout import attempt_folder
-from contract.messages import Grant
-from contract.strategies import needs_a_launcher
+from footplate.contract.layout import attempt_folder
+from footplate.contract.messages import Grant
+from footplate.contract.strategies import needs_a_launcher
 from worker.build_folder import BuildFolder
 from worker.launch import Order
 from worker.meeting import Place

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 from safetensors.numpy import save_file
 
-from contract.events import json_safe
+from footplate.contract.events import json_safe
 
 LINES = "predictions.jsonl"
 TENSORS = "predictions.safetensors"

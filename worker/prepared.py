@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DistributedSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
-from contract.errors import OwnCodeError
+from footplate.contract.errors import OwnCodeError
 
 
 class Watch:

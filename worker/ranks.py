@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from contract.events import DoneData, Ending, Kind, now_text
+from footplate.contract.events import DoneData, Ending, Kind, now_text
 from worker import launch, outcome
 from worker.launch import Exited
 from worker.lines import Lines

@@ -12,8 +12,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from contract import keys
-from contract.messages import Message
+from footplate.contract import keys
+from footplate.contract.messages import Message
 
 SOCKET_SECONDS = 5.0
 BLOCK_SECONDS = 3.0

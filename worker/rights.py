@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from contract import layout
-from contract.errors import SettingsError
+from footplate.contract import layout
+from footplate.contract.errors import SettingsError
 from worker.environment import EXTENSIONS
 from worker.node_folder import Places
 from worker.scratch import remove, temporary

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from contract.errors import DatasetError, did_you_mean
-from contract.files import is_url, sha256_of, shown
-from contract.hub import PATH_ARGUMENTS, hub_name, is_hub_name
-from contract.ids import FileId, is_file
+from footplate.contract.errors import DatasetError, did_you_mean
+from footplate.contract.files import is_url, sha256_of, shown
+from footplate.contract.hub import PATH_ARGUMENTS, hub_name, is_hub_name
+from footplate.contract.ids import FileId, is_file
 from worker.kept import Changed, open_kept
 
 ROOTS = ("data://", "models://", "hub://")

@@ -25,14 +25,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from contract.arguments import Seq2SeqTrainingArguments as Generating
-from contract.errors import OwnCodeError
-from contract.events import DoneData, Ending, Kind, StateData, json_safe
-from contract.lifecycle import Reason
-from contract.moments import Moment, reached
-from contract.parts import Script
-from contract.spec import JobSpec
-from contract.strategies import strategy_arguments
+from footplate.contract.arguments import Seq2SeqTrainingArguments as Generating
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import OwnCodeError
+from footplate.contract.events import DoneData, Ending, Kind, StateData, json_safe
+from footplate.contract.lifecycle import Reason
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Script
+from footplate.contract.strategies import strategy_arguments
 from worker import bundles, extensions, gang, loop, notes, outcome, predictions, tracking
 from worker.best_before import KeepBest
 from worker.build import Parts, build

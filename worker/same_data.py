@@ -11,7 +11,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.roots import Files
 
 RECORD = "data.json"

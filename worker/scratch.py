@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from contract.ids import NodeId
+from footplate.contract.ids import NodeId
 
 LONGEST = 60
 """Characters of a temporary folder's path: data workers make sockets below it, whose paths end at 107."""

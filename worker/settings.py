@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat
 
-from contract.environment import EnvAllowed
-from contract.outbound import Networks
-from contract.remote import SCHEME, RemoteStore, Root
-from contract.settings import RedisUrl, Settings
+from footplate.contract.bucket import SCHEME, RemoteStore, Root
+from footplate.contract.environment import EnvAllowed
+from footplate.contract.outbound import Networks
+from footplate.contract.settings import RedisUrl, Settings
 
 
 class WorkerSettings(Settings):

@@ -26,12 +26,12 @@ from pathlib import Path, PurePosixPath
 from queue import SimpleQueue
 from typing import Any
 
-from contract import layout
-from contract.below import NOT_THERE, link_below
-from contract.events import CheckpointData, Kind, now_text
-from contract.files import named_in
-from contract.messages import CheckpointOffer, Grant
-from contract.remote import RemoteStore, StoreAway, stays_inside
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore, StoreAway, stays_inside
+from footplate.contract.events import CheckpointData, Kind, now_text
+from footplate.contract.files import named_in
+from footplate.contract.messages import CheckpointOffer, Grant
+from footplate.contract.safe_paths import NOT_THERE, link_below
 from worker.artifacts import AttemptFiles
 from worker.left import Left, is_a_script
 from worker.same_data import RECORD

@@ -27,8 +27,8 @@ from opentelemetry.trace import Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from contract.events import DoneData, Ending, Kind
-from contract.messages import Grant
+from footplate.contract.events import DoneData, Ending, Kind
+from footplate.contract.messages import Grant
 from worker.tracing import Untraced
 
 LAST_SECONDS = 3.0

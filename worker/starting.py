@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.errors import CheckpointCorrupt, NotBuildable, NoValidCheckpoint
-from contract.messages import CheckpointOffer
-from contract.spec import JobSpec
+from footplate.contract.errors import CheckpointCorrupt, NotBuildable, NoValidCheckpoint
+from footplate.contract.messages import CheckpointOffer
+from footplate.contract.spec import JobSpec
 from worker.emit import Emit
 from worker.launch import Order
 from worker.trainer.checkpoint import MANIFEST, STATE, Verified, verify

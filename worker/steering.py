@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from contract.events import Change, DoData, Kind
-from contract.messages import Deed
+from footplate.contract.events import Change, DoData, Kind
+from footplate.contract.messages import Deed
 from worker.emit import Wire
 from worker.launch import NEWS_AT
 from worker.trainer.callbacks import TrainerCallback

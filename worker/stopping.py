@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
-from contract.lifecycle import StopMode
-from contract.messages import Stop
+from footplate.contract.lifecycle import StopMode
+from footplate.contract.messages import Stop
 from worker.training import Training
 
 TERM_SHARE, KILL_SHARE = 0.8, 0.9

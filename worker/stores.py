@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
-from contract.files import shown
-from contract.outbound import Address, Allowed, Refused, Target, is_public, plain, read_url
+from footplate.contract.files import shown
+from footplate.contract.outbound import Address, Allowed, Refused, Target, is_public, plain, read_url
 from worker.fetch import Failed, Here, part_of
 
 SETTING, MOST_SETTING = "FOOTPLATE_STORES_ALLOW", "FOOTPLATE_STORES_MAX_MB"

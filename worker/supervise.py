@@ -27,12 +27,12 @@ from typing import Any
 
 import redis
 
-from contract.environment import Hidden
-from contract.errors import InvalidSpec, OwnCodeError
-from contract.events import DoneData, Kind, now_text
-from contract.lifecycle import Reason, StopMode
-from contract.messages import AttemptReply, Deed, Grant, Stop
-from contract.moments import Moment, reached
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.environment import Hidden
+from footplate.contract.errors import InvalidSpec, OwnCodeError
+from footplate.contract.events import DoneData, Kind, now_text
+from footplate.contract.lifecycle import Reason, StopMode
+from footplate.contract.messages import AttemptReply, Deed, Grant, Stop
 from worker import outcome
 from worker.control import Link
 from worker.ending import Seen, crashed, how_it_ended

@@ -8,10 +8,10 @@ from functools import cache
 
 import redis
 
-from contract import keys
-from contract.ids import Fence, JobId, new_claim_id
-from contract.messages import Claim, Grant
-from contract.moments import Moment, reached
+from footplate.contract import keys
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.ids import Fence, JobId, new_claim_id
+from footplate.contract.messages import Claim, Grant
 from worker import parent
 from worker.address import meeting_place, own_address, said
 from worker.app import app

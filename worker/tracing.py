@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from contract.events import DoneData
-from contract.messages import Grant
-from contract.tracing import asked
+from footplate.contract.events import DoneData
+from footplate.contract.messages import Grant
+from footplate.contract.tracing import asked
 
 if TYPE_CHECKING:
     from worker.spans import Sender

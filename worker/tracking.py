@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from contract.layout import attempt_folder
-from contract.spec import JobSpec
+from footplate.contract.layout import attempt_folder
+from footplate.contract.spec import JobSpec
 from worker.launch import Order
 
 FOLDER = "tensorboard"

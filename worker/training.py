@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from contract.events import DoneData, Ending, Kind
-from contract.lifecycle import StopMode
-from contract.messages import Deed
+from footplate.contract.events import DoneData, Ending, Kind
+from footplate.contract.lifecycle import StopMode
+from footplate.contract.messages import Deed
 from worker import launch
 from worker.launch import FROM_WARM, NEWS_AT, STOP_BYTES, STORED_AT, Kill, Order, Started
 from worker.linux import kill_group

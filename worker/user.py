@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict
 
-from contract.layout import PASSED_ONLY
+from footplate.contract.layout import PASSED_ONLY
 from worker.linux import no_new_privileges, remove_ipc
 
 NOBODY = 60_599

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from worker.user import User, take_over, tidy_up
 
 LOCKS = Path("/run/footplate-users")

@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from pydantic import BaseModel, ValidationError
 
-from contract.importing import without_collecting
+from footplate.contract.import_speed import without_collecting
 from worker.launch import FD_NAMES, TO_WARM, Exited, Start, Started, close_all_but, listen
 from worker.linux import (
     PAUSE_SECONDS,

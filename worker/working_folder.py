@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from contract.layout import OUTPUTS
+from footplate.contract.layout import OUTPUTS
 from worker.bundle_files import Bundle
 
 MAX_FILES = 10_000

@@ -15,7 +15,6 @@ from importlib.metadata import version
 
 from pydantic import ValidationError
 
-from contract.errors import FootplateError
 from footplate.cli import (
     completion,
     curves,
@@ -34,6 +33,7 @@ from footplate.cli.asked import UNREACHABLE, USAGE, exit_code, sentence
 from footplate.cli.text import tell
 from footplate.cli.up import up
 from footplate.cli.watching import INTERRUPTED
+from footplate.contract.errors import FootplateError
 
 PARTS = (
     submitting,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from contract.errors import FootplateError
-from contract.ids import is_id
 from footplate.cli.text import clean
+from footplate.contract.errors import FootplateError
+from footplate.contract.ids import is_id
 
 if TYPE_CHECKING:
     from footplate import Client, Job

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from contract.events import json_safe
 from footplate.cli.asked import Given, UsageError, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.text import number, say_json, sparkline, table
+from footplate.contract.events import json_safe
 
 if TYPE_CHECKING:
     from footplate import Job

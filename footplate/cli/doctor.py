@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from contract.errors import FootplateError
 from footplate.cli.asked import FAILED, UNREACHABLE, Given, Verbs, add_verb, client_of, sentence
 from footplate.cli.text import say, say_json
+from footplate.contract.errors import FootplateError
 
 if TYPE_CHECKING:
     from footplate import Client

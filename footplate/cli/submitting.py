@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.body import read_json
 from footplate.cli.asked import Given, UsageError, Verbs, add_verb, client_of
 from footplate.cli.text import clean, say, say_json
 from footplate.cli.watching import watch_job
+from footplate.contract.body import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

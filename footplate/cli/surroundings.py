@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from contract.errors import did_you_mean
 from footplate.cli.asked import Given, NothingThere, UsageError, Verbs, add_verb, client_of
 from footplate.cli.text import age, say, say_json, short, table
+from footplate.contract.errors import did_you_mean
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Component, Node

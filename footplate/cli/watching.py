@@ -11,8 +11,8 @@ from footplate.cli.asked import FAILED, Given, Verbs, add_job, add_verb, client_
 from footplate.cli.text import clean, duration, number, say, say_json, short, tell
 
 if TYPE_CHECKING:
-    from contract.events import Event
     from footplate import Job
+    from footplate.contract.events import Event
 
 INTERRUPTED = 130
 BAR = 24

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from contract.events import Event
+from footplate.contract.events import Event
 from footplate.sdk.asking import Ask, ask_json, unreachable
 from footplate.sdk.blocking import Files, Jobs
 from footplate.sdk.bundles import AsyncBundles, Bundles

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import httpx2
 from pydantic import ValidationError
 
-from contract.events import Event, Kind
+from footplate.contract.events import Event, Kind
 from footplate.errors import FootplateError, WaitTimeout, of_answer
 from footplate.sdk.asking import COME_BACK, Ask, pause, refusal, unreachable
 from footplate.sdk.wire import Line, Wire

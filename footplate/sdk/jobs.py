@@ -30,7 +30,7 @@ from footplate.sdk.telling import AsyncMetrics, lines, pages, series_of
 from footplate.sdk.wire import Wire
 
 if TYPE_CHECKING:
-    from contract.spec import JobSpec  # its schema costs as much to import as all of the client
+    from footplate.contract.spec import JobSpec  # its schema costs as much to import as all of the client
 
 Spec: TypeAlias = "JobSpec | Mapping[str, Any]"
 """A JobSpec, or the JSON of one, short forms included."""

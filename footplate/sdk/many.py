@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from contract.events import Event
+from footplate.contract.events import Event
 from footplate.sdk.following import SILENCE_SECONDS, read_event
 
 MOST_NAMED = 150

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contract.events import Event as Event
-from contract.events import Failure as Failure
+from footplate.contract.events import Event as Event
+from footplate.contract.events import Failure as Failure
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 

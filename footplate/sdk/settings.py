@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import httpx2
 from pydantic import SecretStr
 
-from contract.errors import SettingsError
-from contract.settings import Settings
+from footplate.contract.errors import SettingsError
+from footplate.contract.settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

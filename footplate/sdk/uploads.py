@@ -28,7 +28,7 @@ class AsyncFiles:
 
     async def upload(self, path: str | os.PathLike[str], *, name: str | None = None) -> UploadedFile:
         """JSON lines, CSV or Parquet, by the suffix of its name. What the service has already is not sent again."""
-        from contract.files import file_id, kind_of
+        from footplate.contract.files import file_id, kind_of
 
         source = Path(path)
         name = source.name if name is None else name
@@ -75,7 +75,7 @@ class AsyncFiles:
 
 def _id(file: str) -> str:
     """What cannot be one is refused here: `..` would ask for something else."""
-    from contract.ids import is_file
+    from footplate.contract.ids import is_file
 
     if not is_file(file):
         detail = f"{file!r} is no file's id: they look like file_<sha256>.jsonl"

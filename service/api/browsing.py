@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 import service
-from contract.errors import NotFound
+from footplate.contract.errors import NotFound
 from service.deps import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)

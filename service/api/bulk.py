@@ -13,11 +13,11 @@ from pydantic import Field
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.errors import Conflict, FootplateError, InvalidSpec, NotFound, Problem, Unavailable
-from contract.fields import Group, Many, Text, When
-from contract.ids import JobId, is_id
-from contract.lifecycle import TERMINAL, Action, JobState, StopMode
-from contract.moments import Moment, reached
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import Conflict, FootplateError, InvalidSpec, NotFound, Problem, Unavailable
+from footplate.contract.fields import Group, Many, Text, When
+from footplate.contract.ids import JobId, is_id
+from footplate.contract.lifecycle import TERMINAL, Action, JobState, StopMode
 from service.api import shapes
 from service.api.jobs import remove_folders
 from service.api.listing import milliseconds

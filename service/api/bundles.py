@@ -12,10 +12,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from starlette.responses import Response
 
-from contract import layout
-from contract.bundles import MAX_BYTES, look_into, too_large
-from contract.errors import Forbidden, NotFound, Problem
-from contract.spec import JobSpec
+from footplate.contract import layout
+from footplate.contract.bundles import MAX_BYTES, look_into, too_large
+from footplate.contract.errors import Forbidden, NotFound, Problem
+from footplate.contract.spec import JobSpec
 from service.api import shapes
 from service.api.downloads import download
 from service.api.pages import after, following

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from contract.components import GROUPS, Catalogue, Described
-from contract.messages import FileRoots
+from footplate.contract.components import GROUPS, Catalogue, Described
+from footplate.contract.messages import FileRoots
 from service.fresh import Fresh
 from service.store import nodes
 from service.store.database import Database

@@ -12,9 +12,9 @@ from fastapi import Path as PathParameter
 from sqlalchemy import Connection
 from starlette.responses import Response, StreamingResponse
 
-from contract.errors import NotFound, did_you_mean
-from contract.fields import Group
-from contract.ids import JobId
+from footplate.contract.errors import NotFound, did_you_mean
+from footplate.contract.fields import Group
+from footplate.contract.ids import JobId
 from service.api import shapes, views
 from service.api.archive import MEDIA_TYPE, Archive
 from service.api.downloads import ANSWERS, attachment, download, in_threads

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.errors import Problem
-from contract.ids import JobId
+from footplate.contract.errors import Problem
+from footplate.contract.ids import JobId
 from service.api import shapes
 from service.api.formats import CSV, VARIES, csv_response, wants
 from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, json_response, services_of

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.errors import FootplateError, Problem
-from contract.ids import DeliveryId, is_id
+from footplate.contract.errors import FootplateError, Problem
+from footplate.contract.ids import DeliveryId, is_id
 from service.api import shapes
 from service.api.views import moment
 from service.api.webhooks import WebhookPath, webhook_id

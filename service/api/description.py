@@ -15,11 +15,19 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
-from contract.errors import Conflict, Forbidden, InvalidSpec, NotFound, PreconditionFailed, Problem, Unauthorized
-from contract.errors import Unavailable as AwayNow
-from contract.lifecycle import JobState
-from contract.schema import standard
-from contract.spec import job_schema
+from footplate.contract.errors import (
+    Conflict,
+    Forbidden,
+    InvalidSpec,
+    NotFound,
+    PreconditionFailed,
+    Problem,
+    Unauthorized,
+)
+from footplate.contract.errors import Unavailable as AwayNow
+from footplate.contract.lifecycle import JobState
+from footplate.contract.schema import standard
+from footplate.contract.spec import job_schema
 from service import problems
 from service.api.examples import JOB, OF_PARAMETERS, REQUEST_ID, example_of
 from service.api.shapes import ProblemDocument

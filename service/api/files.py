@@ -12,11 +12,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from starlette.responses import Response
 
-from contract import layout
-from contract.errors import InvalidSpec, NotFound, Problem
-from contract.files import file_id, kind_of
-from contract.ids import FileId, is_file
-from contract.spec import JobSpec
+from footplate.contract import layout
+from footplate.contract.errors import InvalidSpec, NotFound, Problem
+from footplate.contract.files import file_id, kind_of
+from footplate.contract.ids import FileId, is_file
+from footplate.contract.spec import JobSpec
 from service.api import shapes
 from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file

@@ -12,13 +12,13 @@ from fastapi import APIRouter, Request
 from pydantic import Field, JsonValue
 from starlette.responses import Response
 
-from contract.errors import InvalidSpec, Problem
-from contract.fields import Group
-from contract.ids import new_job_id
-from contract.moments import Moment, reached
-from contract.parts import CheckpointName, Mode
-from contract.spec import JobSpec
-from contract.warnings import SpecWarning, warnings_of
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.fields import Group
+from footplate.contract.ids import new_job_id
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import CheckpointName, Mode
+from footplate.contract.warnings import SpecWarning, warnings_of
 from service.api import shapes
 from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, require_all
 from service.api.views import job_json

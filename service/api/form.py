@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from contract.errors import InvalidSpec, Problem
+from footplate.contract.errors import InvalidSpec, Problem
 
 MEDIA_TYPE = "multipart/form-data"
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.errors import Problem, did_you_mean
-from contract.events import METRIC_KINDS, Kind
-from contract.ids import JobId
+from footplate.contract.errors import Problem, did_you_mean
+from footplate.contract.events import METRIC_KINDS, Kind
+from footplate.contract.ids import JobId
 from service.api import shapes, views
 from service.deps import JobPath, Services, StrictRoute, job_id, json_response, services_of
 from service.problems import InvalidQuery, comma_list

@@ -15,15 +15,15 @@ from pydantic import BaseModel, ConfigDict, create_model
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.body import read_json
-from contract.components import check, check_beside
-from contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem, few_hints
-from contract.fields import Group
-from contract.ids import JobId, new_job_id
-from contract.moments import Moment, reached
-from contract.short_forms import located
-from contract.spec import JobSpec
-from contract.warnings import warnings_of
+from footplate.contract.body import read_json
+from footplate.contract.components import check, check_beside
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem, few_hints
+from footplate.contract.fields import Group
+from footplate.contract.ids import JobId, new_job_id
+from footplate.contract.short_forms import located
+from footplate.contract.spec import JobSpec
+from footplate.contract.warnings import warnings_of
 from service.api import shapes
 from service.api.bundles import missing_code
 from service.api.files import missing_files

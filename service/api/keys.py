@@ -12,9 +12,9 @@ from pydantic import Field
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from contract.fields import DURATION, Group, Many, Text, pattern
-from contract.ids import KeyId, is_id, new_key_id
+from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
+from footplate.contract.fields import DURATION, Group, Many, Text, pattern
+from footplate.contract.ids import KeyId, is_id, new_key_id
 from service.api import shapes
 from service.api.views import moment
 from service.callers import Scope, needs

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.errors import InvalidSpec, Problem, did_you_mean
-from contract.fields import When
-from contract.lifecycle import JobState
+from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
+from footplate.contract.fields import When
+from footplate.contract.lifecycle import JobState
 from service.api import shapes
 from service.api.views import job_json, listing
 from service.deps import StrictRoute, services_of

@@ -19,10 +19,10 @@ from functools import partial
 
 from fastapi import APIRouter, WebSocket
 
-from contract.errors import NotFound, Problem, Unavailable
-from contract.events import Kind
-from contract.ids import JobId
-from contract.lifecycle import JobState
+from footplate.contract.errors import NotFound, Problem, Unavailable
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState
 from service.api.history import read_kinds
 from service.api.listing import read_states
 from service.api.stream import read_number, seconds_between, serve

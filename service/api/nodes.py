@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.errors import NotFound
-from contract.fields import Group
-from contract.ids import JobId, NodeId, is_id
+from footplate.contract.errors import NotFound
+from footplate.contract.fields import Group
+from footplate.contract.ids import JobId, NodeId, is_id
 from service.api import shapes, views
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, json_response, read_model, services_of

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Request
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
-from contract.errors import NotFound
-from contract.remote import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.errors import NotFound
 from service.api import shapes
 from service.api.downloads import ANSWERS, download
 from service.api.views import moment

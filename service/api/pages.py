@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from contract.errors import Problem
+from footplate.contract.errors import Problem
 from service.problems import InvalidQuery
 
 Place = tuple[int, str]

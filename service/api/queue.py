@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.errors import Problem
+from footplate.contract.errors import Problem
 from service.api import shapes
 from service.api.views import moment
 from service.deps import StrictRoute, job_id, json_response, services_of

@@ -19,9 +19,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
-from contract.errors import InvalidSpec, NotFound, Problem, Unavailable
-from contract.events import METRIC_KINDS, Kind
-from contract.lifecycle import JobState
+from footplate.contract.errors import InvalidSpec, NotFound, Problem, Unavailable
+from footplate.contract.events import METRIC_KINDS, Kind
+from footplate.contract.lifecycle import JobState
 from service.api.history import After, Kinds, read_kinds
 from service.api.views import flat
 from service.deps import JobPath, Services, StrictRoute, job_id, refuse_unknown, services_of

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.components import GROUPS
-from contract.errors import FootplateError, InvalidSpec
-from contract.lifecycle import JobState
-from contract.spec import JobSpec, job_schema
-from contract.warnings import warnings_of
+from footplate.contract.components import GROUPS
+from footplate.contract.errors import FootplateError, InvalidSpec
+from footplate.contract.lifecycle import JobState
+from footplate.contract.spec import JobSpec, job_schema
+from footplate.contract.warnings import warnings_of
 from service import readiness
 from service.api import shapes
 from service.api.jobs import SPEC_BODY, in_the_body, read_spec, require_all

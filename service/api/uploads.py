@@ -16,9 +16,9 @@ from typing import IO, Any, TypeVar
 
 from starlette.requests import Request
 
-from contract.errors import Unavailable
-from contract.layout import PASSED_ONLY
-from contract.remote import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.errors import Unavailable
+from footplate.contract.layout import PASSED_ONLY
 from service.opening import Store, sync_folder
 from service.problems import UnsupportedMediaType
 

@@ -10,10 +10,10 @@ from pydantic import Field, JsonValue
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from contract.fields import Group, Slug, Whole
-from contract.ids import JobId
-from contract.lifecycle import StopMode
-from contract.moments import Moment, reached
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.fields import Group, Slug, Whole
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import StopMode
 from service.api import shapes
 from service.api.jobs import IDEMPOTENCY_KEY, idempotency, job_response, look
 from service.deps import JobPath, StrictRoute, beside, job_id, model_of, read_body, read_model, services_of

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from contract.ids import JobId, NodeId
-from contract.lifecycle import Desired, JobState, actions
+from footplate.contract.ids import JobId, NodeId
+from footplate.contract.lifecycle import Desired, JobState, actions
 from service.store.rows import AttemptRow, CheckpointRow, EventRow, JobRow, NodeRow, SourceRow, loads
 from service.store.times import text_of
 

@@ -12,11 +12,11 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 from starlette.responses import Response
 
-from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from contract.fields import DURATION, Group, Many, Text, pattern
-from contract.ids import WebhookId, is_id, new_webhook_id
-from contract.lifecycle import JobState
-from contract.outbound import Allowed, Refused, read_url
+from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
+from footplate.contract.fields import DURATION, Group, Many, Text, pattern
+from footplate.contract.ids import WebhookId, is_id, new_webhook_id
+from footplate.contract.lifecycle import JobState
+from footplate.contract.outbound import Allowed, Refused, read_url
 from service.api import shapes
 from service.api.views import moment
 from service.callers import Scope, needs

@@ -22,7 +22,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 from sqlalchemy import Connection
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.store import curves
 from service.store.curves import BucketRow, CurveRow
 

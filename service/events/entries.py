@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from contract.events import Kind, json_safe
-from contract.ids import ClaimId, Fence, JobId, is_id
+from footplate.contract.events import Kind, json_safe
+from footplate.contract.ids import ClaimId, Fence, JobId, is_id
 
 MAX_DATA_BYTES = 1024 * 1024
 MAX_INTEGER = 2**63 - 1

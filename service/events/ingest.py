@@ -20,7 +20,8 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from contract.events import (
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.events import (
     METRIC_KINDS,
     SERVICE_SOURCE,
     CheckpointData,
@@ -31,11 +32,10 @@ from contract.events import (
     SystemData,
     json_safe,
 )
-from contract.ids import ClaimId, JobId, new_checkpoint_id
-from contract.layout import attempt_folder, job_folder
-from contract.lifecycle import JobState, Reason
-from contract.messages import AttemptReply
-from contract.moments import Moment, reached
+from footplate.contract.ids import ClaimId, JobId, new_checkpoint_id
+from footplate.contract.layout import attempt_folder, job_folder
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.messages import AttemptReply
 from service.events import curves
 from service.events.entries import Batch, Incoming, Read
 from service.events.row_limits import LEFT_OUT, failure_of, latest, result_of

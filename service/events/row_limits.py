@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from contract.events import Failure, json_safe
+from footplate.contract.events import Failure, json_safe
 
 MAX_NAMES, MAX_NAME_CHARS, MAX_TEXT_CHARS = 500, 200, 200
 MAX_METRICS_BYTES = 32 * 1024

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic_core import from_json
 from sqlalchemy import Connection
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.events.curves import FAN, Bucket, Curve, Point, as_number, read_nos
 from service.store import curves
 from service.store.curves import Stretch

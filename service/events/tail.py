@@ -22,10 +22,10 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from contract.errors import FootplateError
-from contract.events import Kind
-from contract.ids import JobId
-from contract.lifecycle import JobState
+from footplate.contract.errors import FootplateError
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState
 from service.events.lookout import Lookout
 from service.store import events, jobs
 from service.store.database import Database

@@ -7,9 +7,9 @@ from typing import Any, TypedDict
 
 from sqlalchemy import Connection
 
-from contract.errors import PreconditionFailed
-from contract.events import Kind
-from contract.ids import JobId
+from footplate.contract.errors import PreconditionFailed
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
 from service.store import events, jobs
 from service.store.rows import JobRow
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from contract.events import Kind
-from contract.ids import JobId
-from contract.lifecycle import Desired, JobState, Reason, StopMode
-from contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, NodeReply, Stop
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
+from footplate.contract.messages import PROTOCOL, AttemptBeat, AttemptReply, NodeBeat, NodeReply, Stop
 from service.jobs import gang
 from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, tell, withdraw

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from contract.bundles import missing_in
-from contract.environment import refused_env
-from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from contract.spec import JobSpec
+from footplate.contract.bundles import missing_in
+from footplate.contract.environment import refused_env
+from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
+from footplate.contract.spec import JobSpec
 from service.settings import ServiceSettings
 from service.store import bundles, jobs
 

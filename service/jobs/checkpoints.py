@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from contract.errors import FootplateError, NotFound
-from contract.events import Kind
-from contract.ids import JobId
+from footplate.contract.errors import FootplateError, NotFound
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
 from service.jobs import starting
 from service.jobs.prune import rotate
 from service.store import checkpoints, events, jobs

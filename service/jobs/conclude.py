@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection
 
-from contract.events import DoData, DoneData, Kind
-from contract.lifecycle import Desired, JobState, Reason
+from footplate.contract.events import DoData, DoneData, Kind
+from footplate.contract.lifecycle import Desired, JobState, Reason
 from service.jobs.prune import rotate
 from service.store import attempts, deeds, events, jobs
 from service.store.rows import JobRow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from contract.ids import JobId
-from contract.layout import job_folder
-from contract.lifecycle import Action
+from footplate.contract.ids import JobId
+from footplate.contract.layout import job_folder
+from footplate.contract.lifecycle import Action
 from service.jobs import starting
 from service.jobs.amend import require_version
 from service.jobs.stopping import refuse

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from contract import keys
-from contract.ids import Fence, JobId, NodeId
+from footplate.contract import keys
+from footplate.contract.ids import Fence, JobId, NodeId
 from service.store import attempts, queue
 from service.store.queue import BellRow
 

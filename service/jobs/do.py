@@ -13,15 +13,15 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Connection
 
-from contract.arguments.read import FIELDS
-from contract.body import MAX_PROBLEMS
-from contract.errors import Conflict, IdempotencyMismatch, InvalidSpec, Problem, did_you_mean
-from contract.events import DoData, Kind
-from contract.explain import kind_of
-from contract.ids import JobId
-from contract.lifecycle import Action, Desired, JobState
-from contract.messages import Deed
-from contract.spec import JobSpec
+from footplate.contract.arguments.read import FIELDS
+from footplate.contract.body import MAX_PROBLEMS
+from footplate.contract.errors import Conflict, IdempotencyMismatch, InvalidSpec, Problem, did_you_mean
+from footplate.contract.events import DoData, Kind
+from footplate.contract.explain import kind_of
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import Action, Desired, JobState
+from footplate.contract.messages import Deed
+from footplate.contract.spec import JobSpec
 from service.jobs.stopping import refuse
 from service.jobs.submit import IdempotencyUse
 from service.store import deeds, events, idempotency, jobs

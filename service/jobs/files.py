@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from contract.components import HUB_ON, HUBS, Catalogue
-from contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from contract.files import by_url, named_in, on_hub, shown
-from contract.ids import FileId
-from contract.outbound import Allowed, read_url
-from contract.spec import JobSpec
+from footplate.contract.components import HUB_ON, HUBS, Catalogue
+from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
+from footplate.contract.files import by_url, named_in, on_hub, shown
+from footplate.contract.ids import FileId
+from footplate.contract.outbound import Allowed, read_url
+from footplate.contract.spec import JobSpec
 from service.settings import ServiceSettings
 from service.store import files, jobs
 

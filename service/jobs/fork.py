@@ -14,11 +14,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from contract.arguments import Seq2SeqTrainingArguments
-from contract.body import pointer_to
-from contract.errors import InvalidSpec, Problem
-from contract.ids import JobId
-from contract.spec import JobSpec
+from footplate.contract.arguments import Seq2SeqTrainingArguments
+from footplate.contract.body import pointer_to
+from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.ids import JobId
+from footplate.contract.spec import JobSpec
 from service.jobs.starting import Start, choose
 from service.store import checkpoints, deeds, jobs
 from service.store.rows import CheckpointRow, JobRow, loads

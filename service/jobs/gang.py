@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contract.events import DoneData, Ending
-from contract.lifecycle import Reason, StopMode
-from contract.messages import Stop
+from footplate.contract.events import DoneData, Ending
+from footplate.contract.lifecycle import Reason, StopMode
+from footplate.contract.messages import Stop
 from service.store.rows import SourceRow
 
 PEER = Stop(because="peer", mode=StopMode.KILL, within_seconds=0.0)

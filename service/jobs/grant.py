@@ -6,10 +6,10 @@ import json
 
 from sqlalchemy import Connection
 
-from contract.ids import ClaimId
-from contract.lifecycle import JobState, Reason
-from contract.messages import CheckpointOffer, Claim, Denial, Grant
-from contract.tracing import of_attempt
+from footplate.contract.ids import ClaimId
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.messages import CheckpointOffer, Claim, Denial, Grant
+from footplate.contract.tracing import of_attempt
 from service.jobs import gang, starting
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, deeds, jobs, nodes, traces

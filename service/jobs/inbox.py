@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from contract import keys
-from contract.ids import JobId
-from contract.lifecycle import Reason
-from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Grant, Message, NodeBeat
-from contract.moments import Moment, reached
+from footplate.contract import keys
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import Reason
+from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Grant, Message, NodeBeat
 from service.jobs.beat import StopLeft, attempt_beat, node_beat, protocol_refusal, stop_of
 from service.jobs.grant import grant
 from service.jobs.rescue import attempt_key, node_key

@@ -17,12 +17,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
-from contract.arguments.libraries import DEEPSPEED, LIGER, OPTIMS, PEFT, TRACKERS, Library
-from contract.components import GROUPS, HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue
-from contract.errors import did_you_mean
-from contract.files import on_hub
-from contract.short_forms import NAMING, components
-from contract.spec import JobSpec
+from footplate.contract.arguments.libraries import DEEPSPEED, LIGER, OPTIMS, PEFT, TRACKERS, Library
+from footplate.contract.components import GROUPS, HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue
+from footplate.contract.errors import did_you_mean
+from footplate.contract.files import on_hub
+from footplate.contract.short_forms import NAMING, components
+from footplate.contract.spec import JobSpec
 
 EITHER = "|"
 MOST_KEPT = 4096

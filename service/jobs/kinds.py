@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterator
 from typing import IO
 
-from contract.errors import InvalidSpec, Problem
-from contract.files import KINDS, kind_of
+from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.files import KINDS, kind_of
 
 HEAD_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 200

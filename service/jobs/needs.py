@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from contract.spec import JobSpec
+from footplate.contract.spec import JobSpec
 from service.jobs.installed import parts_of
 
 VOLTA, AMPERE, ANY = (7, 0), (8, 0), (0, 0)

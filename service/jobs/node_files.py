@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from contract.errors import Problem, did_you_mean
-from contract.files import Said, texts, texts_in
-from contract.messages import BOOT_ID, FileRoot, FileRoots
-from contract.short_forms import components
+from footplate.contract.errors import Problem, did_you_mean
+from footplate.contract.files import Said, texts, texts_in
+from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
+from footplate.contract.short_forms import components
 
 NAMES_ONE = ('"data://', '"models://')
 """What is in the JSON of every spec that names such a file."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from contract.ids import JobId
-from contract.lifecycle import Action, Desired, JobState, Reason, StopMode
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import Action, Desired, JobState, Reason, StopMode
 from service.jobs.stopping import is_claimed, refuse, settle, tell
 from service.store import jobs
 from service.store.rows import JobRow

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from contract.errors import FootplateError
-from contract.ids import CheckpointId, uuid7
-from contract.layout import MANIFEST, pinned_folder
-from contract.remote import RemoteStore
+from footplate.contract.bucket import RemoteStore
+from footplate.contract.errors import FootplateError
+from footplate.contract.ids import CheckpointId, uuid7
+from footplate.contract.layout import MANIFEST, pinned_folder
 from service.jobs.sealed import CheckpointDamaged, SealedFile, opened, sealed
 from service.opening import Store, sync_folder
 from service.store.checkpoints import DELETED

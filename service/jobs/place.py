@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 
-from contract.ids import JobId, NodeId
-from contract.lifecycle import Reason
-from contract.messages import Gpu
+from footplate.contract.ids import JobId, NodeId
+from footplate.contract.lifecycle import Reason
+from footplate.contract.messages import Gpu
 from service.jobs.installed import Installed
 from service.jobs.needs import Needs
 

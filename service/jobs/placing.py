@@ -16,11 +16,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
-from contract.components import Catalogue
-from contract.ids import Fence, JobId, NodeId
-from contract.lifecycle import JobState, Reason
-from contract.messages import SHARES_JOBS, Gpu
-from contract.moments import Moment, reached
+from footplate.contract.components import Catalogue
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.ids import Fence, JobId, NodeId
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.messages import SHARES_JOBS, Gpu
 from service.jobs.installed import Installed
 from service.jobs.needs import Needs
 from service.jobs.place import Free, Line, Placement, Plan, Room, Waiting, place

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from contract.ids import CheckpointId, JobId
-from contract.layout import attempt_folder, job_folder
-from contract.remote import RemoteStore
+from footplate.contract.bucket import RemoteStore
+from footplate.contract.ids import CheckpointId, JobId
+from footplate.contract.layout import attempt_folder, job_folder
 from service.jobs.remove import why_it_stays_there
 from service.opening import Store
 from service.store import attempts, checkpoints, deliveries, events, idempotency, jobs, nodes

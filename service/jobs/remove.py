@@ -9,10 +9,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract.below import folder_below
-from contract.ids import JobId
-from contract.layout import PROBE
-from contract.remote import RemoteStore, StoreAway
+from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.ids import JobId
+from footplate.contract.layout import PROBE
+from footplate.contract.safe_paths import folder_below
 from service.opening import Store
 
 log = logging.getLogger("footplate.control")

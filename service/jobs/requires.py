@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from contract.components import PACKAGES, SECRETS, Catalogue
-from contract.environment import unknown_secrets
-from contract.errors import Problem, did_you_mean
-from contract.spec import JobSpec
+from footplate.contract.components import PACKAGES, SECRETS, Catalogue
+from footplate.contract.environment import unknown_secrets
+from footplate.contract.errors import Problem, did_you_mean
+from footplate.contract.spec import JobSpec
 from service.jobs.installed import has_package, libraries_of, meets
 
 

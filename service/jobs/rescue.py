@@ -14,9 +14,9 @@ from threading import Lock
 
 from sqlalchemy import Connection
 
-from contract.ids import JobId, NodeId
-from contract.lifecycle import JobState, Reason, StopMode
-from contract.moments import Moment, reached
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.ids import JobId, NodeId
+from footplate.contract.lifecycle import JobState, Reason, StopMode
 from service.jobs import gang
 from service.jobs.conclude import End, Move, conclude, record_loss
 from service.jobs.stopping import tell, withdraw

@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from contract.components import Catalogue
-from contract.errors import Conflict, InvalidSpec, Problem
-from contract.events import Kind
-from contract.ids import JobId
-from contract.lifecycle import Action, Desired, JobState, Reason, actions
-from contract.spec import JobSpec
+from footplate.contract.components import Catalogue
+from footplate.contract.errors import Conflict, InvalidSpec, Problem
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import Action, Desired, JobState, Reason, actions
+from footplate.contract.spec import JobSpec
 from service.jobs.needs import Needs
 from service.jobs.requires import nowhere
 from service.jobs.stopping import refuse

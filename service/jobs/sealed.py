@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import IO, Any
 
-from contract.body import has_more_values_than
-from contract.errors import FootplateError, NotFound
-from contract.layout import MANIFEST
-from contract.remote import stays_inside
+from footplate.contract.body import has_more_values_than
+from footplate.contract.bucket import stays_inside
+from footplate.contract.errors import FootplateError, NotFound
+from footplate.contract.layout import MANIFEST
 from service.opening import Store, about, exactly, open_below
 from service.store import checkpoints
 from service.store.rows import CheckpointRow

@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from contract.arguments.continuing import fixed
-from contract.errors import FootplateError, InvalidSpec, Problem
-from contract.ids import CheckpointId, JobId
-from contract.messages import CheckpointOffer
-from contract.spec import JobSpec
+from footplate.contract.arguments.resuming import fixed
+from footplate.contract.errors import FootplateError, InvalidSpec, Problem
+from footplate.contract.ids import CheckpointId, JobId
+from footplate.contract.messages import CheckpointOffer
+from footplate.contract.spec import JobSpec
 from service.store import checkpoints, jobs
 from service.store.rows import CheckpointRow, JobRow
 

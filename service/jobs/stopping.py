@@ -6,9 +6,9 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Connection
 
-from contract.errors import Conflict
-from contract.events import Kind
-from contract.lifecycle import ACTIVE, Action, Desired, JobState, Reason, StopMode, actions
+from footplate.contract.errors import Conflict
+from footplate.contract.events import Kind
+from footplate.contract.lifecycle import ACTIVE, Action, Desired, JobState, Reason, StopMode, actions
 from service.store import attempts, events, jobs
 from service.store.rows import JobRow
 

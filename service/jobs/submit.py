@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from contract.errors import IdempotencyMismatch
-from contract.events import Kind
-from contract.ids import Fence, JobId
-from contract.lifecycle import Desired, JobState, Reason
-from contract.moments import Moment, reached
-from contract.spec import JobSpec
-from contract.warnings import SpecWarning
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import IdempotencyMismatch
+from footplate.contract.events import Kind
+from footplate.contract.ids import Fence, JobId
+from footplate.contract.lifecycle import Desired, JobState, Reason
+from footplate.contract.spec import JobSpec
+from footplate.contract.warnings import SpecWarning
 from service.jobs import bundles, files, starting
 from service.jobs.needs import Needs
 from service.store import events, jobs, webhooks

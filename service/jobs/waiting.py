@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.jobs.needs import Needs
 from service.store import queue
 from service.store import waiting as rows

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, exists, func, insert, or_, select, text, update
 
-from contract.ids import ClaimId, JobId, NodeId
-from contract.lifecycle import JobState
+from footplate.contract.ids import ClaimId, JobId, NodeId
+from footplate.contract.lifecycle import JobState
 from service.store.mapping import columns_of, values_of
 from service.store.rows import AttemptRow, SourceRow
 from service.store.tables import attempts, checkpoints, jobs, nodes, sources

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, not_, or_, select, update
 
-from contract.ids import CheckpointId, JobId
-from contract.lifecycle import TERMINAL, JobState
+from footplate.contract.ids import CheckpointId, JobId
+from footplate.contract.lifecycle import TERMINAL, JobState
 from service.store.mapping import columns_of, plain_list, values_of
 from service.store.rows import CheckpointRow
 from service.store.tables import IS_DELETING, checkpoints, jobs

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select, text, tuple_
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.store.direct import DirectInsert, DirectUpsert
 from service.store.tables import curve_buckets, curves
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from contract.errors import Unavailable
+from footplate.contract.errors import Unavailable
 from service.store.engines import Engines, is_away, is_rivalry
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from contract.ids import ClaimId, JobId
-from contract.messages import Deed
+from footplate.contract.ids import ClaimId, JobId
+from footplate.contract.messages import Deed
 from service.store.tables import IS_OPEN_DEED, deeds, jobs, sources
 
 _OF_JOB = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, ScalarSelect, bindparam, delete, func, or_, select, update
 
-from contract.ids import DeliveryId, WebhookId
+from footplate.contract.ids import DeliveryId, WebhookId
 from service.store.mapping import columns_of
 from service.store.rows import DeliveryRow
 from service.store.tables import IS_PENDING, deliveries, webhooks

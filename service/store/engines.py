@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from contract.errors import SettingsError, Unavailable
+from footplate.contract.errors import SettingsError, Unavailable
 
 BUSY_SECONDS = 5.0
 """How long SQLite waits for another process's write, and PostgreSQL for a lock."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from contract.events import SERVICE_SOURCE, Kind
-from contract.ids import JobId
+from footplate.contract.events import SERVICE_SOURCE, Kind
+from footplate.contract.ids import JobId
 from service.store.direct import DirectInsert
 from service.store.mapping import columns_of
 from service.store.rows import DeadEventRow, EventRow

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, text, tuple_
 
-from contract.errors import InvalidSpec, Problem
-from contract.ids import JobId, is_id
-from contract.lifecycle import TERMINAL, JobState
+from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.ids import JobId, is_id
+from footplate.contract.lifecycle import TERMINAL, JobState
 from service.store.jobs import COLUMNS, to_row
 from service.store.rows import JobPage, JobRow
 from service.store.tables import job_tags, jobs

@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, case, delete, func, insert, select, update
 
-from contract.errors import NotFound
-from contract.events import Kind
-from contract.ids import JobId
-from contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Reason, StopMode, may_move
+from footplate.contract.errors import NotFound
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Reason, StopMode, may_move
 from service.store import events, webhooks
 from service.store.direct import DirectInsert
 from service.store.mapping import columns_of, plain, plain_list
@@ -126,7 +126,9 @@ def move(
     """
     allowed = [state for state in expect if may_move(state, to)]
     if len(allowed) != len(expect):
-        raise ValueError(f"no move to {to} from {sorted(set(expect) - set(allowed))}: see contract.lifecycle.MOVES")
+        raise ValueError(
+            f"no move to {to} from {sorted(set(expect) - set(allowed))}: see footplate.contract.lifecycle.MOVES"
+        )
     guard = [jobs.c.id == job_id, jobs.c.state.in_(plain_list(allowed))]
     if attempt is not None:
         guard.append(jobs.c.attempt == attempt)

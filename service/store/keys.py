@@ -7,8 +7,8 @@ from hashlib import sha256
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from contract.errors import NotFound
-from contract.ids import KeyId
+from footplate.contract.errors import NotFound
+from footplate.contract.ids import KeyId
 from service.store.mapping import columns_of, values_of
 from service.store.rows import KeyRow, TicketRow
 from service.store.tables import keys, tickets

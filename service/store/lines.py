@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, select
 
-from contract.events import Kind
-from contract.ids import JobId
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
 from service.store.tables import events
 
 STRIDE = 10_000

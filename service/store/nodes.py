@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from contract.errors import NotFound
-from contract.ids import NodeId
+from footplate.contract.errors import NotFound
+from footplate.contract.ids import NodeId
 from service.store.mapping import columns_of, values_of
 from service.store.rows import NodeRow, SourceRow
 from service.store.tables import catalogues as catalogue_table

@@ -27,8 +27,8 @@ from sqlalchemy import (
     update,
 )
 
-from contract.ids import Fence, JobId, NodeId
-from contract.lifecycle import JobState
+from footplate.contract.ids import Fence, JobId, NodeId
+from footplate.contract.lifecycle import JobState
 from service.store.direct import DirectUpsert
 from service.store.tables import IS_ACTIVE, IS_LATER, IS_READY, jobs, sources, waits
 

@@ -9,9 +9,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from contract.ids import CheckpointId, ClaimId, DeliveryId, Fence, FileId, JobId, KeyId, NodeId, WebhookId
-from contract.layout import pinned_folder
-from contract.lifecycle import Desired, JobState, Reason, StopMode
+from footplate.contract.ids import CheckpointId, ClaimId, DeliveryId, Fence, FileId, JobId, KeyId, NodeId, WebhookId
+from footplate.contract.layout import pinned_folder
+from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
 
 
 @dataclass(frozen=True, slots=True)

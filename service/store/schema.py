@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, inspect, text
 
 import service
-from contract.errors import SettingsError
+from footplate.contract.errors import SettingsError
 from service.store.database import foreign_errors
 from service.store.engines import Engines
 

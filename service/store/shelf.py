@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
-from contract.errors import NotFound
+from footplate.contract.errors import NotFound
 from service.store.mapping import columns_of, values_of
 
 Row = TypeVar("Row")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from contract.events import to_text
+from footplate.contract.events import to_text
 
 
 def now_ms() -> int:

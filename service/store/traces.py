@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, func, select
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.store.tables import attempts, events, jobs, nodes, sources
 
 

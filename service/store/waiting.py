@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, func, or_, select, tuple_
 
-from contract.ids import JobId
-from contract.lifecycle import JobState, Reason
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState, Reason
 from service.store.queue import FIRST_CHUNK, TRIED, Rank, behind, explained, rows_behind
 from service.store.tables import IS_LATER, IS_READY, attempts, jobs
 

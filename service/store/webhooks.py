@@ -13,9 +13,9 @@ from typing import Any, TypedDict
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from contract.errors import NotFound
-from contract.ids import JobId, WebhookId, new_delivery_id
-from contract.lifecycle import JobState, Reason
+from footplate.contract.errors import NotFound
+from footplate.contract.ids import JobId, WebhookId, new_delivery_id
+from footplate.contract.lifecycle import JobState, Reason
 from service.store.mapping import columns_of, values_of
 from service.store.rows import DeliveryRow, WebhookRow
 from service.store.tables import IS_PENDING, deliveries, jobs, webhooks

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from starlette.types import ASGIApp
 
-from contract.ids import JobId
-from contract.tracing import asked
+from footplate.contract.ids import JobId
+from footplate.contract.tracing import asked
 from service.store.database import Database
 
 log = logging.getLogger("footplate.traces")

@@ -16,9 +16,9 @@ from typing import Any
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, set_span_in_context
 
-from contract.errors import FootplateError
-from contract.ids import JobId
-from contract.tracing import of_attempt, parts_of
+from footplate.contract.errors import FootplateError
+from footplate.contract.ids import JobId
+from footplate.contract.tracing import of_attempt, parts_of
 from service.store import traces
 from service.store.times import now_ms
 from service.store.traces import Ended

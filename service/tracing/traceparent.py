@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from contract.tracing import parts_of
+from footplate.contract.tracing import parts_of
 
 
 def written(span: SpanContext) -> str:

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Tracer
 from starlette.types import ASGIApp
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.store.database import Database
 from service.tracing.asked import Tell, Untraced
 from service.tracing.jobs import JobSpans

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from contract.ids import DeliveryId
-from contract.outbound import Allowed, Refused, read_url
+from footplate.contract.ids import DeliveryId
+from footplate.contract.outbound import Allowed, Refused, read_url
 from service.store import deliveries
 from service.store.database import Write
 from service.store.deliveries import Due, Tried

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from contract.outbound import Target
+from footplate.contract.outbound import Target
 
 if TYPE_CHECKING:
     import ssl

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from contract.outbound import Address, Allowed, Refused, Target, is_public, plain
+from footplate.contract.outbound import Address, Allowed, Refused, Target, is_public, plain
 
 RESOLVE_SECONDS = 5.0
 Resolve = Callable[[str, int], Awaitable[list[str]]]

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from contract.events import CheckpointData, DoneData, Kind, WorkerEvent
-from contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id, new_node_id
-from contract.layout import checkpoint_folder
-from contract.lifecycle import StopMode
-from contract.messages import AttemptBeat, AttemptReply, Claim, Denial, EventBatch, Gpu, Grant, NodeBeat
-from contract.spec import JobSpec
-from contract.testing import make_spec
+from footplate.contract.events import CheckpointData, DoneData, Kind, WorkerEvent
+from footplate.contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id, new_node_id
+from footplate.contract.layout import checkpoint_folder
+from footplate.contract.lifecycle import StopMode
+from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, EventBatch, Gpu, Grant, NodeBeat
+from footplate.contract.spec import JobSpec
+from footplate.contract.testing import make_spec
 from service.events.entries import Read, read_entries
 from service.events.ingest import Ingested, ingest
 from service.jobs.amend import amend

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from contract.lifecycle import JobState
+from footplate.contract.lifecycle import JobState
 from service.backup import CannotBackUp, back_up
 from service.program import main
 from service.settings import ServiceSettings

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from contract.events import Kind, WorkerEvent, json_safe
-from contract.ids import JobId
+from footplate.contract.events import Kind, WorkerEvent, json_safe
+from footplate.contract.ids import JobId
 from service.events.curves import FAN, MAX_NAMES
 from service.events.series import Series, on_axis, series, summaries
 from service.jobs.delete import delete

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from contract.errors import Conflict, Unavailable
+from footplate.contract.errors import Conflict, Unavailable
 from service.store import engines as engines_module
 from service.store import migrate, require_current, schema_is_current
 from service.store.database import Database

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from contract.errors import Conflict
-from contract.events import Kind
-from contract.ids import JobId
-from contract.lifecycle import JobState
-from contract.messages import Deed, Grant
+from footplate.contract.errors import Conflict
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState
+from footplate.contract.messages import Deed, Grant
 from service.jobs.do import Wish, do
 from service.jobs.inbox import words
 from service.jobs.resume import ResumeChanges

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from contract.ids import JobId, new_claim_id
-from contract.lifecycle import JobState, Reason
-from contract.messages import AttemptReply, Denial, Grant
+from footplate.contract.ids import JobId, new_claim_id
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.messages import AttemptReply, Denial, Grant
 from service.jobs.inbox import answer
 from service.store import attempts
 from tests.conformance.acting import Stage, Worker

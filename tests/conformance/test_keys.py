@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from contract.errors import NotFound
-from contract.ids import new_key_id
+from footplate.contract.errors import NotFound
+from footplate.contract.ids import new_key_id
 from service.store import keys
 from service.store.rows import KeyRow, TicketRow
 from tests.conformance.acting import Stage

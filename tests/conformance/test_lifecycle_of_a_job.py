@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from contract.errors import Conflict, InvalidSpec, NotFound
-from contract.layout import outputs_folder
-from contract.lifecycle import Desired, JobState, Reason, StopMode
-from contract.messages import Denial, Grant
+from footplate.contract.errors import Conflict, InvalidSpec, NotFound
+from footplate.contract.layout import outputs_folder
+from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
+from footplate.contract.messages import Denial, Grant
 from service.jobs.delete import delete
 from service.jobs.rescue import node_key
 from service.jobs.resume import ResumeChanges

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from contract.ids import JobId, new_job_id
-from contract.lifecycle import JobState, Reason
-from contract.testing import make_spec
+from footplate.contract.ids import JobId, new_job_id
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.testing import make_spec
 from service.jobs import waiting
 from service.jobs.place import Placement
 from service.jobs.placing import look, start

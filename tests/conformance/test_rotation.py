@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from contract import layout
-from contract.ids import JobId
-from contract.messages import Grant
+from footplate.contract import layout
+from footplate.contract.ids import JobId
+from footplate.contract.messages import Grant
 from service.jobs import remove
 from service.jobs.prune import late_window, prune_late
 from service.jobs.remove import Remover

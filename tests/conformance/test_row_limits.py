@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract.events import Kind
-from contract.ids import JobId
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
 from service.api.views import job_json
 from tests.conformance.acting import Stage
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from contract.errors import InvalidSpec
-from contract.ids import JobId
-from contract.messages import Grant
+from footplate.contract.errors import InvalidSpec
+from footplate.contract.ids import JobId
+from footplate.contract.messages import Grant
 from service.jobs.delete import delete
 from service.jobs.resume import ResumeChanges
 from service.jobs.starting import CheckpointInUse

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.event import listen
 
-from contract.components import Catalogue, Described
-from contract.errors import IdempotencyMismatch, InvalidSpec, NotFound, PreconditionFailed
-from contract.events import Kind
-from contract.ids import JobId
-from contract.lifecycle import MOVES, JobState, Reason, StopMode
-from contract.messages import PROTOCOL, Gpu
+from footplate.contract.components import Catalogue, Described
+from footplate.contract.errors import IdempotencyMismatch, InvalidSpec, NotFound, PreconditionFailed
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import MOVES, JobState, Reason, StopMode
+from footplate.contract.messages import PROTOCOL, Gpu
 from service.jobs.amend import amend
 from service.jobs.delete import delete
 from service.jobs.prune import DAY_MS, prune
@@ -200,7 +200,7 @@ def test_events_come_in_order_by_page_and_kind(stage: Stage) -> None:
 
 
 def test_an_event_as_json_is_the_envelope(stage: Stage) -> None:
-    from contract.events import Event
+    from footplate.contract.events import Event
 
     job, worker = stage.running()
     worker.send(worker.write(Kind.LINE, {"text": 'a "quoted" line\n\u2028 ünï \x1b[0m'}, 3))

@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from contract.errors import InvalidSpec, Problem
-from contract.hub import PATH_ARGUMENTS
-from contract.spec import JobSpec
+from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.hub import PATH_ARGUMENTS
+from footplate.contract.spec import JobSpec
 
 TOY = {"model": "toy/mlp", "data": "toy/regression"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contract.spec import JobSpec
+from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY, places, problems_of
 
 WRITTEN = {

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from contract.arguments import (
+from footplate.contract.arguments import (
     NOT_YET,
     SERVER_OWNED,
     Seq2SeqTrainingArguments,
@@ -21,9 +21,9 @@ from contract.arguments import (
     changed,
     read_arguments,
 )
-from contract.arguments.groups import OURS
-from contract.arguments.meaning import meanings
-from contract.errors import InvalidSpec, NotAvailableYet, Problem
+from footplate.contract.arguments.groups import OURS
+from footplate.contract.arguments.help_texts import meanings
+from footplate.contract.errors import InvalidSpec, NotAvailableYet, Problem
 
 FIELDS = [field.name for field in dataclasses.fields(TrainingArguments)]  # type: ignore[arg-type]
 
@@ -280,6 +280,6 @@ def test_a_model_cannot_be_cut_as_it_is_loaded_by_a_spec() -> None:
 
 
 def test_importing_the_arguments_imports_no_torch() -> None:
-    script = "import sys, contract.arguments; assert not {'torch', 'numpy', 'accelerate'} & set(sys.modules)"
+    script = "import sys, footplate.contract.arguments; assert not {'torch', 'numpy', 'accelerate'} & set(sys.modules)"
 
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)

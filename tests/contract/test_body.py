@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.body import MAX_DEPTH, MAX_KEY, MAX_PROBLEMS, MAX_VALUES, pointer_to, read_json
-from contract.errors import InvalidSpec
+from footplate.contract.body import MAX_DEPTH, MAX_KEY, MAX_PROBLEMS, MAX_VALUES, pointer_to, read_json
+from footplate.contract.errors import InvalidSpec
 
 
 def problems_of(raw: bytes) -> list[tuple[str, str]]:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from contract import bundles
-from contract.bundles import InvalidBundle, look_into, missing_in, modules
+from footplate.contract import bundles
+from footplate.contract.bundles import InvalidBundle, look_into, missing_in, modules
 
 Made = bytes | Callable[[], bytes]
 

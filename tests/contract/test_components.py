@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from contract.components import GROUPS, Catalogue, Described, check, check_beside, names
-from contract.errors import InvalidSpec
-from contract.spec import JobSpec
+from footplate.contract.components import GROUPS, Catalogue, Described, check, check_beside, names
+from footplate.contract.errors import InvalidSpec
+from footplate.contract.spec import JobSpec
 
 MLP = {
     "type": "object",

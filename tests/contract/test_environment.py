@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from contract.environment import Hidden, refused_env, secrets_of, unknown_secrets
-from contract.errors import SettingsError
+from footplate.contract.environment import Hidden, refused_env, secrets_of, unknown_secrets
+from footplate.contract.errors import SettingsError
 from service.settings import ServiceSettings
 
 

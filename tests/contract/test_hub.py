@@ -2,10 +2,10 @@
 
 import pytest
 
-from contract.files import on_hub
-from contract.hub import HubName, hub_name
-from contract.spec import JobSpec
-from contract.testing import make_spec
+from footplate.contract.files import on_hub
+from footplate.contract.hub import HubName, hub_name
+from footplate.contract.spec import JobSpec
+from footplate.contract.testing import make_spec
 from tests.contract.specs import TOY, places
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from contract.json_schema import violations
+from footplate.contract.json_schema import violations
 
 
 def found(schema, value):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contract.arguments import Seq2SeqTrainingArguments
-from contract.learning_rules import TEXT_METRICS
-from contract.spec import JobSpec
+from footplate.contract.arguments import Seq2SeqTrainingArguments
+from footplate.contract.learning_rules import TEXT_METRICS
+from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY, places, problems_of
 from worker.trainer.metrics import TEXTS
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import pytest
 
-from contract.arguments import Seq2SeqTrainingArguments
-from contract.arguments.notyet import IN_SCRIPTS_ONLY, OBJECTS_ONLY, SERVER_OWNED
-from contract.arguments.read import read_arguments
-from contract.errors import InvalidSpec
+from footplate.contract.arguments import Seq2SeqTrainingArguments
+from footplate.contract.arguments.not_supported import IN_SCRIPTS_ONLY, OBJECTS_ONLY, SERVER_OWNED
+from footplate.contract.arguments.read import read_arguments
+from footplate.contract.errors import InvalidSpec
 
 NAMES_A_PATH = {
     "accelerator_config", "deepspeed", "fsdp", "fsdp_config", "logging_dir", "output_dir", "resume_from_checkpoint",

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from contract import layout
-from contract.errors import SettingsError
-from contract.remote import RemoteStore, StoreAway
-from contract.settings import Settings
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.errors import SettingsError
+from footplate.contract.settings import Settings
 from service.settings import ServiceSettings
 from tests.support.s3_server import S3Server
 from worker.settings import WorkerSettings

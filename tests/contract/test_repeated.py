@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from contract.repeated import Repeated
+from footplate.contract.repeated_errors import Repeated
 
 
 class Clock:

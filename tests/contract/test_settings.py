@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from contract.errors import SettingsError
-from contract.settings import Settings
-from contract.variables import SETTINGS, unknown
+from footplate.contract.errors import SettingsError
+from footplate.contract.settings import Settings
+from footplate.contract.variables import SETTINGS, unknown
 from footplate.sdk.settings import ClientSettings
 from service.settings import ServiceSettings
 from worker.settings import WorkerSettings
@@ -52,4 +52,4 @@ def test_the_known_variables_are_those_that_somebody_reads() -> None:
     fields = {
         name.upper() for settings in (ServiceSettings, WorkerSettings, ClientSettings) for name in settings.model_fields
     }
-    assert fields == SETTINGS, "contract/variables.py lists every field of the settings"
+    assert fields == SETTINGS, "footplate/contract/variables.py lists every field of the settings"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from contract.short_forms import Long, components, long_form
-from contract.spec import JobSpec
+from footplate.contract.short_forms import Long, components, long_form
+from footplate.contract.spec import JobSpec
 from tests.contract.specs import TOY, places, problems_of
 
 JOB = "job_" + "0" * 32

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.body import read_json
-from contract.errors import InvalidSpec
-from contract.json_schema import violations
-from contract.lifecycle import Reason
-from contract.resources import RetryOn
-from contract.spec import JobSpec, job_schema, read_spec
+from footplate.contract.body import read_json
+from footplate.contract.errors import InvalidSpec
+from footplate.contract.json_schema import violations
+from footplate.contract.lifecycle import Reason
+from footplate.contract.resources import RetryOn
+from footplate.contract.spec import JobSpec, job_schema, read_spec
 from tests.contract.specs import SPECS, TOY, VALUES, places
 
 LONG = {
@@ -162,7 +162,7 @@ def test_the_schema_holds_the_training_arguments_without_the_servers_own():
 
 
 def test_importing_the_spec_imports_nothing_heavy():
-    program = "import sys, contract.spec, contract.components; print(*sys.modules)"
+    program = "import sys, footplate.contract.spec, footplate.contract.components; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "sqlalchemy", "fastapi", "redis", "celery", "worker", "service"} & set(loaded)
 

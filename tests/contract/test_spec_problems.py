@@ -2,11 +2,11 @@
 
 import pytest
 
-from contract.arguments.read import FIELDS
-from contract.body import MAX_PROBLEMS
-from contract.files import by_url
-from contract.resources import Resources
-from contract.spec import JobSpec, read_spec
+from footplate.contract.arguments.read import FIELDS
+from footplate.contract.body import MAX_PROBLEMS
+from footplate.contract.files import by_url
+from footplate.contract.resources import Resources
+from footplate.contract.spec import JobSpec, read_spec
 from tests.contract.specs import TOY, places, problems_of
 
 JOB = "job_" + "0" * 32

@@ -2,8 +2,8 @@
 
 import pytest
 
-from contract.spec import JobSpec
-from contract.strategies import processes_per_node, world_size
+from footplate.contract.spec import JobSpec
+from footplate.contract.strategies import processes_per_node, world_size
 from tests.contract.specs import TOY, places, problems_of
 from tests.trainer.distributed import tutorials
 

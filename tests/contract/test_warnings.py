@@ -2,10 +2,10 @@
 
 import pytest
 
-from contract.arguments.legacy import LEGACY, Gone, Renamed
-from contract.json_schema import violations
-from contract.spec import JobSpec, job_schema
-from contract.warnings import warnings_of
+from footplate.contract.arguments.legacy import LEGACY, Gone, Renamed
+from footplate.contract.json_schema import violations
+from footplate.contract.spec import JobSpec, job_schema
+from footplate.contract.warnings import warnings_of
 from tests.contract.specs import TOY, places, problems_of
 
 BATCHES = {"split_batches": True, "dispatch_batches": False}

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.events import Kind
+from footplate.contract.events import Kind
 from worker.trainer.callbacks import TrainerCallback
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from httpx2.websockets import HTTPXWSException
 
-from contract.moments import Moment
+from footplate.contract.crash_points import Moment
 from tests.faults.visitor import WAITING
 from tests.support import preload
 from tests.support.processes import Processes

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from contract import layout
-from contract.ids import new_job_id
-from contract.remote import RemoteStore, StoreAway
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore, StoreAway
+from footplate.contract.ids import new_job_id
 from tests.faults.off import turned_off
 from tests.support.processes import until
 from tests.support.s3_server import S3Server

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from contract.moments import Moment
+from footplate.contract.crash_points import Moment
 from tests.support import preload
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes, children

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.ids import JobId
-from contract.lifecycle import JobState, Reason
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState, Reason
 from service.jobs.rescue import node_key
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, migrate

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from contract import keys
-from contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id, new_node_id
-from contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, Claim, Denial, EventBatch
+from footplate.contract import keys
+from footplate.contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id, new_node_id
+from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, Claim, Denial, EventBatch
 from tests.support.processes import until
 from tests.support.system import JSON, LONG_TOY, System, assert_whole
 

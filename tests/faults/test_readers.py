@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.ids import JobId
-from contract.lifecycle import JobState, Reason
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState, Reason
 from service.store import events, jobs
 from service.store.database import Database
 from service.store.rows import EventRow

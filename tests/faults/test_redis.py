@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 import redis
 
-from contract import keys
+from footplate.contract import keys
 from tests.faults.chatter import Books
 from tests.support.processes import at_ease
 from tests.support.system import LONG_TOY, System, assert_whole

@@ -12,9 +12,9 @@ from threading import Barrier
 import httpx2
 import pytest
 
-from contract.ids import JobId
-from contract.lifecycle import MOVES, JobState
-from contract.moments import Moment
+from footplate.contract.crash_points import Moment
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import MOVES, JobState
 from service.store.database import Database
 from service.store.times import now_ms
 from tests.conformance.acting import Stage, Worker

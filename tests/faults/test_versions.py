@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from contract import keys
-from contract.ids import JobId, NodeId, new_claim_id, new_node_id
-from contract.messages import PROTOCOL, TO_ATTEMPT, Claim, Denial, NodeBeat
+from footplate.contract import keys
+from footplate.contract.ids import JobId, NodeId, new_claim_id, new_node_id
+from footplate.contract.messages import PROTOCOL, TO_ATTEMPT, Claim, Denial, NodeBeat
 from tests.support.system import JSON, LONG_TOY, System, assert_whole
 from tests.support.versions import AFTER, BEFORE, start_node_of
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from contract.errors import InvalidSpec
 from footplate import Client
 from footplate.cli import doctor, main
 from footplate.cli.asked import UsageError
 from footplate.cli.submitting import read
 from footplate.cli.text import duration, number, size, sparkline, table
+from footplate.contract.errors import InvalidSpec
 
 NODE = {
     "id": "node_1", "name": "n1", "state": "up", "takes_work": True, "pool": "default", "slots": 1, "slots_used": 0,

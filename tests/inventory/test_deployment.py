@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from contract.settings import variable
+from footplate.contract.settings import variable
 from service.settings import ServiceSettings
 from tests.support.processes import REPOSITORY, Processes
 from worker.settings import WorkerSettings

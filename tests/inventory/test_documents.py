@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from contract.settings import variable
 from docs import spec_page
+from footplate.contract.settings import variable
 from footplate.sdk.settings import ClientSettings
 from service import readiness
 from service.settings import ServiceSettings

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from contract.lifecycle import JobState, Reason
+from footplate.contract.lifecycle import JobState, Reason
 from service.api import shapes
 from service.counts import Counts
 from service.prometheus import Meters

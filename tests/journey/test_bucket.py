@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from contract.remote import RemoteStore
+from footplate.contract.bucket import RemoteStore
 from tests.examples.conftest import Examples
 from tests.support.gates import Gate
 from tests.support.processes import Processes

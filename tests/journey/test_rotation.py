@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract.moments import Moment
+from footplate.contract.crash_points import Moment
 from tests.support import preload
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer

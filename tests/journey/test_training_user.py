@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import layout
-from contract.remote import RemoteStore
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore
 from tests.support.hub_server import hub_server
 from tests.support.processes import is_alive
 from tests.support.s3_server import S3Server

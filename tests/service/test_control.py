@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from contract import keys, layout
-from contract.events import Kind
-from contract.ids import JobId, new_claim_id, new_node_id
-from contract.lifecycle import JobState
-from contract.messages import (
+from footplate.contract import keys, layout
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId, new_claim_id, new_node_id
+from footplate.contract.lifecycle import JobState
+from footplate.contract.messages import (
     PROTOCOL,
     TO_ATTEMPT,
     AttemptBeat,
@@ -32,7 +32,7 @@ from contract.messages import (
     Message,
     NodeBeat,
 )
-from contract.testing import make_spec, make_worker_event
+from footplate.contract.testing import make_spec, make_worker_event
 from service.control import Control
 from service.jobs.cancel import cancel
 from service.jobs.submit import submit

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from contract.components import HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue, Described
-from contract.lifecycle import Reason
-from contract.testing import make_spec
+from footplate.contract.components import HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue, Described
+from footplate.contract.lifecycle import Reason
+from footplate.contract.testing import make_spec
 from service.jobs.installed import Installed, parts_of
 from service.jobs.needs import Needs
 from service.jobs.place import Room

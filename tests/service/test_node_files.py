@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract.messages import BOOT_ID, FileRoot, FileRoots
-from contract.testing import make_spec
+from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
+from footplate.contract.testing import make_spec
 from service.jobs.node_files import missing
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.ids import JobId, NodeId
-from contract.lifecycle import Reason
-from contract.messages import Gpu
+from footplate.contract.ids import JobId, NodeId
+from footplate.contract.lifecycle import Reason
+from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
 from service.jobs.place import Room, Waiting
 from tests.support.placing import Plan, place

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from contract import keys
-from contract.ids import ClaimId
-from contract.lifecycle import JobState, may_move
+from footplate.contract import keys
+from footplate.contract.ids import ClaimId
+from footplate.contract.lifecycle import JobState, may_move
 from tests.simulation.history import History, Said
 from tests.simulation.world import World
 

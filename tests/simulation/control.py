@@ -17,7 +17,7 @@ import service.turns
 import service.upkeep
 import worker.control
 import worker.journal
-from contract.errors import Unavailable
+from footplate.contract.errors import Unavailable
 from service.settings import ServiceSettings
 from service.turns import AWAY, Turns
 from tests.simulation.books import Ear

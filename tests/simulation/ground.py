@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.pool import StaticPool
 
-from contract.errors import Unavailable
+from footplate.contract.errors import Unavailable
 from service.store.tables import metadata
 
 if TYPE_CHECKING:

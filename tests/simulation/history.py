@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
-from contract.events import SERVICE_SOURCE, Kind
+from footplate.contract.events import SERVICE_SOURCE, Kind
 
 Said = list[tuple[str, dict[str, Any]]]
 """Kind and data of each event, as training said them."""

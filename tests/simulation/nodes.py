@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contract import keys
-from contract.ids import NodeId
-from contract.messages import TO_ATTEMPT, Claim, Denial, Grant, NodeBeat, NodeReply
+from footplate.contract import keys
+from footplate.contract.ids import NodeId
+from footplate.contract.messages import TO_ATTEMPT, Claim, Denial, Grant, NodeBeat, NodeReply
 from tests.simulation.control import SETTINGS
 from tests.simulation.pipe import Line, parted
 from tests.simulation.supervisor import Supervisor

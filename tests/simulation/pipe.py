@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
-from contract import keys
+from footplate.contract import keys
 
 if TYPE_CHECKING:
     from tests.simulation.books import Books

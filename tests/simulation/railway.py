@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contract.ids import JobId
-from contract.lifecycle import JobState
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState
 from tests.simulation.books import Books
 from tests.simulation.control import SETTINGS, Control
 from tests.simulation.ground import Ground, Sql

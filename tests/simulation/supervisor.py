@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from contract import keys
-from contract.events import KEPT, DoneData, Ending, Failure, Kind, WorkerEvent
-from contract.lifecycle import StopMode
-from contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, Grant, Stop
+from footplate.contract import keys
+from footplate.contract.events import KEPT, DoneData, Ending, Failure, Kind, WorkerEvent
+from footplate.contract.lifecycle import StopMode
+from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, Grant, Stop
 from service.store.times import text_of
 from tests.simulation.training import Event, Training
 from worker.control import Sender

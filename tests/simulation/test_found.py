@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from contract.events import Kind
-from contract.lifecycle import JobState, Reason
-from contract.messages import Grant
+from footplate.contract.events import Kind
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.messages import Grant
 from service.jobs.rescue import Timers
 from service.settings import ServiceSettings
 from tests.conformance.acting import Stage

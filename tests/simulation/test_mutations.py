@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from sqlalchemy import update
 
-from contract.lifecycle import Desired
+from footplate.contract.lifecycle import Desired
 from service.events import ingest as ingesting
 from service.events.entries import Read
 from service.events.ingest import Ingested

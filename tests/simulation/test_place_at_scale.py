@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 
-from contract.ids import JobId, NodeId
-from contract.messages import Gpu
+from footplate.contract.ids import JobId, NodeId
+from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
 from service.jobs.place import Placement, Room, Waiting
 from tests.support.placing import place

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from contract.events import CheckpointData, DoneData, Ending, Failure, Kind
-from contract.ids import JobId
-from contract.layout import checkpoint_folder, outputs_folder
-from contract.messages import Grant
+from footplate.contract.events import CheckpointData, DoneData, Ending, Failure, Kind
+from footplate.contract.ids import JobId
+from footplate.contract.layout import checkpoint_folder, outputs_folder
+from footplate.contract.messages import Grant
 from tests.simulation.world import World
 
 Event = tuple[Kind, int | None, dict[str, Any]]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from contract.errors import Conflict, NotFound, Unavailable
-from contract.ids import JobId
-from contract.lifecycle import JobState, StopMode
-from contract.spec import JobSpec
-from contract.testing import make_spec
+from footplate.contract.errors import Conflict, NotFound, Unavailable
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState, StopMode
+from footplate.contract.spec import JobSpec
+from footplate.contract.testing import make_spec
 from tests.conformance.acting import Stage
 from tests.simulation.control import SETTINGS
 from tests.simulation.training import Plan

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from contract.ids import ClaimId, JobId, NodeId
+from footplate.contract.ids import ClaimId, JobId, NodeId
 
 YEAR_2027_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.store.tables import jobs
 
 BORN_MS = 1_800_000_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.jobs.needs import Needs
 from service.jobs.place import Line, Placement, Room, Wait, Waiting
 from service.jobs.place import place as place_lines

@@ -74,7 +74,7 @@ def arm(folder: str, without: Sequence[str], mortal: bool, jumpy: bool) -> None:
         for name in without:
             by_module.setdefault(SWITCHES[name].module, []).append(SWITCHES[name].turn_off)
     if jumpy:
-        by_module.setdefault("contract.events", []).append(_Clock(Path(folder)).start())
+        by_module.setdefault("footplate.contract.events", []).append(_Clock(Path(folder)).start())
     if by_module:
         sys.meta_path.insert(0, _AfterImport(by_module))
     if mortal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from contract.messages import PROTOCOL
+from footplate.contract.messages import PROTOCOL
 from tests.support.processes import REPOSITORY, Process
 from tests.support.system import System
 

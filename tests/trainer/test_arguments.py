@@ -20,7 +20,7 @@ from accelerate.utils import memory
 from torch import nn
 
 import footplate
-from contract.arguments import TrainingArguments as Plain
+from footplate.contract.arguments import TrainingArguments as Plain
 from tests.trainer import sides
 from worker.components import toy
 from worker.trainer import seen

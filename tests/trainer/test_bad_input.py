@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from tests.trainer.leaves import tokenizers
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from contract.errors import CheckpointCorrupt
+from footplate.contract.errors import CheckpointCorrupt
 from worker.components import toy
 from worker.trainer import checkpoint as files
 from worker.trainer.arguments import TrainingArguments

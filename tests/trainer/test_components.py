@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components import files, toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.trainer import Trainer, set_seed

@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 
-from contract.errors import UnknownComponent
+from footplate.contract.errors import UnknownComponent
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.metrics import METRICS, make_metric

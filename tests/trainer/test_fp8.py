@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torchao.float8.float8_linear import Float8Linear
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.launch import launched, read
 from worker.components import toy

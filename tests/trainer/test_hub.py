@@ -14,8 +14,8 @@ import transformers
 from huggingface_hub import ModelCard
 
 import footplate
-from contract.arguments import read_arguments
-from contract.errors import InvalidSpec
+from footplate.contract.arguments import read_arguments
+from footplate.contract.errors import InvalidSpec
 from tests.support.hub import Hub, a_hub
 from tests.trainer import sides
 from worker.components import toy

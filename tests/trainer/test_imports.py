@@ -85,7 +85,7 @@ packages = {name.partition(".")[0] for name in sys.modules}
 print(sorted(packages & {"accelerate", "datasets", "peft", "pyarrow", "tensorboard", "transformers", "yaml"}))
 for name in footplate.__all__:
     assert getattr(footplate, name) is not None
-from contract.arguments import TrainingArguments as Plain
+from footplate.contract.arguments import TrainingArguments as Plain
 assert issubclass(TrainingArguments, Plain)
 footplate.note("outside a job it does nothing")
 try:

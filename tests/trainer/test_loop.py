@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.testing import digest

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contract.errors import InvalidSpec
+from footplate.contract.errors import InvalidSpec
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.callbacks import TrainerCallback
@@ -294,7 +294,7 @@ def test_trackio_s_arguments_say_which_space_and_what_becomes_of_it(
 
 
 def test_an_argument_of_trackio_without_trackio_is_refused() -> None:
-    from contract.arguments import read_arguments
+    from footplate.contract.arguments import read_arguments
 
     with pytest.raises(ValueError, match="trackio_space_id is about trackio, and report_to does not name it"):
         TrainingArguments("out", trackio_space_id="me/live")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from contract import layout
-from contract.messages import NodeBeat
+from footplate.contract import layout
+from footplate.contract.messages import NodeBeat
 from tests.support.processes import REPOSITORY, Process, Processes
 from tests.support.redis_server import RedisServer
 from tests.worker.fake_control import FakeControl

@@ -12,9 +12,9 @@ import redis as redis_py
 from celery import Celery
 from kombu.entity import Exchange, Queue
 
-from contract import keys
-from contract.ids import new_checkpoint_id, new_job_id
-from contract.messages import (
+from footplate.contract import keys
+from footplate.contract.ids import new_checkpoint_id, new_job_id
+from footplate.contract.messages import (
     TO_CONTROL,
     AttemptBeat,
     AttemptReply,
@@ -26,7 +26,7 @@ from contract.messages import (
     NodeReply,
     Stop,
 )
-from contract.testing import make_spec
+from footplate.contract.testing import make_spec
 from tests.support.processes import until
 
 RING_SECONDS = 1.0

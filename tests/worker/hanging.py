@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from contract.ids import Fence, new_claim_id, new_job_id
-from contract.messages import Grant
+from footplate.contract.ids import Fence, new_claim_id, new_job_id
+from footplate.contract.messages import Grant
 from worker import control
 from worker.control import Link
 from worker.journal import Header, Journal

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from contract.errors import SettingsError
-from contract.ids import new_claim_id, new_job_id
+from footplate.contract.errors import SettingsError
+from footplate.contract.ids import new_claim_id, new_job_id
 from worker import address, gang, outcome
 from worker.address import host_and_port, interface_of, leads_there, meeting_place, own_address, require_own, said
 from worker.launch import Order

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import keys
-from contract.ids import NodeId
+from footplate.contract import keys
+from footplate.contract.ids import NodeId
 from tests.support.processes import REPOSITORY, clean_environment
 from worker.app import app, configuration, queue_of
 from worker.consumer import SILENT

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import layout
-from contract.ids import new_job_id
+from footplate.contract import layout
+from footplate.contract.ids import new_job_id
 from worker.artifacts import AttemptFiles, store_trouble
 from worker.trainer.checkpoint import STATE
 from worker.trainer.saving import _read_state

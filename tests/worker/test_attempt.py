@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from contract import keys
-from contract.components import Catalogue
-from contract.ids import new_job_id
-from contract.messages import Deed
+from footplate.contract import keys
+from footplate.contract.components import Catalogue
+from footplate.contract.ids import new_job_id
+from footplate.contract.messages import Deed
 from tests.support.processes import children, is_alive, until
 from tests.worker.conftest import Lasting, NodeStarter
 from tests.worker.fake_control import FakeControl, offer_of

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from contract.components import Catalogue, check
-from contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
-from contract.spec import JobSpec
-from contract.testing import make_spec
+from footplate.contract.components import Catalogue, check
+from footplate.contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
+from footplate.contract.spec import JobSpec
+from footplate.contract.testing import make_spec
 from worker.build import build
 from worker.catalogue import describe
 from worker.components import hf_models, toy
@@ -61,7 +61,7 @@ def test_a_whole_spec_is_built(roots: Roots) -> None:
     ],
 )
 def test_no_path_leads_anywhere_else(roots: Roots, path: str, says: str) -> None:
-    from contract.parts import Component
+    from footplate.contract.spec_parts import Component
 
     spec = make_spec().model_copy(update={"data": make_spec().data.model_copy(
         update={"train": Component(use="files/jsonl", args={"paths": [path]})})})  # fmt: skip

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from contract import layout
-from contract.errors import OwnCodeError
-from contract.lifecycle import Reason
+from footplate.contract import layout
+from footplate.contract.errors import OwnCodeError
+from footplate.contract.lifecycle import Reason
 from worker import bundles, outcome
 from worker.bundle_files import Bundle, unpack
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contract.messages import NodeBeat
+from footplate.contract.messages import NodeBeat
 from tests.support.processes import children, is_alive, until
 from tests.support.redis_server import RedisServer
 from tests.worker.conftest import NodeStarter

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contract.messages import NodeBeat
+from footplate.contract.messages import NodeBeat
 from tests.support.processes import Process, children, is_alive, until
 from tests.support.redis_server import RedisServer
 from tests.worker.conftest import NodeStarter

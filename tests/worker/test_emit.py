@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from contract.ids import new_job_id
-from contract.lifecycle import StopMode
+from footplate.contract.ids import new_job_id
+from footplate.contract.lifecycle import StopMode
 from tests.support.processes import at_ease
 from worker.artifacts import AttemptFiles
 from worker.emit import Emit, StoppedEvaluating, Wire

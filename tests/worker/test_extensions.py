@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from contract import layout
+from footplate.contract import layout
 from tests.support.processes import until
 from tests.worker.conftest import Lasting
 from worker import extensions

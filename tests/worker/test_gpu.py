@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.ids import ClaimId, Fence, new_job_id
-from contract.testing import make_spec
+from footplate.contract.ids import ClaimId, Fence, new_job_id
+from footplate.contract.testing import make_spec
 from tests.support.processes import REPOSITORY
 from worker.gpus import inventory
 from worker.launch import Order

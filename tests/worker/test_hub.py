@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from contract.ids import Fence, new_claim_id, new_job_id
-from contract.messages import Grant
-from contract.testing import make_spec
+from footplate.contract.ids import Fence, new_claim_id, new_job_id
+from footplate.contract.messages import Grant
+from footplate.contract.testing import make_spec
 from tests.support.file_server import FileServer, file_server
 from tests.support.hub_server import TOKEN, HubServer
 from tests.support.processes import Processes, children, until

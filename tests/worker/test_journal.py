@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from contract.events import now_text
-from contract.ids import Fence, new_claim_id, new_job_id
+from footplate.contract.events import now_text
+from footplate.contract.ids import Fence, new_claim_id, new_job_id
 from tests.support.processes import at_ease
 from worker.journal import SUFFIX, Header, Journal, JournalFull, header_of, is_owned
 from worker.journal_lines import seal

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from contract import keys
-from contract.events import now_text
-from contract.ids import Fence, new_claim_id, new_job_id
-from contract.messages import Grant
-from contract.testing import make_spec
+from footplate.contract import keys
+from footplate.contract.events import now_text
+from footplate.contract.ids import Fence, new_claim_id, new_job_id
+from footplate.contract.messages import Grant
+from footplate.contract.testing import make_spec
 from tests.support.processes import REPOSITORY, Processes, until
 from tests.support.redis_server import RedisServer
 from tests.worker.hanging import HUNG_SECONDS

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from contract.errors import OwnCodeError
-from contract.ids import ClaimId, Fence, JobId, new_job_id
-from contract.spec import JobSpec
+from footplate.contract.errors import OwnCodeError
+from footplate.contract.ids import ClaimId, Fence, JobId, new_job_id
+from footplate.contract.spec import JobSpec
 from worker import bundles, gang, loop
 from worker.bundle_files import Bundle
 from worker.emit import Emit, Wire

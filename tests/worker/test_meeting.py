@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from contract.ids import new_claim_id, new_job_id
-from contract.messages import Grant
+from footplate.contract.ids import new_claim_id, new_job_id
+from footplate.contract.messages import Grant
 from worker.address import host_and_port, meeting_place, said
 from worker.meeting import Meeting
 

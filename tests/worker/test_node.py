@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.ids import is_id, new_node_id
+from footplate.contract.ids import is_id, new_node_id
 from worker.node import Node, claim_node
 
 
@@ -32,7 +32,7 @@ def test_boot_ids_sort_in_the_order_of_the_starts_whatever_the_clock_does(
 ) -> None:
     boots = []
     for at_ms in (10_000, 20_000, 15_000, 15_000, 20_001, 30_000):
-        monkeypatch.setattr("contract.ids.time.time_ns", lambda at_ms=at_ms: at_ms * 1_000_000)
+        monkeypatch.setattr("footplate.contract.ids.time.time_ns", lambda at_ms=at_ms: at_ms * 1_000_000)
         boots.append(start().boot)
 
     assert boots == sorted(set(boots))

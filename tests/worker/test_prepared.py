@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from contract.errors import OwnCodeError
+from footplate.contract.errors import OwnCodeError
 from worker.prepared import Watch
 
 

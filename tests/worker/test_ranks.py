@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from contract.ids import new_claim_id, new_job_id
-from contract.lifecycle import StopMode
+from footplate.contract.ids import new_claim_id, new_job_id
+from footplate.contract.lifecycle import StopMode
 from worker import launch, training
 from worker.launch import FD_NAMES, Exited, Order, Started
 from worker.training import Training

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract import keys
+from footplate.contract import keys
 from tests.support.processes import Standstill, until
 from tests.worker.conftest import Lasting
 from tests.worker.fake_control import FakeControl

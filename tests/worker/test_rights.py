@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from contract.ids import JobId
-from contract.layout import PASSED_ONLY
+from footplate.contract.ids import JobId
+from footplate.contract.layout import PASSED_ONLY
 from tests.support.processes import REPOSITORY
 from tests.support.ways import open_ways
 from worker.rights import USUAL
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give tr
 
 SETTLE = """
 import json
-from contract.errors import SettingsError
+from footplate.contract.errors import SettingsError
 from worker.node_folder import Places
 from worker.rights import settled
 from worker.settings import WorkerSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.roots import Roots, resolved
 
 ROWS = b'{"x": 1}\n'

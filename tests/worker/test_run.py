@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contract.testing import make_spec
+from footplate.contract.testing import make_spec
 from worker import outcome, run
 from worker.artifacts import AttemptFiles
 

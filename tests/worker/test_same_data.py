@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker import same_data
 from worker.same_data import looks, require_same, write_down
 

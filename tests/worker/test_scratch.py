@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.ids import new_node_id
+from footplate.contract.ids import new_node_id
 from worker.scratch import LONGEST, YOUNG_SECONDS, scratch, sweep
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from contract import layout
-from contract.errors import NoValidCheckpoint
-from contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id, new_job_id
-from contract.messages import CheckpointOffer, Grant
-from contract.remote import RemoteStore
-from contract.spec import JobSpec
-from contract.testing import make_spec
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore
+from footplate.contract.errors import NoValidCheckpoint
+from footplate.contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id, new_job_id
+from footplate.contract.messages import CheckpointOffer, Grant
+from footplate.contract.spec import JobSpec
+from footplate.contract.testing import make_spec
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
 from worker import shipping

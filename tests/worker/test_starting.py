@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from contract.errors import AttemptError, DatasetError, NotBuildable, NoValidCheckpoint
-from contract.ids import new_checkpoint_id, new_job_id
-from contract.messages import CheckpointOffer
-from contract.testing import make_spec
+from footplate.contract.errors import AttemptError, DatasetError, NotBuildable, NoValidCheckpoint
+from footplate.contract.ids import new_checkpoint_id, new_job_id
+from footplate.contract.messages import CheckpointOffer
+from footplate.contract.testing import make_spec
 from worker import launch
 from worker.artifacts import AttemptFiles
 from worker.best_before import KeepBest

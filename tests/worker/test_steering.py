@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from contract.messages import Deed
+from footplate.contract.messages import Deed
 from tests.trainer.test_changing import a_trainer
 from worker.emit import Wire
 from worker.launch import NEWS_AT

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contract.outbound import Allowed, read_url
+from footplate.contract.outbound import Allowed, read_url
 from tests.support.file_server import FileServer, file_server
 from worker import stores as module
 from worker.stores import NotHad, Stores

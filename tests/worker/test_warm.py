@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.messages import Gpu
+from footplate.contract.messages import Gpu
 from tests.support.processes import at_ease, children, until
 from tests.worker.conftest import Lasting, NodeStarter
 from tests.worker.fake_control import FakeControl

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components.rows import Row, several, where
 
 AT_ONCE = 1000

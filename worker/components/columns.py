@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from contract.errors import did_you_mean
+from footplate.contract.errors import did_you_mean
 from worker.components.rows import BadRow, Row, column, kind, without
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components.lines import Lines
 from worker.components.rows import Row
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components.lines import line_of
 from worker.components.rows import Row
 from worker.components.tables import opened, rows_of, schema_of

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components.needs import needs
 
 Paths = Annotated[list[str], "Files under data://, read in this order; a name may be a pattern such as part-*.jsonl"]

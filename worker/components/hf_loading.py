@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from contract.errors import NotBuildable, did_you_mean
+from footplate.contract.errors import NotBuildable, did_you_mean
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
 """Weights in forms that can run code when they are opened, or that nothing here reads."""

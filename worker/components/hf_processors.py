@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from contract.errors import NotBuildable, did_you_mean
+from footplate.contract.errors import NotBuildable, did_you_mean
 from worker.components.needs import needs
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components.rows import Row, kind
 
 

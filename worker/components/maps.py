@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from contract.errors import NotBuildable
+from footplate.contract.errors import NotBuildable
 from worker.components.hf_processors import require_tokenizer
 from worker.components.rows import is_stream, mapped, require_rows
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from contract.errors import DatasetError, did_you_mean
+from footplate.contract.errors import DatasetError, did_you_mean
 
 SUFFIXES = {
     ".parquet": "parquet",

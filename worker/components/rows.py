@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from contract.errors import DatasetError, did_you_mean
+from footplate.contract.errors import DatasetError, did_you_mean
 
 Row = dict[str, Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components.chunking import tokens_of
 from worker.components.file_streams import FileStream
 from worker.components.rows import BadRow, Row

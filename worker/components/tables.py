@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from contract.errors import DatasetError, did_you_mean
+from footplate.contract.errors import DatasetError, did_you_mean
 from worker.components.rows import Row
 
 AT_ONCE = 10_000

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from contract.errors import CheckpointCorrupt
+from footplate.contract.errors import CheckpointCorrupt
 
 WEIGHTS = "adapter_model.safetensors"
 REST = "beside_adapter.safetensors"

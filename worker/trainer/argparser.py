@@ -13,10 +13,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from contract import arguments as contract_arguments
-from contract.arguments.legacy import LEGACY
-from contract.arguments.meaning import meanings
-from contract.errors import did_you_mean
+from footplate.contract import arguments as contract_arguments
+from footplate.contract.arguments.help_texts import meanings
+from footplate.contract.arguments.legacy import LEGACY
+from footplate.contract.errors import did_you_mean
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 

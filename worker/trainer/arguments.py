@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
-from contract import arguments as contract_arguments
-from contract.arguments.groups import CONFIG
-from contract.arguments.parallelism import sizes
+from footplate.contract import arguments as contract_arguments
+from footplate.contract.arguments.groups import CONFIG
+from footplate.contract.arguments.parallelism import sizes
 from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.names import Choice, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from worker.trainer.strategies import launched

@@ -37,7 +37,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from contract.arguments import TrainingArguments
+from footplate.contract.arguments import TrainingArguments
 from worker.trainer.state import TrainerControl, TrainerState
 
 EVENTS = (

@@ -17,7 +17,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from contract.errors import did_you_mean
+from footplate.contract.errors import did_you_mean
 from worker.trainer import schedules
 from worker.trainer.named.spec import NamedOptimizer, length_of, make_schedule, maker
 

@@ -26,8 +26,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from contract.errors import CheckpointCorrupt
-from contract.moments import Moment, reached
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import CheckpointCorrupt
 from worker.trainer import adapters, weights
 
 log = logging.getLogger("footplate.trainer")

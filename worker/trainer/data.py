@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
-from contract.arguments import TrainingArguments
+from footplate.contract.arguments import TrainingArguments
 from worker.trainer.losses import DICT, items
 from worker.trainer.samplers import ALL, Batches, EpochSampler, Numbered, Share
 from worker.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed

@@ -6,7 +6,7 @@ has one is refused when it is made.
 
 from __future__ import annotations
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 
 _LOOP = "training_step, get_batch_samples or a callback: the loop itself is in worker/trainer/loop.py"
 _FILES = "_save_checkpoint, _save and _load_from_checkpoint, or a callback with state"

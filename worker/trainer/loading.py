@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
-from contract import arguments as contract_arguments
+from footplate.contract import arguments as contract_arguments
 from worker.trainer.data import DropUnused, has_length, make_loader, require_samples, without_columns
 from worker.trainer.parts import Parts
 from worker.trainer.samplers import BatchRebalanceSampler, EpochSampler, LengthGroupedSampler, lengths_of

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.trainer import losses
 from worker.trainer.data import Epoch, has_length
 from worker.trainer.fitting import explain
 from worker.trainer.step import Step
 
 if TYPE_CHECKING:
-    from contract.arguments import TrainingArguments
+    from footplate.contract.arguments import TrainingArguments
     from worker.trainer.saving import StoredRng
     from worker.trainer.trainer import Trainer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NoReturn
 
-from contract.errors import did_you_mean
+from footplate.contract.errors import did_you_mean
 
 
 class Choice(StrEnum):

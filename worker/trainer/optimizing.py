@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from contract import arguments as contract_arguments
+from footplate.contract import arguments as contract_arguments
 from worker.trainer import optimizers, schedules
 from worker.trainer.named import NamedOptimizers
 from worker.trainer.parts import Parts

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from worker.trainer.strategies.place import launched_precision
 
 Precision = Literal["no", "bf16", "fp16", "fp8"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from contract.arguments.libraries import TRACKERS
-from contract.errors import NotAvailableYet, did_you_mean
+from footplate.contract.arguments.libraries import TRACKERS
+from footplate.contract.errors import NotAvailableYet, did_you_mean
 from worker.trainer.callbacks import TrainerCallback
 from worker.trainer.state import TrainerControl, TrainerState
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from contract.arguments.continuing import fixed
-from contract.errors import CheckpointCorrupt
+from footplate.contract.arguments.resuming import fixed
+from footplate.contract.errors import CheckpointCorrupt
 from worker.trainer import adapters, holding
 from worker.trainer import checkpoint as files
 from worker.trainer.background import copied

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from contract.errors import NotAvailableYet, did_you_mean
+from footplate.contract.errors import NotAvailableYet, did_you_mean
 from worker.trainer.names import HPSearchBackend
 from worker.trainer.parts import Parts
 

@@ -12,7 +12,7 @@ from pydantic import InstanceOf
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from contract.arguments.groups import CONFIG, Generation
+from footplate.contract.arguments.groups import CONFIG, Generation
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.metrics import TEXTS
 from worker.trainer.state import PredictionOutput

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from contract.arguments import TrainingArguments
+    from footplate.contract.arguments import TrainingArguments
 
 
 def as_lists(value: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from contract import arguments as contract_arguments
+from footplate.contract import arguments as contract_arguments
 from worker.trainer import losses, saving
 from worker.trainer.anatomy import Anatomy
 from worker.trainer.arguments import TrainingArguments

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from contract.errors import DatasetError, did_you_mean
+from footplate.contract.errors import DatasetError, did_you_mean
 from worker.trainer.data import has_length, require_samples
 from worker.trainer.metrics import METRICS
 

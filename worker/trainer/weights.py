@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from contract.errors import CheckpointCorrupt
+from footplate.contract.errors import CheckpointCorrupt
 
 MODEL = "model.safetensors"
 _NAMES = (MODEL, "pytorch_model.bin")

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from contract.events import Failure
-from contract.lifecycle import Action, Desired, JobState, Reason
+from footplate.contract.events import Failure
+from footplate.contract.lifecycle import Action, Desired, JobState, Reason
 from service.api.shapes.shape import Json, Shape
 
 

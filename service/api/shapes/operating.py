@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from contract.fields import Told
-from contract.lifecycle import Action, JobState
+from footplate.contract.fields import Told
+from footplate.contract.lifecycle import Action, JobState
 from service.api.shapes.shape import Json, Shape
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from contract.fields import Told
+from footplate.contract.fields import Told
 
 Json = dict[str, Any]
 

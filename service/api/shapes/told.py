@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from contract.events import Failure, Kind
+from footplate.contract.events import Failure, Kind
 from service.api.shapes.shape import Json, Shape
 
 

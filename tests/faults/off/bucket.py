@@ -21,7 +21,7 @@ def tell_at_once(shipping: ModuleType) -> None:
     shipping.Shipping.hold = pass_all
 
 
-@switch("what is replaced loses its manifest first", module="contract.remote")
+@switch("what is replaced loses its manifest first", module="footplate.contract.bucket")
 def leave_the_old_manifest(remote: ModuleType) -> None:
     def commit(self: Any, folder: Path, names: Iterable[str], path: str, goes_on: Callable[[], bool]) -> bool:
         for name in [*names, remote.layout.MANIFEST]:

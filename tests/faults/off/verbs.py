@@ -23,7 +23,7 @@ def let_the_end_win(conclude: ModuleType) -> None:
     """How an attempt ended decides, whatever its user was told."""
     from dataclasses import replace
 
-    from contract.lifecycle import Desired
+    from footplate.contract.lifecycle import Desired
 
     policy = conclude.next_move
     conclude.next_move = lambda job, *rest: policy(replace(job, desired=Desired.RUN), *rest)

@@ -15,9 +15,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from contract.events import Kind
-from contract.ids import Fence, JobId
-from contract.lifecycle import JobState, Reason
+from footplate.contract.events import Kind
+from footplate.contract.ids import Fence, JobId
+from footplate.contract.lifecycle import JobState, Reason
 from service.api.catalogue import Catalogues
 from service.app import create_app
 from service.auth import Gatekeeper

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from contract.errors import Unavailable
+from footplate.contract.errors import Unavailable
 from service import readiness
 from service.api import browsing, jobs, listing
 from service.store import jobs as store

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from contract import layout
-from contract.ids import JobId, new_checkpoint_id
-from contract.lifecycle import JobState
-from contract.remote import RemoteStore
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore
+from footplate.contract.ids import JobId, new_checkpoint_id
+from footplate.contract.lifecycle import JobState
 from service.backup import back_up
 from service.jobs.prune import prune_deleted, prune_late
 from service.jobs.remove import Remover

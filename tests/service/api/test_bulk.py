@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contract.ids import JobId, new_job_id
-from contract.lifecycle import JobState
+from footplate.contract.ids import JobId, new_job_id
+from footplate.contract.lifecycle import JobState
 from service.api import bulk
 from service.store import jobs
 from tests.service.api.conftest import Api

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from contract.bundles import MAX_BYTES
-from contract.lifecycle import JobState
+from footplate.contract.bundles import MAX_BYTES
+from footplate.contract.lifecycle import JobState
 from service.api.shapes import Bundle
 from tests.service.api.conftest import SPEC, Api, Serve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.components import Catalogue, Described
+from footplate.contract.components import Catalogue, Described
 from service.api.catalogue import _union
 
 WITH = Described(name="hf/causal-lm", group="models")

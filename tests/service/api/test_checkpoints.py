@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from contract.ids import JobId, new_checkpoint_id
-from contract.layout import checkpoint_folder, pinned_folder
-from contract.lifecycle import JobState
 from footplate import AsyncClient
+from footplate.contract.ids import JobId, new_checkpoint_id
+from footplate.contract.layout import checkpoint_folder, pinned_folder
+from footplate.contract.lifecycle import JobState
 from footplate.errors import Conflict, DownloadFailed
 from service.api.shapes import Checkpoint, CheckpointFileList, DeletedCheckpoint
 from service.jobs import pins

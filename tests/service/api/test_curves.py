@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from contract.ids import JobId, new_job_id
+from footplate.contract.ids import JobId, new_job_id
 from service.api import curves, shapes
 from tests.conformance.acting import Stage, Worker
 from tests.conformance.test_curves import told

@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright, expect
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.api import browsing
 from tests.conformance.test_curves import told
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contract.events import Kind
-from contract.ids import JobId
-from contract.lifecycle import JobState
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
+from footplate.contract.lifecycle import JobState
 from service.store import deeds, jobs
 from tests.service.api.conftest import Api
 
@@ -174,6 +174,6 @@ async def test_a_deleted_job_s_wishes_go_with_it(api: Api) -> None:
 
 
 def test_a_do_is_among_what_is_never_dropped() -> None:
-    from contract.events import KEPT
+    from footplate.contract.events import KEPT
 
     assert Kind.DO in KEPT

@@ -11,7 +11,7 @@ from fastapi.routing import APIWebSocketRoute
 from sqlalchemy import update
 from starlette.routing import BaseRoute
 
-from contract.ids import new_job_id
+from footplate.contract.ids import new_job_id
 from service.app import Guard, create_app
 from service.auth import OPEN_PATHS, is_open
 from service.callers import READS, SUBMITS, Needed, Scope, needed_by

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from contract.components import HUB_ON, HUBS, Catalogue, Described
-from contract.lifecycle import JobState
 from footplate import AsyncClient
+from footplate.contract.components import HUB_ON, HUBS, Catalogue, Described
+from footplate.contract.lifecycle import JobState
 from footplate.errors import InvalidRequest
 from service.api.shapes import File
 from tests.service.api.conftest import SPEC, Api, Serve

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from contract.arguments import TrainingArguments
-from contract.ids import JobId, new_checkpoint_id, new_job_id
-from contract.layout import checkpoint_folder
-from contract.lifecycle import JobState
-from contract.messages import Deed
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.ids import JobId, new_checkpoint_id, new_job_id
+from footplate.contract.layout import checkpoint_folder
+from footplate.contract.lifecycle import JobState
+from footplate.contract.messages import Deed
 from service.api.shapes import ForkedJob
 from service.jobs.fork import NEUTRAL_TRAINING, WHY, merged
 from service.store import checkpoints, deeds

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from contract.ids import new_job_id
-from contract.lifecycle import JobState
+from footplate.contract.ids import new_job_id
+from footplate.contract.lifecycle import JobState
 from tests.service.api.conftest import SPEC, Api
 
 

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service import keyring
 from service.auth import LOCAL
 from service.callers import BURST_SECONDS, Standing
@@ -453,7 +453,7 @@ async def test_a_problem_says_of_a_key_no_more_than_its_prefix(guarded: Api) -> 
 
 
 async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    from contract.lifecycle import JobState
+    from footplate.contract.lifecycle import JobState
     from service.store import attempts, jobs
     from service.store.rows import SourceRow
     from tests.service.api.test_system import a_node

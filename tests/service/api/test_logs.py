@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contract.events import Kind
-from contract.ids import JobId
+from footplate.contract.events import Kind
+from footplate.contract.ids import JobId
 from service.api import shapes
 from service.store import lines
 from tests.service.api.conftest import Api

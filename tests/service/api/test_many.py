@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from contract.events import Kind
-from contract.ids import Fence, JobId, new_job_id
-from contract.lifecycle import JobState, Reason
+from footplate.contract.events import Kind
+from footplate.contract.ids import Fence, JobId, new_job_id
+from footplate.contract.lifecycle import JobState, Reason
 from service.api import many
 from service.events import lookout, tail
 from service.store import jobs

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.deps import MAX_BODY_BYTES
 from tests.service.api.conftest import PATIENCE, Api, Serve
 from tests.service.api.test_system import a_node

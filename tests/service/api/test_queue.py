@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from contract.ids import JobId
+from footplate.contract.ids import JobId
 from service.api import shapes
 from service.store import jobs
 from service.store.tables import attempts as table

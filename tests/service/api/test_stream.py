@@ -13,9 +13,9 @@ import httpx2
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from contract.events import Kind
-from contract.ids import new_job_id
-from contract.lifecycle import JobState
+from footplate.contract.events import Kind
+from footplate.contract.ids import new_job_id
+from footplate.contract.lifecycle import JobState
 from service.api import stream
 from service.events import tail
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve, numbers, rest

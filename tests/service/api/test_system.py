@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from contract.messages import BOOT_ID, FileRoot, FileRoots, NodeBeat
+from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, NodeBeat
 from service import readiness
 from service.api import shapes
 from service.counts import Counts, prometheus_name

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from contract.events import Kind
 from footplate import AsyncClient
 from footplate.cli import main
+from footplate.contract.events import Kind
 from service.store.times import now_ms
 from tests.conformance.acting import Stage, place_waiting
 from tests.conformance.test_curves import told

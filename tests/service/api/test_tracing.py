@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 
-from contract import tracing as contract_tracing
-from contract.ids import Fence, JobId
-from contract.tracing import asked, of_attempt, parts_of
+from footplate.contract import tracing as contract_tracing
+from footplate.contract.ids import Fence, JobId
+from footplate.contract.tracing import asked, of_attempt, parts_of
 from service.store import attempts, traces
 from service.store.rows import AttemptRow
 from service.store.times import now_ms

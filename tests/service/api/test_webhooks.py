@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy import event
 
-from contract.lifecycle import JobState, Reason
-from contract.outbound import Allowed, Refused, read_url
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.outbound import Allowed, Refused, read_url
 from service.api import shapes
 from service.control import Control
 from service.jobs.prune import DAY_MS, prune

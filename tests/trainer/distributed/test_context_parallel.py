@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.asked import ASKED_OF_PARTS, LLAMA, ODD
 from tests.trainer.distributed.conftest import Results

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import Results
 from tests.trainer.distributed.launch import launched, read

@@ -10,7 +10,7 @@ import pytest
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.launch import launched, read
 from worker.trainer.arguments import TrainingArguments

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.asked import ASKED_OF_PARTS
 from tests.trainer.distributed.conftest import Results

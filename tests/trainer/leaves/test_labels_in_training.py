@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.trainer import Trainer
 

@@ -16,7 +16,7 @@ from transformers.loss import loss_for_object_detection as their_detection
 from transformers.loss import loss_utils as theirs
 from transformers.trainer_pt_utils import LabelSmoother as TheirSmoother
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.trainer import losses as ours
 from worker.trainer.losses.detection import linear_sum_assignment
 

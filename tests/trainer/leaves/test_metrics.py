@@ -12,7 +12,7 @@ import torch
 import torchmetrics
 from torch import Tensor
 
-from contract.errors import UnknownComponent
+from footplate.contract.errors import UnknownComponent
 from worker.trainer.metrics import METRICS, Auroc, Sums, make_metric
 
 CLASSES, SAMPLES = 4, 301

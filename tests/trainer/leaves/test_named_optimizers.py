@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from contract.errors import UnknownComponent
+from footplate.contract.errors import UnknownComponent
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.named import NamedOptimizer, NamedOptimizers
 from worker.trainer.testing import StopAt, digest

@@ -16,9 +16,9 @@ from transformers import trainer_optimizer as their_choice
 from transformers.trainer_pt_utils import get_parameter_names as their_parameter_names
 from transformers.training_args import OptimizerNames as TheirNames
 
-from contract.arguments import TrainingArguments
-from contract.arguments.notyet import CHOICES_NOT_YET
-from contract.errors import NotAvailableYet, UnknownComponent
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
+from footplate.contract.errors import NotAvailableYet, UnknownComponent
 from worker.trainer import optimizers as ours
 from worker.trainer.names import OptimizerNames
 from worker.trainer.optimizers.choose import _MAKERS

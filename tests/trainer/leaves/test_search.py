@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from tests.trainer.sides import on_both
 from worker.components import toy
 from worker.trainer.arguments import TrainingArguments

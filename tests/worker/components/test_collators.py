@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contract.errors import NotBuildable
+from footplate.contract.errors import NotBuildable
 from worker.components import collators
 
 

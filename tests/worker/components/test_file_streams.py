@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from torch.utils.data import DataLoader
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components import files, maps
 
 ROWS = [{"text": f"row {at}, \u00e4 \U0001f600", "label": at % 3} for at in range(50)]

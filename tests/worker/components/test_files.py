@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 from torch.utils.data import DataLoader
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components import files
 
 SAVED = str(Path(__file__).parent / "saved_by_datasets")

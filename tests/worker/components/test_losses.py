@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.build import load, registered
 from worker.catalogue import arguments_schema
 from worker.components import toy

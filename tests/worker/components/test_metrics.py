@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from contract.errors import UnknownComponent
-from contract.parts import Component
+from footplate.contract.errors import UnknownComponent
+from footplate.contract.spec_parts import Component
 from worker.build import load, registered
 from worker.learning import metric, torchmetrics_names
 from worker.trainer.metrics import METRICS, make_metric

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from contract.errors import NotBuildable
+from footplate.contract.errors import NotBuildable
 from worker.components import hf_models, hf_processors
 from worker.learning import suit
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from contract.learning_rules import NO_SCHEDULES, OVER_THE_RUN
-from contract.testing import make_spec
+from footplate.contract.learning_rules import NO_SCHEDULES, OVER_THE_RUN
+from footplate.contract.testing import make_spec
 from worker.build import load, registered
 from worker.catalogue import arguments_schema
 from worker.learning import named_optimizers
@@ -96,7 +96,7 @@ def _theirs(name: str, optimizer: Any, args: dict[str, Any]) -> Any:
 
 
 def test_every_schedule_there_is_has_a_component_or_a_reason() -> None:
-    """Register a new one in pyproject.toml, or say in contract/learning_rules.py why no spec can name it."""
+    """Register a new one in pyproject.toml, or say in footplate/contract/learning_rules.py why no spec can name it."""
     torchs = {
         name
         for name, each in vars(lr_scheduler).items()

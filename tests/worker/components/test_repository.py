@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components import files
 
 CARD = """---

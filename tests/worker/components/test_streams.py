@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.components import maps, toy
 from worker.trainer.arguments import TrainingArguments
 from worker.trainer.samplers import Share

@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.trainer.collators.stacking import LABELS, DataCollatorMixin
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 
 IGNORE = -100
 """A label that does not count."""

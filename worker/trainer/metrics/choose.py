@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import torch
 
-from contract.errors import UnknownComponent
+from footplate.contract.errors import UnknownComponent
 from worker.trainer.metrics.counting import Accuracy, Average, Counted, Error, Matthews, Perplexity
 from worker.trainer.metrics.others import PREFIX, AddBatch, TorchMetric
 from worker.trainer.metrics.ranking import Auroc

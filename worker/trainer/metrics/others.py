@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contract.errors import UnknownComponent
+from footplate.contract.errors import UnknownComponent
 from worker.trainer.losses import IGNORE
 
 PREFIX = "torchmetrics/"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from contract.errors import did_you_mean
+from footplate.contract.errors import did_you_mean
 from worker.trainer.named.schedules import NamedSchedules
 from worker.trainer.named.spec import NamedOptimizer, make_schedule, maker, parted
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
-from contract.errors import UnknownComponent
+from footplate.contract.errors import UnknownComponent
 from worker.trainer import optimizers, schedules
 from worker.trainer.names import SchedulerType
 

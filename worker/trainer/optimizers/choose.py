@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from contract.arguments import TrainingArguments
-from contract.arguments.libraries import OF_BITSANDBYTES, OF_TORCHAO
-from contract.arguments.notyet import CHOICES_NOT_YET
-from contract.errors import NotAvailableYet, UnknownComponent
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.arguments.libraries import OF_BITSANDBYTES, OF_TORCHAO
+from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
+from footplate.contract.errors import NotAvailableYet, UnknownComponent
 from worker.trainer.names import OptimizerNames
 from worker.trainer.optimizers import extras
 from worker.trainer.optimizers.adafactor import Adafactor

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contract.errors import DatasetError
+from footplate.contract.errors import DatasetError
 from worker.trainer.strategies.gather import mapped
 from worker.trainer.strategies.peers import Alone
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from worker.trainer.strategies.cutting import own_pieces
 
 _NAME = "footplate_context_parallel"

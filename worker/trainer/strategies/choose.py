@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from contract.arguments import TrainingArguments
+from footplate.contract.arguments import TrainingArguments
 from worker.trainer.strategies import launched, parallelism
 from worker.trainer.strategies.place import Place
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from contract.arguments import TrainingArguments
-from contract.errors import NotAvailableYet
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.errors import NotAvailableYet
 from worker.trainer import losses
 from worker.trainer.named import NamedOptimizers
 from worker.trainer.precision import precision_of

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from worker.trainer.losses import IGNORE, items
 
 _KNOWN = {"input_ids", "labels", "shift_labels", "attention_mask", "position_ids"}

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from contract.arguments import TrainingArguments
+from footplate.contract.arguments import TrainingArguments
 from worker.trainer.callbacks import CallbackHandler
 from worker.trainer.samplers import Share
 from worker.trainer.strategies import folders

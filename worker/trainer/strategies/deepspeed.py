@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from contract.arguments import TrainingArguments
+from footplate.contract.arguments import TrainingArguments
 from worker.trainer import adapters, weights
 from worker.trainer import checkpoint as files
 from worker.trainer.named import NamedOptimizers

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from contract.arguments import TrainingArguments
-from contract.arguments import deepspeed as told
-from contract.arguments.deepspeed import OF_THE_MODEL
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.arguments import deepspeed as told
+from footplate.contract.arguments.deepspeed import OF_THE_MODEL
 
 AUTO = told.AUTO
 

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 
-from contract.arguments import TrainingArguments
+from footplate.contract.arguments import TrainingArguments
 from worker.trainer.activations import checkpoint_activations
 from worker.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
 from worker.trainer.strategies.place import Place

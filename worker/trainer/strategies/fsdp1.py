@@ -24,7 +24,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp.wrap import CustomPolicy
 from torch.optim import Optimizer
 
-from contract.arguments import TrainingArguments
+from footplate.contract.arguments import TrainingArguments
 from worker.trainer import adapters
 from worker.trainer.activations import checkpoint_activations
 from worker.trainer.background import copied

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from contract.arguments.fsdp import SHARDED, FsdpConfig
-from contract.errors import did_you_mean
+from footplate.contract.arguments.fsdp import SHARDED, FsdpConfig
+from footplate.contract.errors import did_you_mean
 from worker.trainer.activations import repeated_layers
 
 __all__ = ["SHARDED", "FsdpSettings"]

@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from contract.accelerate_config import fsdp_config, zero_config
-from contract.errors import NotAvailableYet
+from footplate.contract.arguments.accelerate_config import fsdp_config, zero_config
+from footplate.contract.errors import NotAvailableYet
 
 Environment = Mapping[str, str]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from contract.arguments import TrainingArguments
-from contract.errors import NotAvailableYet
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.errors import NotAvailableYet
 from worker.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
 
 

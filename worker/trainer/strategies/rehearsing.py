@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from contract.errors import NotAvailableYet
+from footplate.contract.errors import NotAvailableYet
 from worker.trainer import losses
 from worker.trainer.strategies.attention import configs_of
 from worker.trainer.strategies.cutting import cut

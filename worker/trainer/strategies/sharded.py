@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from contract.arguments import TrainingArguments
-from contract.errors import NotAvailableYet
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.errors import NotAvailableYet
 from worker.trainer import adapters
 from worker.trainer import checkpoint as files
 from worker.trainer.named import NamedOptimizers

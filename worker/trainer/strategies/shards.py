@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor, zeros
 from torch.optim import Optimizer
 
-from contract.errors import CheckpointCorrupt
+from footplate.contract.errors import CheckpointCorrupt
 from worker.trainer import checkpoint as files
 
 MODEL, OPTIMIZER, GROUPS = files.PIECES, files.OPTIMIZER_PIECES, "optimizer_groups.pt"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from contract.arguments import TrainingArguments
+from footplate.contract.arguments import TrainingArguments
 from worker.trainer import checkpoint as files
 from worker.trainer.accelerator_config import AcceleratorConfig
 from worker.trainer.callbacks import CallbackHandler

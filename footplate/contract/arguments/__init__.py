@@ -1,0 +1,15 @@
+"""TrainingArguments: one truth for service and worker, validated at POST and read by the loop. Without torch."""
+
+from footplate.contract.arguments.not_supported import NOT_YET, SERVER_OWNED, NotYet
+from footplate.contract.arguments.read import read_arguments
+from footplate.contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments, changed
+
+__all__ = [
+    "NOT_YET",
+    "SERVER_OWNED",
+    "NotYet",
+    "Seq2SeqTrainingArguments",
+    "TrainingArguments",
+    "changed",
+    "read_arguments",
+]

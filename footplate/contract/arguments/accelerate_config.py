@@ -1,0 +1,210 @@
+"""What `accelerate config` writes, as JSON, said in the spec's own words: strategy, shape, precision, accumulation.
+
+What the spec says already must be the same. What the server does by itself is passed over where it asks for nothing
+else, and named where it does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from footplate.contract.body import pointer_to
+from footplate.contract.errors import Problem, did_you_mean
+
+Json = dict[str, Any]
+
+CONFIG = "/resources/strategy/config"
+_TYPES = {"NO": "single", "MULTI_CPU": "ddp", "MULTI_GPU": "ddp", "FSDP": "fsdp", "DEEPSPEED": "deepspeed"}
+_READ = (
+    "distributed_type", "num_processes", "num_machines", "use_cpu", "mixed_precision", "gradient_accumulation_steps",
+    "fsdp_config", "deepspeed_config",
+)  # fmt: skip
+_MEETING = "the server starts the processes, and tells them where to meet"
+_OURS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "compute_environment": (("LOCAL_MACHINE",), "the job runs on the server's nodes"),
+    "debug": ((), "set its variable in env"),
+    "downcast_bf16": (("no",), "it is for TPUs"),
+    "dynamo_config": (({"dynamo_backend": "NO"},), "say torch_compile in training"),
+    "enable_cpu_affinity": ((), "the node gives each process its share"),
+    "gpu_ids": (("all",), "the server says which GPUs a process sees"),
+    "machine_rank": ((), _MEETING),
+    "main_process_ip": ((), _MEETING),
+    "main_process_port": ((), _MEETING),
+    "main_training_function": (("main",), "the spec says what is trained"),
+    "rdzv_backend": (("static", "c10d"), _MEETING),
+    "same_network": ((True,), _MEETING),
+    **dict.fromkeys(("tpu_env", "tpu_use_cluster", "tpu_use_sudo"), ((), "there are no TPUs")),
+    "fp8_config": ((), "use bf16"),
+    "megatron_lm_config": ((), "use fsdp or deepspeed"),
+    "parallelism_config": ((), "use fsdp or deepspeed"),
+}
+"""What else it may hold: the values that change nothing, beside empty ones, and what to do instead of others."""
+_OF_ZERO = (
+    "zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps",
+    "gradient_clipping", "deepspeed_multinode_launcher",
+)  # fmt: skip
+_NOT_OF_ZERO = {
+    "deepspeed_config_file": 'write what the file holds into {"type": "deepspeed", "config": {…}}',
+    "zero3_init_flag": "leave it out: each process makes the model before it is shared out",
+    "zero3_save_16bit_model": "leave it out: checkpoints are whole by themselves",
+}
+_AUTO = dict.fromkeys(
+    ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"), "auto"
+)
+
+
+def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
+    """In place. What is misshapen is left, and told by its type."""
+    resources, training = document.get("resources"), document.get("training", {})
+    strategy = resources.get("strategy") if isinstance(resources, dict) else None
+    if not isinstance(strategy, dict) or strategy.get("type") != "accelerate" or not isinstance(training, dict):
+        return
+    if isinstance(config := strategy.get("config"), dict) and isinstance(resources, dict):
+        said = _Said(config, dict(resources), dict(training), origins)
+        yield from said.problems
+        document["resources"] = said.resources
+        loop = document.get("loop")
+        if not (isinstance(loop, dict) and "script" in loop):
+            document["training"] = said.training
+        elif said.training != training:
+            detail = "says how to train, and a script's own Accelerator(…) does"
+            yield Problem(CONFIG, "disagreement", detail, "leave mixed_precision, accumulation and clipping out")
+
+
+class _Said:
+    """A config as it is read."""
+
+    def __init__(self, config: Json, resources: Json, training: Json, origins: dict[str, str]) -> None:
+        self.resources, self.training, self.problems = resources, training, list(_not_taken(config))
+        self._config, self._origins = config, origins
+        kind = _word(config.get("distributed_type", "NO"))
+        if kind not in _TYPES:
+            detail = f"is {_short(config['distributed_type'])}, and here are {', '.join(_TYPES)}"
+            self._tell("distributed_type", "not_available_yet", detail, did_you_mean(kind, _TYPES))
+            return
+        self._shape(kind)
+        self._precision()
+        self._put(self.training, "/training", "gradient_accumulation_steps", "gradient_accumulation_steps", config)
+        self.resources["strategy"] = {"type": _TYPES[kind], **self._sharing(kind)}
+        origins["/resources/strategy/type"] = f"{CONFIG}/distributed_type"
+
+    def _shape(self, kind: str) -> None:
+        processes, machines = self._config.get("num_processes", 1), self._config.get("num_machines", 1)
+        for name, count in (("num_processes", processes), ("num_machines", machines)):
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < 2**16:
+                self._tell(name, "wrong_type", "is no number of them", None)
+                return
+        if processes % machines:
+            self._tell("num_processes", "does_not_divide", f"is {processes}, for {machines} machines", None)
+        if machines > 1:
+            self._put(self.resources, "/resources", "nodes", "num_machines", {"num_machines": machines})
+        if kind != "NO":
+            each = {"num_processes": processes // machines}
+            self._put(self.resources, "/resources", "processes_per_node", "num_processes", each)
+        elif processes > 1:
+            self._tell("distributed_type", "disagreement", f"is NO, and num_processes is {processes}", "say MULTI_GPU")
+        if self._config.get("use_cpu"):
+            self._put(self.resources, "/resources", "gpus_per_node", "use_cpu", {"use_cpu": 0})
+        elif kind in ("MULTI_CPU", "MULTI_GPU"):
+            gpus = {"distributed_type": processes // machines if kind == "MULTI_GPU" else 0}
+            self._put(self.resources, "/resources", "gpus_per_node", "distributed_type", gpus)
+
+    def _precision(self) -> None:
+        word = str(_word(self._config.get("mixed_precision", "NO"))).lower()
+        if word not in ("no", "bf16", "fp16"):
+            self._tell(
+                "mixed_precision", "not_available_yet", f"is {word[:40]}, and here are no, bf16, fp16", "use bf16"
+            )
+            return
+        for name in ("bf16", "fp16"):
+            there = self.training.get(name)
+            if there is not None and there is not (name == word) and "mixed_precision" in self._config:
+                detail = f"is {word}, and /training/{name} is {_short(there)}"
+                self._tell("mixed_precision", "disagreement", detail, "keep one of the two")
+        if word != "no":
+            self.training[word] = True
+            self._origins[f"/training/{word}"] = f"{CONFIG}/mixed_precision"
+
+    def _sharing(self, kind: str) -> Json:
+        for name, of in (("fsdp_config", "FSDP"), ("deepspeed_config", "DEEPSPEED")):
+            given = self._config.get(name) or {}
+            if not isinstance(given, dict):
+                self._tell(name, "wrong_type", "is no object", None)
+            elif kind == of:
+                self._origins[CONFIG] = f"{CONFIG}/{name}"
+                return {"config": fsdp_config(given) if of == "FSDP" else self._of_zero(given)}
+            elif given:
+                self._tell(name, "disagreement", f"is for {of}, and distributed_type is {kind}", "keep one of the two")
+        return {}
+
+    def _of_zero(self, given: Json) -> Json:
+        for name, value in given.items():
+            if name not in _OF_ZERO and value not in (None, False, ""):
+                hint = _NOT_OF_ZERO.get(name) or did_you_mean(name[:80], _OF_ZERO)
+                where = f"deepspeed_config{pointer_to(name[:80])}"
+                self._tell(where, "not_available_yet", f"is {_short(value)}, which is not taken over", hint)
+        at = "deepspeed_config/"
+        numbers = {at + name: value for name, value in given.items() if value != "auto"}
+        steps, clips = f"{at}gradient_accumulation_steps", f"{at}gradient_clipping"
+        self._put(self.training, "/training", "gradient_accumulation_steps", steps, numbers)
+        self._put(self.training, "/training", "max_grad_norm", clips, numbers)
+        return zero_config(given)
+
+    def _put(self, where: Json, place: str, name: str, key: str, given: Json) -> None:
+        """Unless it says something else there."""
+        value, there = given.get(key), where.get(name)
+        if value is None:
+            return
+        if there is not None and there != value:
+            detail = f"asks for {_short(value)}, and {place}/{name} is {_short(there)}"
+            self._tell(key, "disagreement", detail, "keep one of the two")
+            return
+        where[name] = value
+        self._origins[f"{place}/{name}"] = f"{CONFIG}/{key}"
+
+    def _tell(self, key: str, code: str, detail: str, hint: str | None) -> None:
+        self.problems.append(Problem(f"{CONFIG}/{key}", code, detail, hint))
+
+
+def _not_taken(config: Json) -> Iterator[Problem]:
+    for name, value in list(config.items())[:100]:
+        if name in _READ:
+            continue
+        if name not in _OURS:
+            hint = did_you_mean(name[:80], (*_READ, *_OURS))
+            yield Problem(
+                CONFIG + pointer_to(name[:80]), "unknown_field", "is nothing that Accelerate's config has here", hint
+            )
+        elif value and value not in _OURS[name][0]:
+            yield Problem(
+                f"{CONFIG}/{name}", "not_available_yet", f"is {_short(value)}, which is not taken over", _OURS[name][1]
+            )
+
+
+def fsdp_config(given: Json) -> Json:
+    """By the names that training's fsdp_config has."""
+    plain = {name.removeprefix("fsdp_"): value for name, value in given.items() if value is not None}
+    for old, new in (("offload_params", "cpu_offload"), ("sharding_strategy", "reshard_after_forward")):
+        if old in plain:
+            plain.setdefault(new, plain.pop(old))
+    return plain
+
+
+def zero_config(given: Json) -> Json:
+    """DeepSpeed's own, which follows the arguments but for what is shared out and where it lies."""
+    zero: Json = {"stage": given.get("zero_stage", 2)}
+    for name in ("offload_optimizer", "offload_param"):
+        if given.get(f"{name}_device") not in (None, "none"):
+            zero[name] = {"device": given[f"{name}_device"]}
+    return {**_AUTO, "zero_optimization": zero}
+
+
+def _word(value: Any) -> str:
+    """YAML reads an unquoted `no` as false."""
+    return "NO" if value in (None, False) else str(value).upper()[:80]
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value)[:60]

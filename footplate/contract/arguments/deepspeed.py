@@ -1,0 +1,218 @@
+"""DeepSpeed's configuration beside the arguments: `auto` follows them, what contradicts them is told with both sides.
+
+Read where a job is accepted, and by who trains. Its engine steps; everything else is the Trainer's.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from footplate.contract.arguments.training import TrainingArguments
+
+Config = dict[str, Any]
+
+AUTO = "auto"
+OF_THE_MODEL = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+"""In `zero_optimization`: sizes that are `auto` follow the width of the model."""
+_OURS = {
+    "amp": "Apex is not there: use bf16",
+    "data_efficiency": "the Trainer reads the data: leave data_efficiency out of the config",
+    "curriculum_learning": "the Trainer reads the data: leave curriculum_learning out of the config",
+    "pipeline": "a pipeline is cut by the model's own code: leave pipeline out of the config",
+    "activation_checkpointing": "it works for models that call DeepSpeed's own: set activation_checkpointing of the "
+    "arguments instead",
+    "compile": "DeepSpeed's compiler was never tried here: set torch_compile of the arguments instead",
+    "zero_force_ds_cpu_optimizer": "torch's AdamW steps on the CPU too: leave zero_force_ds_cpu_optimizer out of the "
+    "config, or write false",
+}
+_TRIED = (
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "bf16",
+    "fp16", "optimizer", "scheduler", "zero_optimization", "communication_data_type", "wall_clock_breakdown",
+    "steps_per_print", "zero_allow_untested_optimizer",
+)  # fmt: skip
+_TRIED_IN = {
+    "bf16": ("enabled",),
+    "fp16": (
+        "enabled", "auto_cast", "loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis",
+        "min_loss_scale", "consecutive_hysteresis",
+    ),
+    "optimizer": ("type", "params"),
+    "optimizer.params": ("lr", "betas", "eps", "weight_decay"),
+    "zero_optimization": (
+        "stage", "allgather_partitions", "allgather_bucket_size", "overlap_comm", "reduce_scatter",
+        "reduce_bucket_size", "contiguous_gradients", "round_robin_gradients", "sub_group_size",
+        "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters",
+        "stage3_max_reuse_distance", "stage3_gather_16bit_weights_on_model_save",
+        "stage3_gather_fp16_weights_on_model_save", "offload_optimizer", "offload_param",
+    ),
+    "zero_optimization.offload_optimizer": ("device", "pin_memory", "nvme_path"),
+    "zero_optimization.offload_param": ("device", "pin_memory", "nvme_path"),
+}  # fmt: skip
+"""What `make soak` has trained with, section by section. DeepSpeed takes hundreds of keys, and passes over what it does
+not know: what is not listed here is refused, so that nothing is accepted that was never run."""
+_NEWER = {
+    "cpu_offload": 'write "offload_optimizer": {"device": "cpu"}',
+    "cpu_offload_params": 'write "offload_param": {"device": "cpu"}',
+    "cpu_offload_param": 'write "offload_param": {"device": "cpu"}',
+}
+_SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+"""The Trainer's schedule that is nearest to each of DeepSpeed's."""
+_DEVICES = ("cpu", "none")
+_TYPO = 0.8
+"""How alike two keys are of which one is a slip. DeepSpeed has many keys whose names share a word."""
+_ADAM = ("adam", "adamw")
+
+
+class Difference(NamedTuple):
+    """The config says this, and the arguments say that."""
+
+    path: str
+    said: Any
+    name: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.path} is {self.said}, and {self.name} is {self.value}"
+
+
+def read(value: Config | str | None) -> Config:
+    """A copy, to be filled."""
+    if isinstance(value, str):
+        found = json.loads(Path(value).read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"deepspeed names {value}, which holds no configuration")
+        return found
+    return copy.deepcopy(value or {})
+
+
+def refusals(config: Config, args: TrainingArguments) -> Iterator[tuple[str, str]]:
+    """What is not done here: where it stands, and why not."""
+    for name, why in _OURS.items():
+        if config.get(name):
+            yield name, f"deepspeed's config has {name}, and {why}"
+    yield from _never_tried(config)
+    yield from _schedule(config.get("scheduler"))
+    yield from _offloads(config.get("zero_optimization"))
+    if args.fp16 or _enabled(config.get("fp16")) is True:
+        said = "fp16" if args.fp16 else "deepspeed.fp16.enabled"
+        yield (
+            "fp16",
+            f"{said} wants a loss scale, which a checkpoint of all processes would not hold: use bf16, which needs "
+            "none",
+        )
+    zero = config.get("zero_optimization")
+    if args.bf16 and not (isinstance(zero, dict) and zero.get("stage")):
+        yield (
+            "zero_optimization",
+            "bf16 with ZeRO stage 0 has no checkpoint that could be continued: write a stage of 1, 2 or 3, or train by "
+            "DDP",
+        )
+    section = config.get("optimizer")
+    kind = str(section.get("type", "")) if isinstance(section, dict) else ""
+    if section and (kind.lower() not in _ADAM or not args.optim.startswith("adamw")):
+        yield (
+            "optimizer",
+            f"deepspeed's config has the optimizer {kind}, and optim is {args.optim}: leave it out of the config, and "
+            "say optim, or hand in optimizers=",
+        )
+
+
+def _never_tried(config: Config) -> Iterator[tuple[str, str]]:
+    for path, names in (("", _TRIED), *_TRIED_IN.items()):
+        section = _at(config, path)
+        for name in islice(section, 100) if isinstance(section, dict) else ():
+            value, where = section[name], f"{path}.{name[:80]}" if path else name[:80]
+            if name in names or (not path and name in _OURS):
+                continue
+            if name in _NEWER:
+                why = f"an older name of DeepSpeed's: {_NEWER[name]}"
+            elif near := get_close_matches(name[:80], names, n=1, cutoff=_TYPO):
+                why = f"which DeepSpeed would pass over: did you mean {near[0]!r}?"
+            elif value is None or value is False or _enabled(value) is False:
+                continue
+            else:
+                why = "which was never tried here: leave it out of the config"
+            yield where, f"deepspeed's config has {where!r}, {why}"
+
+
+def _at(config: Config, path: str) -> Any:
+    node: Any = config
+    for name in path.split(".") if path else ():
+        node = node.get(name) if isinstance(node, dict) else None
+    return node
+
+
+def _schedule(section: Any) -> Iterator[tuple[str, str]]:
+    if not section:
+        return
+    kind = str(section.get("type", ""))[:80] if isinstance(section, dict) else ""
+    instead = f'"{_SCHEDULES[kind]}"' if kind in _SCHEDULES else "one"
+    yield (
+        "scheduler",
+        f"deepspeed's config has the scheduler {kind}, and lr_scheduler_type makes the schedule: leave scheduler out "
+        f"of the config, and set lr_scheduler_type to {instead} with warmup_steps",
+    )
+
+
+def _offloads(zero: Any) -> Iterator[tuple[str, str]]:
+    for name in ("offload_optimizer", "offload_param"):
+        section = zero.get(name) if isinstance(zero, dict) else None
+        device = section.get("device", "none") if isinstance(section, dict) else "none"
+        if device not in _DEVICES:
+            where = f"zero_optimization.{name}.device"
+            yield where, f'{where} is {str(device)[:80]!r}, which was never tried here: write "cpu" or "none"'
+
+
+def fill(config: Config, args: TrainingArguments, *, per_process: int, world: int) -> list[Difference]:
+    """In place, every `auto` that an argument answers. Where both say something, and not the same, that is told."""
+    config.pop("fp16", None)
+    if args.bf16:
+        config.setdefault("bf16", {"enabled": AUTO})
+    accumulate = args.gradient_accumulation_steps
+    asked = (
+        ("optimizer.params.lr", args.learning_rate, "learning_rate"),
+        ("optimizer.params.betas", [args.adam_beta1, args.adam_beta2], "adam_beta1 and adam_beta2"),
+        ("optimizer.params.eps", args.adam_epsilon, "adam_epsilon"),
+        ("optimizer.params.weight_decay", args.weight_decay, "weight_decay"),
+        ("train_micro_batch_size_per_gpu", per_process, "per_device_train_batch_size"),
+        ("gradient_accumulation_steps", accumulate, "gradient_accumulation_steps"),
+        ("train_batch_size", per_process * accumulate * world, "the samples of a step over all processes"),
+        ("gradient_clipping", args.max_grad_norm, "max_grad_norm"),
+        ("bf16.enabled", args.bf16, "bf16"),
+    )
+    differ = [difference for each in asked if (difference := _match(config, *each)) is not None]
+    # DeepSpeed's Adam is ours: it has the same arguments.
+    config.pop("optimizer", None)
+    return differ
+
+
+def autos(value: Any, path: str = "") -> Iterator[str]:
+    """Where `auto` stands."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from autos(each, f"{path}.{name}" if path else name)
+    elif value == AUTO:
+        yield path
+
+
+def _match(config: Config, path: str, value: Any, name: str) -> Difference | None:
+    *parents, key = path.split(".")
+    node: Any = config
+    for each in parents:
+        node = node.get(each) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or key not in node:
+        return None
+    if node[key] == AUTO:
+        node[key] = value
+        return None
+    return None if node[key] == value else Difference(path, node[key], name, value)
+
+
+def _enabled(section: Any) -> Any:
+    return section.get("enabled") if isinstance(section, dict) else None

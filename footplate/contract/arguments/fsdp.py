@@ -1,0 +1,162 @@
+"""What `fsdp` and `fsdp_config` ask for, by the reference's names. Older words are understood, others refused.
+
+Read where a job is accepted, and by who trains.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from footplate.contract.arguments.training import TrainingArguments
+from footplate.contract.errors import did_you_mean
+
+FULL, SHARDED = "FULL_STATE_DICT", "SHARDED_STATE_DICT"
+_POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
+_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
+_PREFETCHES = ("NO_PREFETCH", "BACKWARD_PRE", "BACKWARD_POST")
+_ELSEWHERE = {
+    "xla": "XLA has strategies of its own, and none of them is here",
+    "xla_fsdp_v2": "XLA has strategies of its own, and none of them is here",
+    "xla_fsdp_settings": "XLA has strategies of its own, and none of them is here",
+    "xla_fsdp_grad_ckpt": "XLA has strategies of its own, and none of them is here",
+    "cpu_ram_efficient_loading": "every process makes the model, on the CPU, before it is sharded",
+}
+_OF_FSDP1 = ("forward_prefetch", "backward_prefetch", "use_orig_params", "sync_module_states", "limit_all_gathers")
+_NOT_OF_FSDP1: dict[str, tuple[Any, str]] = {
+    "state_dict_type": (SHARDED, "its checkpoints are whole: leave state_dict_type out, or let version 2 write it"),
+    "cpu_offload": (True, "leave version out: 2 offloads"),
+    "use_orig_params": (False, "parameters that decay and those that do not would be one: leave it out"),
+    "sync_module_states": (False, "all begin with the main process's weights: leave it out"),
+}
+"""What it could be asked for and does not do here: the value, and what would work."""
+
+
+@dataclass(frozen=True)
+class FsdpConfig:
+    version: int = 2
+    reshard: str = "full_shard"
+    """`full_shard` frees a layer's parameters after its forward, `shard_grad_op` after its backward."""
+    auto_wrap_policy: str = _POLICIES[0]
+    layers: tuple[str, ...] = ()
+    """Classes of modules that are gathered each by itself; without one, what the model says, or what is repeated."""
+    min_num_params: int = 0
+    cpu_offload: bool = False
+    activation_checkpointing: bool = False
+    state_dict_type: str = FULL
+    forward_prefetch: bool = False
+    backward_prefetch: str = "NO_PREFETCH"
+    use_orig_params: bool = True
+    sync_module_states: bool = True
+    limit_all_gathers: bool = True
+
+    @classmethod
+    def of(cls, args: TrainingArguments) -> Self:
+        words = args.fsdp.split() if isinstance(args.fsdp, str) else args.fsdp if isinstance(args.fsdp, list) else []
+        return cls.read(args.fsdp_config, args, words)
+
+    @classmethod
+    def read(cls, config: dict[str, Any] | str | None, args: TrainingArguments, words: Iterable[str] = ()) -> Self:
+        """ValueError says what of it cannot be, with what would."""
+        asked = _settings(config)
+        for name, why in _ELSEWHERE.items():
+            if _truth(asked.pop(name, False)):
+                raise ValueError(f"fsdp_config asks for {name}: {why}. Leave it out")
+        version = int(asked.pop("version", 2))
+        if version not in (1, 2):
+            raise ValueError(f"fsdp_config's version is {version}: there are 1 and 2")
+        asked = {**meant(words), **asked}
+        if version == 2 and (old := [name for name in _OF_FSDP1 if name in asked]):
+            raise ValueError(
+                f"fsdp_config has {', '.join(old)}, which FSDP 1 knows and version 2 does not: leave it out"
+            )
+        found = cls(
+            version=version,
+            reshard=_reshard(asked.pop("reshard_after_forward", True), version),
+            auto_wrap_policy=_one_of("auto_wrap_policy", asked.pop("auto_wrap_policy", _POLICIES[0]), _POLICIES),
+            layers=_names(asked.pop("transformer_layer_cls_to_wrap", ())),
+            min_num_params=int(asked.pop("min_num_params", 0) or 0),
+            state_dict_type=_one_of("state_dict_type", asked.pop("state_dict_type", FULL), (FULL, SHARDED)),
+            backward_prefetch=_one_of(
+                "backward_prefetch", asked.pop("backward_prefetch", None) or "NO_PREFETCH", _PREFETCHES
+            ),
+            **{name: _truth(asked.pop(name)) for name in _TRUTHS if name in asked},
+        )
+        if asked:
+            name = next(iter(asked))
+            hint = did_you_mean(name, _KNOWN) or f"known are {', '.join(_KNOWN)}"
+            raise ValueError(f"fsdp_config has no {name!r}: {hint}")
+        if version == 1:
+            found._refuse_what_version_2_does()
+        if found.activation_checkpointing and args.activation_checkpointing:
+            raise ValueError(
+                "activation_checkpointing and fsdp_config's activation_checkpointing both recompute layers: give one"
+            )
+        if args.fp16:
+            raise ValueError("fp16's loss scale is not shared among fsdp's processes: use bf16, which needs none")
+        return found
+
+    def _refuse_what_version_2_does(self) -> None:
+        for name, (value, what_works) in _NOT_OF_FSDP1.items():
+            if getattr(self, name) == value:
+                raise ValueError(f"fsdp_config's version is 1 and its {name} {value}: {what_works}")
+
+
+_TRUTHS = (
+    "cpu_offload", "activation_checkpointing", "forward_prefetch", "use_orig_params", "sync_module_states",
+    "limit_all_gathers",
+)  # fmt: skip
+_KNOWN = (
+    "version", "reshard_after_forward", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params",
+    "state_dict_type", "backward_prefetch", *_TRUTHS,
+)  # fmt: skip
+
+
+def _settings(config: dict[str, Any] | str | None) -> dict[str, Any]:
+    read = json.loads(Path(config).read_text(encoding="utf-8")) if isinstance(config, str) else dict(config or {})
+    return {name.removeprefix("fsdp_"): value for name, value in read.items()}
+
+
+def meant(words: Iterable[str]) -> dict[str, Any]:
+    """By the words that `fsdp` was given before it was a truth."""
+    found: dict[str, Any] = {}
+    for word in (str(getattr(each, "value", each)) for each in words):
+        if word in _STRATEGIES:
+            found["reshard_after_forward"] = word
+        elif word == "offload":
+            found["cpu_offload"] = True
+        elif word not in ("auto_wrap", "true", "True", ""):
+            known = (*_STRATEGIES, "offload", "auto_wrap")
+            hint = did_you_mean(word, known) or f"known are {', '.join(known)}"
+            raise ValueError(f"fsdp has no {word!r}: {hint}")
+    return found
+
+
+def _reshard(value: Any, version: int) -> str:
+    word = str(value).lower()
+    word = {"true": "full_shard", "false": "shard_grad_op"}.get(word, word)
+    known = _STRATEGIES[:2]
+    if word not in known:
+        raise ValueError(
+            f"fsdp_config's reshard_after_forward is {value!r}, and version {version} has {', '.join(known)}"
+            + (", true and false" if version == 2 else "")
+        )
+    return word
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
+    word = str(value).upper()
+    if word not in known:
+        raise ValueError(f"fsdp_config's {name} is {value!r}: use one of {', '.join(known)}")
+    return word
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(each.strip() for each in value.split(",")) if isinstance(value, str) else tuple(value or ())
+
+
+def _truth(value: Any) -> bool:
+    return str(value).lower() in ("true", "1", "yes", "y", "on", "t")

@@ -1,0 +1,155 @@
+"""Names that Hugging Face has dropped and older pages still show: mapped with a warning, or declined by name.
+
+Scripts (`translated`) and specs (`short_forms.py`) read the same table through `modernized`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from footplate.contract.errors import NotAvailableYet
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """An older name that has a counterpart."""
+
+    now: str
+    """What to write instead, for people."""
+    apply: Callable[[Any], Values]
+    """Returns today's arguments for an older value; empty if nothing is left to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An older name that has no counterpart. Its neutral values are accepted: they ask for what happens anyway."""
+
+    instead: str
+    neutral: tuple[object, ...] = (None, False)
+
+
+def _as(name: str) -> Renamed:
+    return Renamed(name, lambda value: {name: value})
+
+
+def _where_true(name: str, to: object) -> Renamed:
+    return Renamed(f"{name}={to!r}", lambda value: {name: to} if value else {})
+
+
+def _nothing(why: str) -> Renamed:
+    return Renamed(why, lambda value: {})
+
+
+_AMP = "bf16 or fp16: torch's own autocast computes them"
+
+LEGACY: dict[str, Renamed | Gone] = {
+    "evaluation_strategy": _as("eval_strategy"),
+    "warmup_ratio": Renamed("warmup_steps below 1", lambda value: {"warmup_steps": value} if value else {}),
+    "group_by_length": _where_true("train_sampling_strategy", "group_by_length"),
+    "no_cuda": _as("use_cpu"),
+    "use_mps_device": _nothing("nothing: a device that is there is used"),
+    "overwrite_output_dir": _nothing("nothing: checkpoints are never overwritten by a run of other steps"),
+    "save_safetensors": Gone("nothing: weights are saved as safetensors, always", (None, True)),
+    "include_inputs_for_metrics": _where_true("include_for_metrics", ["inputs"]),
+    "include_tokens_per_second": _where_true("include_num_input_tokens_seen", "all"),
+    "per_gpu_train_batch_size": _as("per_device_train_batch_size"),
+    "per_gpu_eval_batch_size": _as("per_device_eval_batch_size"),
+    "adafactor": _where_true("optim", "adafactor"),
+    "push_to_hub_token": _as("hub_token"),
+    "push_to_hub_model_id": _as("hub_model_id"),
+    "torchdynamo": _as("torch_compile_backend"),
+    "split_batches": Renamed(
+        "accelerator_config", lambda value: {"accelerator_config": {"split_batches": True}} if value else {}
+    ),
+    "dispatch_batches": Renamed(
+        "accelerator_config",
+        lambda value: {"accelerator_config": {"dispatch_batches": value}} if value is not None else {},
+    ),
+    "fsdp_min_num_params": Renamed(
+        "fsdp_config", lambda value: {"fsdp_config": {"min_num_params": value}} if value else {}
+    ),
+    "fsdp_transformer_layer_cls_to_wrap": Renamed(
+        "fsdp_config", lambda value: {"fsdp_config": {"transformer_layer_cls_to_wrap": value}} if value else {}
+    ),
+    "half_precision_backend": Gone(_AMP, (None, "auto", "cuda_amp", "cpu_amp")),
+    "fp16_backend": Gone(_AMP, (None, "auto", "amp", "cuda_amp")),
+    "fp16_opt_level": Gone(f"{_AMP}; Apex and its levels are not", (None, "O1")),
+    "jit_mode_eval": Gone("torch_compile"),
+    "use_ipex": Gone("nothing: torch computes on Intel's CPUs itself"),
+    "tpu_num_cores": Gone("nothing: Accelerate starts one process per core"),
+    "tpu_metrics_debug": Gone("XLA's own debug report"),
+    "ray_scope": Gone("hyperparameter_search with optuna", (None, "last")),
+    "past_index": Gone("a model that returns its own state", (None, -1)),
+    "mp_parameters": Gone("fsdp or deepspeed", (None, "")),
+    "sharded_ddp": Gone("fsdp", (None, False, "", [])),
+    "xpu_backend": Gone("ddp_backend"),
+    "use_legacy_prediction_loop": Gone("evaluation_loop, which predicts and evaluates"),
+}
+"""`logging_dir` is not here: it is still understood, as where trackers write."""
+
+
+@dataclass(slots=True)
+class Modern:
+    """Arguments under today's names, and what became of the older names among them."""
+
+    values: Values
+    mapped: dict[str, list[str]] = field(default_factory=dict)
+    """Each older name that was mapped, with the names of today that it has set."""
+    declined: dict[str, Any] = field(default_factory=dict)
+    """Older names that have no counterpart, with what they ask for."""
+    clashes: dict[str, str] = field(default_factory=dict)
+    """Older names that contradict another argument, with the sentence that says so."""
+
+
+def modernized(given: Mapping[str, Any]) -> Modern:
+    """Maps the older names among `given` by the table. Raises nothing: the caller decides how to report."""
+    modern = Modern(dict(given))
+    values = modern.values
+    for name in [name for name in given if name in LEGACY]:
+        old, value = LEGACY[name], values.pop(name)
+        if isinstance(old, Gone):
+            if not any(type(value) is type(neutral) and value == neutral for neutral in old.neutral):
+                modern.declined[name] = value
+            continue
+        meant = old.apply(value)
+        for new, wanted in meant.items():
+            joined = _joined(values[new], wanted) if new in values else wanted
+            if joined is None:
+                modern.clashes[name] = (
+                    f"{name}={value!r} means {new}={wanted!r}, and {new} is given too, as {values[new]!r}"
+                )
+            else:
+                values[new] = joined
+        modern.mapped[name] = list(meant)
+    return modern
+
+
+def _joined(there: Any, wanted: Any) -> Any:
+    """Returns one value that says what both say, or None where they contradict each other."""
+    if isinstance(there, dict) and isinstance(wanted, dict):
+        agree = all(there.get(key, value) == value for key, value in wanted.items())
+        return {**there, **wanted} if agree else None
+    return there if there == wanted else None
+
+
+def translated(given: Mapping[str, Any]) -> Values:
+    """Returns a script's arguments under today's names, and warns of each older one. Raises what cannot be mapped."""
+    modern = modernized(given)
+    for name, value in modern.declined.items():
+        raise NotAvailableYet(f"{name} is gone, and {name}={value!r} asks for it", hint=f"instead: {instead_of(name)}")
+    for clash in modern.clashes.values():
+        raise ValueError(clash)
+    for name in modern.mapped:
+        warnings.warn(f"{name} is an older name: write {instead_of(name)}", FutureWarning, stacklevel=2)
+    return modern.values
+
+
+def instead_of(name: str) -> str:
+    """Returns what to write instead of an older name."""
+    old = LEGACY[name]
+    return old.now if isinstance(old, Renamed) else old.instead

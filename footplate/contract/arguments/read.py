@@ -1,0 +1,111 @@
+"""The JSON border: a `training` object becomes TrainingArguments, or every problem at once."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from footplate.contract.arguments.consistency import disagreements
+from footplate.contract.arguments.groups import Generation
+from footplate.contract.arguments.not_supported import (
+    CHOICES_NOT_YET,
+    IN_SCRIPTS_ONLY,
+    NOT_YET,
+    OBJECTS_ONLY,
+    SERVER_OWNED,
+)
+from footplate.contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments
+from footplate.contract.body import pointer_to
+from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
+from footplate.contract.explain import problem, unique
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Seq2SeqTrainingArguments))
+_OF_GENERATION = {field.name: field.default for field in dataclasses.fields(Generation)}
+_OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
+"""The short forms move them to the resources; what is left of them here may say that there is none."""
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
+
+
+def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") -> TrainingArguments:
+    """Strict: unknown names, wrong types, the server's own names, names not there yet, disagreements: all told."""
+    problems: list[Problem] = []
+    good: dict[str, Any] = {}
+    for name, value in values.items():
+        at = pointer + pointer_to(name)
+        if refused := _refused(name, value, at):
+            problems.append(refused)
+            continue
+        if name not in FIELDS:  # with the value that changes nothing
+            continue
+        try:
+            good[name] = _adapter(name).validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            problems += unique(_told(error, at))
+    bad = {problem.pointer for problem in problems}
+    args = _unchecked(good)
+    for clash in disagreements(args):
+        # A field that is wrong by itself was told already; what it then disagrees with would only be noise.
+        if not any(f"{pointer}/{name}" in bad for name in clash.fields):
+            problems.append(Problem(f"{pointer}/{clash.fields[0]}", "disagreement", clash.detail, clash.hint))
+    if problems:
+        raise InvalidSpec(problems)
+    return args
+
+
+def _refused(name: str, value: object, at: str) -> Problem | None:
+    """By its name alone, or by a choice that is known and not there yet."""
+    if name in SERVER_OWNED and not (name in _OF_THE_STRATEGY and value in (None, [], "", False)):
+        return Problem(at, "server_owned", f"{name} is the server's", SERVER_OWNED[name])
+    if name in NOT_YET:
+        if NOT_YET[name].accepts(value):
+            return None
+        return Problem(at, "not_available_yet", f"{name} is not available yet", NOT_YET[name].instead)
+    if name in IN_SCRIPTS_ONLY and not IN_SCRIPTS_ONLY[name].accepts(value):
+        return Problem(at, "not_available_yet", f"{name} is not available in a job yet", IN_SCRIPTS_ONLY[name].instead)
+    if name not in FIELDS and name not in IN_SCRIPTS_ONLY:
+        short = name[:80]
+        hint = did_you_mean(short, FIELDS) or "GET /schema/job lists them all"
+        return Problem(at, "unknown_field", f"no training argument named {short!r}", hint)
+    if name in OBJECTS_ONLY and isinstance(value, str):
+        return Problem(at, "wrong_type", "is a string, an object is needed", OBJECTS_ONLY[name])
+    declined = CHOICES_NOT_YET.get(name, {})
+    if isinstance(value, str) and value in declined:
+        return Problem(at, "not_available_yet", f"{name} {value} is not available yet", declined[value])
+    return None
+
+
+def _told(error: ValidationError, at: str) -> Iterator[Problem]:
+    for one in error.errors(include_url=False):
+        where = "".join(f"/{part}" for part in one["loc"] if isinstance(part, int))
+        yield problem(at + where, one["type"], one.get("ctx", {}), one["input"], one["msg"])
+
+
+def _adapter(name: str) -> TypeAdapter[Any]:
+    if name not in _ADAPTERS:
+        hints = get_type_hints(Seq2SeqTrainingArguments, include_extras=True)
+        for field in FIELDS:
+            _ADAPTERS[field] = TypeAdapter(hints[field], config=ConfigDict(allow_inf_nan=False))
+    return _ADAPTERS[name]
+
+
+@functools.cache
+def _pristine(kind: type[TrainingArguments]) -> TrainingArguments:
+    """Made once: every spec starts from it, and none of its values can be changed in place."""
+    return kind()
+
+
+def _unchecked(good: Mapping[str, Any]) -> TrainingArguments:
+    """The arguments with the derived values set and without the checks: they are told one by one."""
+    generates = any(good.get(name, default) != default for name, default in _OF_GENERATION.items())
+    args = copy.copy(_pristine(Seq2SeqTrainingArguments if generates else TrainingArguments))
+    for name, value in good.items():
+        if generates or name not in _OF_GENERATION:
+            setattr(args, name, value)
+    args.__post_init__()
+    return args

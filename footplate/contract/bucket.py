@@ -1,0 +1,274 @@
+"""An artifact store that is no folder: objects in a bucket, which service and nodes reach from anywhere.
+
+    FOOTPLATE_ARTIFACTS=s3://bucket/prefix      credentials and endpoint as everywhere else: AWS_*, ~/.aws, a role
+
+A bucket knows no folders, no rename and no second names. So a folder there is whole because of its manifest, which is
+put last, and which is one object, so that it is all there or not at all. Paths are those of `footplate/contract/layout.py`.
+
+What the store does not say is never taken for an answer: only "there is no such object", from a store that is ours, is
+that. Everything else is a StoreAway, and is asked again by whoever can wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator
+
+from footplate.contract import layout
+
+SCHEME = "s3://"
+EXTRA = "footplate[s3]"
+PART_BYTES, PARTS_AT_ONCE = 16 * 1024 * 1024, 4
+"""Of a large file, so that it is never in memory as a whole."""
+AHEAD_BYTES = 4 * 1024 * 1024
+"""What is read at once of a file that is sent on."""
+CONNECT_SECONDS, READ_SECONDS = 3.0, 20.0
+_OF_THIS_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
+
+
+class StoreAway(OSError):
+    """It does not answer, or refuses, or is not ours: nothing follows from that for what lies in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One object, by its path below the folder that was asked about."""
+
+    path: str
+    bytes: int
+    modified: float
+
+
+def _root(text: str) -> str:
+    """A folder, or a bucket. What cannot be used is a sentence."""
+    if "://" not in text:
+        return text
+    parts = urlsplit(text)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        return unquote(parts.path)
+    if parts.scheme != "s3" or parts.query or parts.fragment:
+        raise ValueError("it looks like /a/folder, file:///a/folder or s3://bucket/prefix")
+    if "@" in parts.netloc or not _BUCKET.fullmatch(parts.netloc):
+        raise ValueError("it looks like s3://bucket/prefix; keys and the endpoint come from AWS_* variables")
+    if {".", "..", ""} & set(parts.path.strip("/").split("/")) and parts.path.strip("/"):
+        raise ValueError("its prefix has a part that is no name")
+    if not _is_installed():
+        raise ValueError(f"a store in a bucket needs s3fs: pip install '{EXTRA}'")
+    return SCHEME + (parts.netloc + parts.path).rstrip("/")
+
+
+Root = Annotated[
+    str, BeforeValidator(lambda given: os.fspath(given) if isinstance(given, Path) else given), AfterValidator(_root)
+]
+"""What FOOTPLATE_ARTIFACTS may be."""
+
+
+def _is_installed() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("s3fs") is not None
+
+
+class RemoteStore:
+    """The bucket, or what is below a prefix in it. Connects when it is first used, anew in each process."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._place = url.removeprefix(SCHEME)
+        self._connected: tuple[int, Any] | None = None
+
+    def __str__(self) -> str:
+        return self.url
+
+    # Write
+
+    def put(self, file: Path, path: str) -> None:
+        """All of it, or nothing."""
+        try:
+            with self._asked(path):
+                self._fs.put_file(str(file), self._key(path), chunksize=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+        except FileNotFoundError as error:
+            if not file.exists():
+                raise
+            raise StoreAway(f"{self.url} is not there: {error}") from error
+
+    def write(self, content: bytes, path: str) -> None:
+        try:
+            with self._asked(path):
+                self._fs.pipe_file(self._key(path), content)
+        except FileNotFoundError as error:
+            raise StoreAway(f"{self.url} is not there: {error}") from error
+
+    def commit(self, folder: Path, names: Iterable[str], path: str, goes_on: Callable[[], bool]) -> bool:
+        """These files of a folder, and its manifest behind them. False: it was not to go on, and nothing is committed.
+
+        A manifest that is there already goes first: it would vouch for what is about to be replaced.
+        """
+        manifest = f"{path}/{layout.MANIFEST}"
+        self.remove_file(manifest)
+        for name in names:
+            if not goes_on():
+                return False
+            self.put(folder / name, f"{path}/{name}")
+        if not goes_on():
+            return False
+        self.put(folder / layout.MANIFEST, manifest)
+        return True
+
+    def remove_file(self, path: str) -> None:
+        """One that is not there is as good as removed."""
+        with self._asked(path), suppress(FileNotFoundError):
+            self._fs.rm_file(self._key(path))
+
+    def remove(self, folder: str) -> None:
+        """Its manifest first: what is half gone must not look whole."""
+        names = sorted((found.path for found in self.files(folder)), key=lambda name: name != layout.MANIFEST)
+        for name in names:
+            self.remove_file(f"{folder}/{name}")
+
+    # Read
+
+    def read(self, path: str) -> bytes:
+        """Raises FileNotFoundError, once the store is known to be ours."""
+        with self._looked_for(path):
+            content: bytes = self._fs.cat_file(self._key(path))
+            return content
+
+    def fetch(self, path: str, file: Path) -> None:
+        """Into a file of this machine. Raises FileNotFoundError, once the store is known to be ours."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with self._looked_for(path):
+            self._fs.get_file(self._key(path), str(file))
+
+    def open(self, path: str) -> RemoteFile | None:
+        """To read it from anywhere in it; None where there is none."""
+        try:
+            with self._looked_for(path):
+                opened = self._fs.open(self._key(path), "rb", block_size=AHEAD_BYTES, cache_type="readahead")
+        except FileNotFoundError:
+            return None
+        return RemoteFile(self, path, opened)
+
+    def files(self, folder: str) -> list[Found]:
+        """All that lie below it, by their paths."""
+        place = self._key(folder)
+        with self._asked(folder):
+            try:
+                there: Mapping[str, Mapping[str, Any]] = self._fs.find(place, detail=True)
+            except FileNotFoundError:
+                there = {}
+        found = [_found(key.removeprefix(f"{place}/"), about) for key, about in there.items() if key != place]
+        return sorted(found, key=lambda one: one.path)
+
+    def has(self, path: str) -> bool:
+        with self._asked(path):
+            return bool(self._fs.exists(self._key(path)))
+
+    def trouble(self) -> str | None:
+        """Why nobody could read from it now, in a sentence. None: the service's own mark is there."""
+        try:
+            if self.has(layout.PROBE):
+                return None
+        except StoreAway as error:
+            return f"it cannot read the artifact store: {error}"
+        return f"{self.url} is not the service's artifact store, or {layout.PROBE} would be there; is it the same one?"
+
+    # Ask
+
+    @property
+    def _fs(self) -> Any:
+        """One a process: its connections, and the thread that serves them, survive no fork."""
+        if self._connected is None or self._connected[0] != os.getpid():
+            import s3fs
+
+            limits = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 1}}
+            # What somebody else has put there meanwhile is there: nothing that was listed is remembered.
+            fs = s3fs.S3FileSystem(config_kwargs=limits, use_listings_cache=False, skip_instance_cache=True)
+            fs.retries = 2
+            self._connected = (os.getpid(), fs)
+        return self._connected[1]
+
+    def _key(self, path: str) -> str:
+        return f"{self._place}/{path}"
+
+    @contextmanager
+    def _asked(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, StoreAway):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _OF_THIS_DISK:
+                raise
+            said = str(error) or type(error).__name__
+            raise StoreAway(f"{self.url} does not answer as it should ({path}): {said[:300]}") from error
+
+    @contextmanager
+    def _looked_for(self, path: str) -> Iterator[None]:
+        """A bucket that was emptied, or is another one, has nothing either: that is no word about this file."""
+        try:
+            with self._asked(path):
+                yield
+        except FileNotFoundError:
+            if (why := self.trouble()) is not None:
+                raise StoreAway(why) from None
+            raise
+
+
+class RemoteFile(io.RawIOBase):
+    """Read as a file is; what is replaced while it is read is an error, and no mixture."""
+
+    def __init__(self, store: RemoteStore, path: str, opened: Any) -> None:
+        self._store, self._path, self._opened = store, path, opened
+        self.bytes: int = opened.size
+        self.modified = _seconds(opened.details)
+        self.tag = str(opened.details.get("ETag", "")).strip('"')
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._opened.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._opened.tell())
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            with self._store._asked(self._path):
+                content: bytes = self._opened.read(size)
+                return content
+        except FileNotFoundError as error:
+            raise StoreAway(f"{self._path} was taken away while it was read") from error
+
+    def close(self) -> None:
+        self._opened.close()
+        super().close()
+
+
+def stays_inside(path: str) -> bool:
+    """Of a path that somebody else has written down: whether it names something below where it is looked for."""
+    return path.isprintable() and {"", ".", ".."}.isdisjoint(path.split("/"))
+
+
+def _found(path: str, about: Mapping[str, Any]) -> Found:
+    return Found(path, int(about["size"]), _seconds(about))
+
+
+def _seconds(about: Mapping[str, Any]) -> float:
+    when = about.get("LastModified")
+    return float(when.timestamp()) if when is not None and hasattr(when, "timestamp") else 0.0

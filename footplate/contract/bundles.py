@@ -1,0 +1,278 @@
+"""Bundles: what a zip of a user's own code may be, and where the names of a spec lie in it.
+
+Looked at as it lies there, nothing is unpacked: the service does so before it keeps one, and the node again before it
+unpacks it, by the same rules.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from footplate.contract.body import MAX_PROBLEMS
+from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
+from footplate.contract.short_forms import components
+
+MIB = 1024 * 1024
+MAX_BYTES = 32 * MIB
+"""Of the zip itself."""
+MAX_UNPACKED_BYTES = 128 * MIB
+MAX_RATIO = 100
+"""Unpacked over packed: code packs to a third or a tenth. Small ones may pack better."""
+RATIO_FROM_BYTES = 4 * MIB
+MAX_ENTRIES = 2000
+MAX_PATH_CHARS = 240
+MAX_DEPTH = 16
+"""Folders inside each other."""
+
+OURS = frozenset({"contract", "service", "worker", "footplate", "embedded", "migrations"})
+OF_TRAINING = frozenset({"accelerate", "numpy", "pydantic", "safetensors", "torch", "transformers"})
+AT_EVERY_START = frozenset({"sitecustomize", "usercustomize"})
+"""Python imports these by itself."""
+
+_ENCRYPTED = 0x1
+_ENTRY = b"PK\x01\x02"
+"""Each file has one of these in the list at the end of a zip."""
+_PACKINGS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_MODULE = re.compile(r"[A-Za-z_]\w*")
+
+
+class InvalidBundle(InvalidSpec):
+    """A zip that cannot be used: every problem at once, each with the entry that it is about."""
+
+    code = "invalid_bundle"
+    title = "The bundle cannot be used"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a bundle."""
+
+    path: str
+    bytes: int
+
+
+def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
+    """The files of a bundle, in the order of their paths; InvalidBundle with all that is wrong.
+
+    The list is judged before anything is read; then every file is read once, to where its own length ends and no
+    further, so that a damaged one is not found out by the job that needs it.
+    """
+    if (problem := _wrong_in_size(file, packed_bytes)) is not None:
+        raise InvalidBundle([problem])
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            if problems := [*_wrong_in_list(entries, packed_bytes)][:MAX_PROBLEMS]:
+                raise InvalidBundle(problems)
+            if damaged := [*_damaged(archive, entries)]:
+                raise InvalidBundle(damaged)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OverflowError) as error:
+        raise InvalidBundle([_no_zip(str(error))]) from error
+    return sorted((Entry(one.filename, one.file_size) for one in entries if not one.is_dir()), key=lambda one: one.path)
+
+
+def _wrong_in_size(file: IO[bytes], packed_bytes: int) -> Problem | None:
+    if packed_bytes == 0:
+        return Problem("", "empty_bundle", "the body is empty", "send a zip of your code: zip -r code.zip my_code.py")
+    if packed_bytes > MAX_BYTES:
+        return too_large()
+    # zipfile makes an object of each entry as it opens, so they are counted before: those of zips inside it as well.
+    if (count := _count(file, _ENTRY)) > MAX_ENTRIES:
+        return _too_many(count)
+    return None
+
+
+def _count(file: IO[bytes], mark: bytes) -> int:
+    file.seek(0)
+    count, rest = 0, b""
+    while chunk := file.read(MIB):
+        rest += chunk
+        count += rest.count(mark)
+        rest = rest[1 - len(mark) :]
+    return count
+
+
+def too_large() -> Problem:
+    return Problem(
+        "", "bundle_too_large", f"a bundle may have {MAX_BYTES // MIB} MiB",
+        "send code only: data and weights are named as data://… and models://…",
+    )  # fmt: skip
+
+
+def _no_zip(why: str) -> Problem:
+    return Problem("", "not_a_zip", f"this is no zip: {why[:200]}", "zip -r code.zip my_code.py makes one")
+
+
+def _too_many(count: int) -> Problem:
+    return Problem("", "too_many_files", f"it has {count} entries, {MAX_ENTRIES} are the most")
+
+
+def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterator[Problem]:
+    files = [one for one in entries if not one.is_dir()]
+    if not files:
+        yield Problem("", "empty_bundle", "there is no file in it", "zip -r code.zip my_code.py puts one in")
+    if len(entries) > MAX_ENTRIES:
+        yield _too_many(len(entries))
+    yield from _bomb(files, packed_bytes)
+    seen: dict[str, str] = {}
+    for one in entries:
+        where = "/" + one.filename.rstrip("/").replace("~", "~0").replace("/", "~1")[:MAX_PATH_CHARS]
+        for code, detail, hint in _wrong_in_entry(one):
+            yield Problem(where, code, detail, hint)
+        folded = one.filename.rstrip("/").casefold()
+        if folded in seen:
+            yield Problem(where, "duplicate_name", f"{one.filename[:80]!r} is there twice, or differs only in case")
+        seen[folded] = one.filename
+    # A file where another entry needs a folder.
+    plain = {one.filename for one in files}
+    for path in sorted(plain):
+        if above := next((folder for folder in _folders(path) if folder in plain), None):
+            yield Problem("/" + path.replace("/", "~1"), "duplicate_name", f"{above[:80]!r} is a file and a folder")
+    for name in sorted({_top(one.filename) for one in entries}):
+        yield from _shadows(name)
+
+
+def _bomb(files: list[zipfile.ZipInfo], packed_bytes: int) -> Iterator[Problem]:
+    unpacked, packed = sum(one.file_size for one in files), sum(one.compress_size for one in files)
+    if unpacked > MAX_UNPACKED_BYTES:
+        text = f"it would unpack to {unpacked / MIB:,.0f} MiB, {MAX_UNPACKED_BYTES // MIB} are the most"
+        yield Problem("", "unpacks_too_large", text, "data and weights are named as data://… and models://…")
+    elif unpacked > RATIO_FROM_BYTES and unpacked > MAX_RATIO * packed_bytes:
+        text = f"it would unpack to {unpacked / max(packed_bytes, 1):,.0f} times its size, {MAX_RATIO} are the most"
+        yield Problem("", "unpacks_too_large", text)
+    if packed > packed_bytes:
+        yield Problem("", "not_a_zip", "its files lie over each other: together they are larger than the zip")
+
+
+def _wrong_in_entry(one: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | None]]:
+    path = one.filename
+    kind = stat.S_IFMT(one.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        what = "a link" if kind == stat.S_IFLNK else "no plain file"
+        yield "link_in_bundle", f"{path[:80]!r} is {what}", "zip follows links unless it is told -y"
+    if one.flag_bits & _ENCRYPTED:
+        yield "encrypted", f"{path[:80]!r} is encrypted", "zip it without a password"
+    elif one.compress_type not in _PACKINGS:
+        yield "unknown_packing", f"{path[:80]!r} is packed in a way that is not taken", "stored or deflated: plain zip"
+    if _climbs(path):
+        yield "path_outside_bundle", f"{path[:80]!r} leads out of the bundle", "zip -r from inside of the folder"
+    elif any(ord(char) < 32 or ord(char) == 127 for char in one.orig_filename) or not path.isprintable():
+        yield "bad_path", f"{path[:80]!r} has characters that no file's name should have", None
+    elif len(path) > MAX_PATH_CHARS or path.count("/") > MAX_DEPTH:
+        yield "bad_path", f"a path has at most {MAX_PATH_CHARS} characters and {MAX_DEPTH} folders", None
+
+
+def _climbs(path: str) -> bool:
+    parts = path.rstrip("/").split("/")
+    return "\\" in path or re.match("[A-Za-z]:", path) is not None or not {"", ".", ".."}.isdisjoint(parts)
+
+
+def _folders(path: str) -> Iterator[str]:
+    parts = path.split("/")
+    return ("/".join(parts[:length]) for length in range(1, len(parts)))
+
+
+def _top(path: str) -> str:
+    return path.split("/", 1)[0]
+
+
+def _shadows(top: str) -> Iterator[Problem]:
+    """A name that Python would find here before the one that everybody means."""
+    name = top.split(".", 1)[0]
+    if "." in top and not top.endswith((".py", ".pyc", ".so", ".pyd")):
+        return
+    whose = (
+        "Footplate" if name in OURS
+        else "Python's start" if name in AT_EVERY_START
+        else "Python's own library" if name in sys.stdlib_module_names and name != "__main__"
+        else "what training imports" if name in OF_TRAINING
+        else None
+    )  # fmt: skip
+    if whose is not None:
+        hint = f"call it otherwise, for example my_{name.lstrip('_')}"
+        yield Problem("/" + top.replace("~", "~0"), "name_taken", f"{top!r} would hide a module of {whose}", hint)
+
+
+def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> Iterator[Problem]:
+    for one in entries:
+        try:
+            with archive.open(one) as file:
+                while file.read(MIB):
+                    pass
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            OSError,
+            ValueError,
+            RuntimeError,
+            NotImplementedError,
+        ) as error:
+            where = "/" + one.filename.replace("~", "~0").replace("/", "~1")
+            yield Problem(where, "damaged", f"{one.filename[:80]!r} cannot be read: {str(error)[:120]}", "zip it again")
+            return
+
+
+# What a spec names in one.
+
+
+def modules(paths: Iterable[str]) -> list[str]:
+    """What can be imported, by dotted name: `net.py` is `net`, `pack/net.py` is `pack.net`, and `pack` is one too."""
+    found: set[str] = set()
+    for path in paths:
+        *folders, file = path.split("/")
+        stem, dot, suffix = file.partition(".")
+        if not dot or not (suffix == "py" or suffix.endswith(("so", "pyd"))) or not _MODULE.fullmatch(stem):
+            continue
+        if not all(_MODULE.fullmatch(folder) for folder in folders):
+            continue
+        found.update(".".join(folders[:length]) for length in range(1, len(folders) + 1))
+        if stem != "__init__":
+            found.add(".".join([*folders, stem]))
+    return sorted(found)
+
+
+def named_in(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(pointer, `module:Attr`) of everything in a long spec that lies in its bundle."""
+    for pointer, _, component in components(spec):
+        if ":" in component["use"]:
+            yield f"{pointer}/use", component["use"]
+    if isinstance(spec.get("trainer"), str):
+        yield "/trainer", spec["trainer"]
+
+
+def missing_in(spec: dict[str, Any], paths: Iterable[str]) -> list[Problem]:
+    """What a long spec names and its bundle, which has these files, does not hold."""
+    there = list(paths)
+    known = modules(there)
+    problems = []
+    for pointer, name in named_in(spec):
+        module = name.partition(":")[0]
+        if module not in known:
+            problems.append(unknown_module(pointer, module, known))
+    loop = spec.get("loop")
+    if isinstance(loop, dict) and isinstance(script := loop.get("script"), str) and script not in there:
+        scripts = [path for path in there if path.endswith(".py")]
+        text = f"the bundle has no file {script[:80]!r}; there is: {_some(scripts)}"
+        problems.append(Problem("/loop/script", "not_in_bundle", text, did_you_mean(script[:80], scripts)))
+    return problems
+
+
+def unknown_module(pointer: str, module: str, known: list[str]) -> Problem:
+    text = f"the bundle has no module {module[:80]!r}; there is: {_some(known)}"
+    hint = did_you_mean(module[:80], known)
+    if hint is None and (inside := [one for one in known if one.endswith("." + module)]):
+        hint = f"it lies in a folder: {inside[0]}, or zip from inside of that folder"
+    return Problem(pointer, "not_in_bundle", text, hint)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return (", ".join(names[:12]) + more) or "nothing that Python could import"

@@ -1,0 +1,106 @@
+"""What pydantic says about a spec, said to a person: a pointer, a sentence, the nearest name that would work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from footplate.contract.body import MAX_PROBLEMS, pointer_to
+from footplate.contract.errors import Problem, did_you_mean
+from footplate.contract.fields import PATTERNS
+
+Path = tuple[str | int, ...]
+
+NEEDED = {
+    "string": "a string", "int": "a whole number", "float": "a number", "finite_number": "a finite number",
+    "bool": "true or false", "dict": "an object", "tuple": "a list", "list": "a list", "model": "an object",
+    "dataclass": "an object", "enum": "a string",
+}  # fmt: skip
+BOUNDS = {
+    "greater_than": "more than",
+    "greater_than_equal": "at least",
+    "less_than": "less than",
+    "less_than_equal": "at most",
+}
+
+
+def kind_of(value: object) -> str:
+    """What JSON calls it. Never the value itself: it may be a secret in the wrong place."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    for types, name in ((str, "a string"), ((int, float), "a number"), ((list, tuple), "a list"), (dict, "an object")):
+        if isinstance(value, types):
+            return name
+    return f"a {type(value).__name__}"
+
+
+def explain(
+    error: ValidationError,
+    *,
+    path: Callable[[Path], Path],
+    model_at: Callable[[Path], type[BaseModel] | None],
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Problem]:
+    """A Problem per error. `path` takes union tags out of pydantic's, `model_at` knows whose fields stand at one, and
+    `elsewhere` where a field belongs that was written in another place."""
+    for one in error.errors(include_url=False)[:MAX_PROBLEMS]:
+        pointer = pointer_to(*path(one["loc"])).removesuffix("/[key]")
+        if one["type"] == "extra_forbidden":
+            name, model = str(one["loc"][-1]), model_at(one["loc"][:-1])
+            known = list(model.model_fields) if model else []
+            there = f"; there is: {', '.join(known)}" if known else ""
+            hint = f"it belongs at {elsewhere[name]}" if name in elsewhere else did_you_mean(name[:80], known)
+            yield Problem(pointer, "unknown_field", f"no field is named {name[:80]!r}{there}", hint)
+        else:
+            yield problem(pointer, one["type"], one.get("ctx", {}), one["input"], one["msg"])
+
+
+def problem(pointer: str, kind: str, context: dict[str, Any], given: object, message: str) -> Problem:
+    """One of pydantic's errors in a sentence."""
+    if kind == "missing":
+        return Problem(pointer, "missing", "this field is required")
+    if kind in BOUNDS:
+        bound = next(iter(context.values()))
+        said = f"{bound:g}" if isinstance(bound, float) else str(bound)
+        return Problem(pointer, "out_of_range", f"must be {BOUNDS[kind]} {said}")
+    if kind in ("string_too_long", "too_long"):
+        things = "characters" if kind == "string_too_long" else "entries"
+        return Problem(pointer, "too_long", f"must have at most {context['max_length']} {things}")
+    if kind == "too_short":
+        return Problem(pointer, "too_short", f"must have at least {context['min_length']} entries")
+    if kind == "string_too_short":
+        least = context["min_length"]
+        return Problem(pointer, "too_short", "is empty" if least == 1 else f"must have at least {least} characters")
+    if kind == "int_parsing":
+        return Problem(pointer, "wrong_type", "must be a whole number")
+    if kind == "string_pattern_mismatch":
+        return Problem(pointer, "not_well_formed", PATTERNS.get(context["pattern"], message))
+    if kind in ("literal_error", "enum", "union_tag_invalid"):
+        return _no_choice(pointer, str(context.get("expected") or context["expected_tags"]), context, given)
+    if kind == "union_tag_not_found":
+        return Problem(pointer, "missing", f"needs a {context['discriminator'].strip(chr(39))!r} that says which it is")
+    needed = NEEDED.get(kind.removesuffix("_type").removesuffix("_attributes"))
+    if needed:
+        return Problem(pointer, "wrong_type", f"is {kind_of(given)}, {needed} is needed")
+    return Problem(pointer, kind, message)
+
+
+def _no_choice(pointer: str, expected: str, context: dict[str, Any], given: object) -> Problem:
+    choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
+    name = context.get("tag", given)
+    if not isinstance(name, str):
+        return Problem(pointer, "wrong_type", f"is {kind_of(given)}, one of these is needed: {', '.join(choices)}")
+    return Problem(pointer, "unknown_choice", f"must be one of {', '.join(choices)}", did_you_mean(name[:80], choices))
+
+
+def unique(problems: Iterable[Problem]) -> list[Problem]:
+    """The first problem of each place and code: two readers may have met the same one. A hundred are enough."""
+    first: dict[tuple[str, str], Problem] = {}
+    for one in problems:
+        first.setdefault((one.pointer, one.code), one)
+    return list(first.values())[:MAX_PROBLEMS]

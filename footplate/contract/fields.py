@@ -1,0 +1,114 @@
+"""What the spec's fields are made of: a strict frozen group, whole numbers, durations, names."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+T = TypeVar("T")
+
+
+class Told(BaseModel):
+    """Its schema says what stands under its fields in the source. That is read when somebody asks for the schema: while
+    classes are made it would take an eighth of a service's start."""
+
+    meant_by: ClassVar[type | None] = None
+    """Another class, where the fields are that one's."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        # Here, because arguments are made of this module.
+        from footplate.contract.arguments.help_texts import meanings
+
+        schema = handler(core)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for name, meaning in meanings(cls.meant_by or cls).items():
+            field = cls.model_fields.get(name)
+            for key in {name, field.alias} if field else ():
+                if key in properties:
+                    properties[key].setdefault("description", meaning)
+        return schema
+
+
+class Group(Told):
+    """Fields that belong together. Strict: what is not exactly right is a problem, never a guess."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def _whole(value: object) -> object:
+    """5e8 is written like a float and means an integer."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_A_DURATION = r"^([0-9]+(\.[0-9]+)?[dhms])+$"
+_DURATION = re.compile(_A_DURATION)
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([dhms])")
+
+
+def seconds(value: object) -> object:
+    """`"1h30m"` in seconds; a number is seconds already. Anything else passes, for the type to refuse."""
+    if not isinstance(value, str):
+        return value
+    if len(value) > 32 or not _DURATION.fullmatch(value):
+        raise PydanticCustomError("duration", 'a duration looks like "4h", "10m", "90s" or "1h30m", or is seconds')
+    return sum(float(amount) * UNIT_SECONDS[unit] for amount, unit in _PART.findall(value))
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""An integer, also when written 5e8. `true` is none."""
+
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
+
+
+def _moment(value: object) -> object:
+    """pydantic takes a number for seconds since 1970, and a date for its midnight; nobody here does."""
+    if not isinstance(value, str) or not _MOMENT.match(value):
+        raise PydanticCustomError("moment", 'a moment looks like "2026-01-31T12:00:00Z"')
+    return value
+
+
+When = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_moment)]
+"""RFC 3339, with its offset. (Strict, what a validator hands on would have to be a datetime.)"""
+
+DURATION = BeforeValidator(
+    seconds, json_schema_input_type=float | Annotated[str, Field(pattern=_A_DURATION, max_length=32)]
+)
+"""Makes a float field take durations as well: it is seconds afterwards, however they were written."""
+
+MOST_ENTRIES = 1000
+
+
+def _no_flood(value: object) -> object:
+    """A list's own bound is looked at after its entries: half a million wrong ones would be seconds of work."""
+    if isinstance(value, list) and len(value) > MOST_ENTRIES:
+        raise PydanticCustomError("too_long", "too many", {"max_length": MOST_ENTRIES})
+    return value
+
+
+Many = Annotated[tuple[T, ...], Field(strict=False), BeforeValidator(_no_flood)]
+"""A JSON list, kept as a tuple."""
+
+PATTERNS: dict[str, str] = {}
+"""What each pattern asks for, in words: an error quotes these, nobody has to read a regular expression."""
+
+
+def pattern(regex: str, words: str, longest: int) -> Any:
+    """A pattern that knows how to say what it wants."""
+    PATTERNS[regex] = words
+    return Field(pattern=regex, max_length=longest)
+
+
+Text = Annotated[str, pattern(r"^[^\x00-\x1f\x7f]+$", "must be one line of text, not empty", 128)]
+"""One line for people."""
+
+Slug = Annotated[
+    str,
+    pattern(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "must be letters, digits, '_', '.' or '-', a letter or digit first", 64),
+]
+"""A name for machines and people: of a project, a pool, an evaluation set."""

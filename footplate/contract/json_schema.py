@@ -1,0 +1,136 @@
+"""The part of JSON Schema that components' arguments use, checked with sentences and pointers. Not a general validator.
+
+Known: type (one or several), anyOf/oneOf, enum, const, minimum, maximum, exclusiveMinimum, exclusiveMaximum, minLength,
+maxLength, items, minItems, maxItems, properties, required, additionalProperties, and $ref into $defs. Other keywords
+pass: the component's own code has the last word when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from footplate.contract.body import MAX_PROBLEMS, pointer_to
+from footplate.contract.errors import Problem, did_you_mean
+from footplate.contract.explain import kind_of
+
+Schema = dict[str, Any]
+
+NAMES = {
+    "string": "a string", "integer": "a whole number", "number": "a number", "boolean": "true or false", "null": "null",
+    "array": "a list", "object": "an object",
+}  # fmt: skip
+
+
+def violations(schema: Schema, value: object, pointer: str = "") -> list[Problem]:
+    """Everything about the value that the schema does not allow; empty when it fits."""
+    return list(islice(_violations(schema, value, pointer, schema.get("$defs", {})), MAX_PROBLEMS))
+
+
+def _violations(schema: Schema, value: Any, pointer: str, definitions: Schema) -> Iterator[Problem]:
+    if "$ref" in schema:
+        schema = {**definitions.get(schema["$ref"].rpartition("/")[2], {}), **schema}
+    if branches := schema.get("anyOf") or schema.get("oneOf"):
+        yield from _any_of(branches, value, pointer, definitions)
+    types = _types(schema)
+    if types and not any(_is(value, name) for name in types):
+        yield _wrong_type(types, value, pointer)
+        return
+    if "enum" in schema or "const" in schema:
+        yield from _choice(schema.get("enum", [schema.get("const")]), value, pointer)
+    if isinstance(value, dict):
+        yield from _object(schema, value, pointer, definitions)
+    elif isinstance(value, list):
+        yield from _limits(schema, len(value), pointer, "minItems", "maxItems", "entries")
+        for index, item in enumerate(value if "items" in schema else ()):
+            yield from _violations(schema["items"], item, f"{pointer}/{index}", definitions)
+    elif isinstance(value, str):
+        yield from _limits(schema, len(value), pointer, "minLength", "maxLength", "characters")
+    elif _is(value, "number"):
+        yield from _range(schema, value, pointer)
+
+
+def _types(schema: Schema) -> list[str]:
+    types = schema.get("type", [])
+    return [types] if isinstance(types, str) else types
+
+
+def _is(value: object, name: str) -> bool:
+    """`true` is no number, and 5.0 is a whole one: JSON has one kind of number."""
+    if isinstance(value, bool) or value is None:
+        return name == ("null" if value is None else "boolean")
+    if name == "integer":
+        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    kinds: dict[str, Any] = {"string": str, "number": (int, float), "array": (list, tuple), "object": dict}
+    return name in kinds and isinstance(value, kinds[name])
+
+
+def _wrong_type(types: list[str], value: object, pointer: str) -> Problem:
+    needed = " or ".join(dict.fromkeys(NAMES.get(name, name) for name in types))
+    return Problem(pointer, "wrong_type", f"is {kind_of(value)}, {needed} is needed")
+
+
+def _any_of(branches: list[Schema], value: object, pointer: str, definitions: Schema) -> Iterator[Problem]:
+    """Nothing when a branch fits; else what the nearest one says, or all their types when none comes near."""
+    tries = [list(islice(_violations(branch, value, pointer, definitions), MAX_PROBLEMS)) for branch in branches]
+    if not all(tries):
+        return
+    near = [found for found in tries if any(one.code != "wrong_type" or one.pointer != pointer for one in found)]
+    if near:
+        yield from min(near, key=len)
+    else:
+        yield _wrong_type(
+            [name for branch in branches for name in _types(_resolved(branch, definitions))], value, pointer
+        )
+
+
+def _resolved(schema: Schema, definitions: Schema) -> Schema:
+    return definitions.get(schema["$ref"].rpartition("/")[2], {}) if "$ref" in schema else schema
+
+
+def _choice(choices: list[Any], value: object, pointer: str) -> Iterator[Problem]:
+    # 1 == True in Python, and not in JSON.
+    if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices):
+        texts = [str(choice) for choice in choices]
+        hint = did_you_mean(value[:80], texts) if isinstance(value, str) else None
+        yield Problem(pointer, "unknown_choice", f"must be one of {', '.join(texts)}", hint)
+
+
+_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "minimum": ("at least", lambda value, bound: value >= bound),
+    "maximum": ("at most", lambda value, bound: value <= bound),
+    "exclusiveMinimum": ("more than", lambda value, bound: value > bound),
+    "exclusiveMaximum": ("less than", lambda value, bound: value < bound),
+}
+
+
+def _range(schema: Schema, value: float, pointer: str) -> Iterator[Problem]:
+    for keyword, (words, holds) in _BOUNDS.items():
+        if keyword in schema and not holds(value, schema[keyword]):
+            yield Problem(pointer, "out_of_range", f"must be {words} {schema[keyword]}")
+
+
+def _limits(schema: Schema, size: int, pointer: str, least: str, most: str, things: str) -> Iterator[Problem]:
+    if size < schema.get(least, 0):
+        yield Problem(pointer, "too_short", f"must have at least {schema[least]} {things}")
+    if size > schema.get(most, size):
+        yield Problem(pointer, "too_long", f"must have at most {schema[most]} {things}")
+
+
+def _object(schema: Schema, value: dict[str, Any], pointer: str, definitions: Schema) -> Iterator[Problem]:
+    properties: dict[str, Schema] = schema.get("properties", {})
+    others = schema.get("additionalProperties", True)
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield Problem(pointer + pointer_to(name), "missing", "this argument is required")
+    for name, item in value.items():
+        here = pointer + pointer_to(name)
+        if name in properties:
+            yield from _violations(properties[name], item, here, definitions)
+        elif others is False:
+            known = f"; there is: {', '.join(properties)}" if properties else "; there are none"
+            detail = f"no argument is named {name[:80]!r}{known}"
+            yield Problem(here, "unknown_argument", detail, did_you_mean(name[:80], properties))
+        elif isinstance(others, dict):
+            yield from _violations(others, item, here, definitions)

@@ -1,0 +1,174 @@
+"""What must hold between the fields of a spec, each a sentence. Over the long form, before its types are known good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.errors import Problem
+from footplate.contract.files import Said, is_url, texts, texts_in
+from footplate.contract.hub import HOW, hub_name, is_hub_name
+from footplate.contract.ids import is_file
+from footplate.contract.learning_rules import broken_learning_rules
+from footplate.contract.outbound import Refused, read_url
+from footplate.contract.short_forms import Json, Named, components
+from footplate.contract.strategies import broken_strategy_rules
+
+STREAMED = ("files/csv", "files/jsonl", "files/parquet", "files/text", "hf/dataset")
+"""Their rows may be read as they come."""
+ROOTS = ("data://", "models://")
+"""What the path of a component may begin with; whoever reads it resolves it there and nowhere else."""
+
+
+def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
+    """`training` is None where it was refused already."""
+    has_code = bool(document.get("code"))
+    for named in components(document):
+        if ":" in named.component["use"] and not has_code:
+            yield _needs_bundle(named)
+        for said in texts(named):
+            yield from _naming(said, named.group)
+    if isinstance(document.get("trainer"), str) and not has_code:
+        yield Problem("/trainer", "needs_bundle", "is code of your own, and the spec brings none", "add code.bundle")
+    computes = document.get("compute_metrics")
+    if isinstance(computes, dict) and isinstance(name := computes.get("use"), str) and ":" not in name:
+        detail = f"{name[:80]!r} is no function of your own, and this is the place for one"
+        yield Problem("/compute_metrics/use", "needs_own_code", detail, "list registered names under metrics")
+    if document.get("loop"):
+        yield from _of_a_loop(document, has_code=has_code)
+    else:
+        yield from _what_is_trained(document)
+    if training and training.eval_strategy != "no" and not _has(document.get("data"), "eval"):
+        detail = f"eval_strategy is {training.eval_strategy}, and there is nothing to evaluate on"
+        yield Problem("/training/eval_strategy", "disagreement", detail, "add data.eval, or leave eval_strategy out")
+    if training and training.max_steps <= 0 and not document.get("loop"):
+        yield from _without_end(document.get("data"))
+    if isinstance(resume_from := document.get("resume_from"), dict):
+        yield from _of_a_start(resume_from, has_loop=bool(document.get("loop")))
+    yield from _ids_once(document.get("optimizers"))
+    yield from broken_learning_rules(document, training)
+    yield from broken_strategy_rules(document, training)
+
+
+def _without_end(data: Any) -> Iterator[Problem]:
+    train = data.get("train") if isinstance(data, dict) else None
+    if not isinstance(train, dict) or train.get("use") not in STREAMED:
+        return
+    args = train.get("args")
+    if isinstance(args, dict) and args.get("streaming") is True:
+        detail = "max_steps is needed: nobody has counted the rows of a stream, so nobody can tell when it ends"
+        yield Problem("/training/max_steps", "missing", detail, "give it, or leave data.train's streaming out")
+
+
+def _of_a_loop(document: Json, *, has_code: bool) -> Iterator[Problem]:
+    """Nothing that it would not look at is taken."""
+    loop = document["loop"]
+    is_script = isinstance(loop, dict) and "script" in loop
+    name = loop.get("use") if isinstance(loop, dict) else None
+    if is_script and not has_code:
+        yield Problem(
+            "/loop/script", "needs_bundle", "is a file of your own, and the spec brings none", "add code.bundle"
+        )
+    if isinstance(name, str) and ":" not in name:
+        detail = f"{name[:80]!r} is no function of your own, and a loop is one"
+        yield Problem("/loop/use", "needs_own_code", detail, "module:function of the bundle")
+    for field in (*_BESIDE_A_SCRIPT, *_BESIDE_A_LOOP) if is_script else _BESIDE_A_LOOP:
+        given = document.get(field)
+        # The effective spec spells data out, also where there is none.
+        if any(given.values()) if field == "data" and isinstance(given, dict) else given:
+            text = "a script reads nothing of it" if is_script else "an own loop does without"
+            yield Problem(f"/{field}", "disagreement", f"there is a loop, and {text}", f"leave out {field} or the loop")
+
+
+_BESIDE_A_LOOP = ("trainer", "report_to")
+_BESIDE_A_SCRIPT = (
+    "model", "processor", "data", "collator", "loss", "metrics", "compute_metrics", "training", "optimizers",
+    "callbacks", "resume_from",
+)  # fmt: skip
+
+
+def _of_a_start(given: Json, *, has_loop: bool) -> Iterator[Problem]:
+    """One place to start from, and nothing said of it that would mean nothing."""
+    job, path = given.get("job"), given.get("path")
+    if job is None and path is None:
+        yield Problem("/resume_from", "missing", "names nothing to start from", 'say {"job": "job_…"} or a path')
+    if job is not None and path is not None:
+        detail = "names a job and a folder, and a job starts from one place"
+        yield Problem("/resume_from/path", "disagreement", detail, "keep one of the two")
+    elif path is not None and given.get("checkpoint", "latest") != "latest":
+        detail = "is about a job's checkpoints, and the path names a folder"
+        yield Problem("/resume_from/checkpoint", "disagreement", detail, "let the path name the checkpoint's folder")
+    if has_loop and path is not None:
+        detail = "there is a loop, and it gets a job's checkpoints only"
+        yield Problem("/resume_from/path", "disagreement", detail, "give the folder to the loop, among its args")
+    if has_loop and given.get("mode") == "weights":
+        detail = "there is a loop, and what it takes from job.latest() is its own affair"
+        yield Problem("/resume_from/mode", "disagreement", detail, "leave the mode out, and load the weights there")
+    for said in texts_in(path, ("resume_from", "path")):
+        yield from _naming(said, "resume_from")
+
+
+def _needs_bundle(named: Named) -> Problem:
+    detail = f"{named.component['use'][:80]!r} is code of your own, and the spec brings none"
+    return Problem(named.pointer + "/use", "needs_bundle", detail, "name a registered component, or add code.bundle")
+
+
+def _what_is_trained(document: Json) -> Iterator[Problem]:
+    if document.get("model") is None:
+        yield Problem("/model", "missing", "this field is required", 'for example "toy/mlp"; GET /components lists all')
+    data = document.get("data")
+    # A misspelt part is told as such; that the right one is missing then goes without saying.
+    if data is None or (isinstance(data, dict) and not any(data.values())):
+        yield Problem(
+            "/data", "missing", "a job needs data", 'for example "toy/regression", or {"train": …, "eval": …}'
+        )
+
+
+def _has(data: Any, part: str) -> bool:
+    """Whatever is misshapen counts as there: its shape is told elsewhere."""
+    return bool(data.get(part)) if isinstance(data, dict) else data is not None
+
+
+def _naming(said: Said, group: str) -> Iterator[Problem]:
+    """Paths are names under roots: none climbs out, and an argument that is one names its root."""
+    text = said.text
+    if is_hub_name(text):
+        yield from _of_a_hub(said)
+    elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
+        yield Problem(said.pointer, "path_outside_root", "a path under a root has no '.' or '..' in it")
+    elif said.is_path and group == "data" and is_url(text):
+        yield from _of_a_store(said)
+    elif said.is_path and not text.startswith(ROOTS) and not is_file(text):
+        yield _without_root(said)
+
+
+def _without_root(said: Said) -> Problem:
+    """Such as a file of the user's own machine, a URL, or a model's name on a hub."""
+    root = "models://" if said.path[0] in ("model", "processor") else "data://"
+    near = (root + said.text.lstrip("./~"))[:80]
+    hint = f"put it below {root} on the nodes, or upload it" if "://" in said.text else f"did you mean {near!r}?"
+    return Problem(said.pointer, "path_without_root", f"{said.text[:80]!r} is under no root", hint)
+
+
+def _of_a_store(said: Said) -> Iterator[Problem]:
+    try:
+        read_url(said.text)
+    except Refused as error:
+        yield Problem(said.pointer, "bad_url", f"it {error}", "for example https://data.example.org/rows.jsonl")
+
+
+def _of_a_hub(said: Said) -> Iterator[Problem]:
+    try:
+        hub_name(said.text)
+    except ValueError as error:
+        yield Problem(said.pointer, "bad_hub_name", f"{said.text[:200]!r}: {error}", f"for example {HOW}")
+
+
+def _ids_once(optimizers: Any) -> Iterator[Problem]:
+    seen: set[Any] = set()
+    for index, one in enumerate(optimizers if isinstance(optimizers, list) else []):
+        name = one.get("id") if isinstance(one, dict) else None
+        if isinstance(name, str) and name in seen:
+            yield Problem(f"/optimizers/{index}/id", "duplicate_id", "another optimizer has this id")
+        seen.add(name if isinstance(name, str) else None)

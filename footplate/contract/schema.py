@@ -1,0 +1,73 @@
+"""The JSON Schema of a job as users may write it: pydantic describes the long form, this adds the short ones."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+
+from footplate.contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
+from footplate.contract.arguments.groups import Generation
+from footplate.contract.arguments.help_texts import meanings
+from footplate.contract.arguments.legacy import LEGACY, Gone, instead_of
+from footplate.contract.resources import STRATEGIES
+
+Schema = dict[str, Any]
+
+
+def with_short_forms(schema: Schema) -> Schema:
+    """The long form's schema, taking the short forms too and leaving out what is the server's."""
+    definitions: dict[str, Schema] = schema["$defs"]
+    definitions["TrainingArguments"]["properties"] = _training(definitions["TrainingArguments"]["properties"])
+    alone = {"type": "string", "description": "Its name alone."}
+    _also(definitions, "Component", alone)
+    _also(definitions, "Schedule", alone)
+    train = {"type": "string", "description": "The training set: a component's name, or the path of a file."}
+    _also(definitions, "Data", train, {"$ref": "#/$defs/ComponentObject"})
+    fields = definitions["Resources"]["properties"]
+    by_name = [
+        name for name, one in STRATEGIES.items() if "config" not in definitions[one.__name__].get("required", ())
+    ]
+    fields["strategy"] = {
+        "anyOf": [{"enum": by_name}, fields["strategy"]],
+        "description": fields["strategy"]["description"],
+    }
+    schema["anyOf"] = [{"required": ["model", "data"]}, {"required": ["loop"]}]
+    return cast(Schema, standard(schema))
+
+
+def _training(properties: Schema) -> Schema:
+    """Returns the arguments that a spec takes, with their meanings. Older names are marked as deprecated."""
+    meaning = meanings(Seq2SeqTrainingArguments)
+    generation = TypeAdapter(Generation).json_schema()["properties"]
+    return {
+        name: {**described, "description": meaning[name]} if name in meaning else described
+        for name, described in {**properties, **generation}.items()
+        if name not in SERVER_OWNED
+    } | {name: _older(name) for name in LEGACY}
+
+
+def _older(name: str) -> Schema:
+    old = LEGACY[name]
+    described: Schema = {"deprecated": True, "description": f"An older name. Instead: {instead_of(name)}."}
+    return {**described, "enum": list(old.neutral)} if isinstance(old, Gone) else described
+
+
+_STANDARD = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+_OF_LISTS = {"minLength": "minItems", "maxLength": "maxItems"}
+
+
+def standard(schema: Any) -> Any:
+    """pydantic writes a bound under its own name where a validator stands before the type."""
+    if isinstance(schema, list):
+        return [standard(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    names = {**_STANDARD, **_OF_LISTS} if schema.get("type") == "array" else _STANDARD
+    return {names.get(name, name): standard(value) for name, value in schema.items()}
+
+
+def _also(definitions: dict[str, Schema], name: str, *short: Schema) -> None:
+    long = definitions[name]
+    definitions[name + "Object"] = long
+    definitions[name] = {"anyOf": [*short, {"$ref": f"#/$defs/{name}Object"}], "description": long["description"]}

@@ -1,0 +1,237 @@
+"""The short ways to write a spec, made long. Pure functions over JSON: nothing is validated here, nothing is imported.
+
+    "model": "toy/mlp"                      -> {"use": "toy/mlp", "args": {}}
+    "data": <component or path>             -> {"train": <component>}
+    "data": {"eval": "data://x/dev.jsonl"}  -> a reader chosen by suffix, of an uploaded file's id as well
+    "data": "hub://owner/name"              -> hf/dataset, of "hub://datasets/owner/name"
+    "strategy": "ddp"                       -> {"type": "ddp"}
+    "strategy": {"type": "accelerate", …}   -> what that config comes to        (accelerate_config.py)
+    "training": {"report_to": "wandb"}      -> "report_to": ["wandb"]            (both_places.py)
+    "training": {"warmup_ratio": 0.1}       -> {"warmup_steps": 0.1}             (arguments/legacy.py)
+
+Problems are found in the long form, but told about what the user wrote: `Long.locate` leads back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from footplate.contract.arguments.accelerate_config import unfold
+from footplate.contract.arguments.legacy import instead_of, modernized
+from footplate.contract.body import pointer_to
+from footplate.contract.errors import Problem
+from footplate.contract.hub import hub_name, is_hub_name, of_data
+from footplate.contract.strategies import with_strategy
+from footplate.contract.two_places import unite
+
+Json = dict[str, Any]
+
+READERS = {
+    ".jsonl": "files/jsonl",
+    ".csv": "files/csv",
+    ".tsv": "files/csv",
+    ".txt": "files/text",
+    ".parquet": "files/parquet",
+}
+"""Which component reads a bare path, by its suffix."""
+
+DATA_SUFFIXES = frozenset({*READERS, ".json", ".arrow", ".gz", ".zst", ".zip"})
+"""Who writes one of these means a file, not a component."""
+
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]+$")
+
+
+@dataclass(slots=True)
+class Long:
+    """A spec in long form, what was wrong with its short one, and the way back to it."""
+
+    body: Json
+    document: Json
+    problems: list[Problem] = field(default_factory=list)
+    origins: dict[str, str] = field(default_factory=dict)
+    """Pointers of the long form -> where the user wrote it, where that differs."""
+
+    def locate(self, pointer: str) -> str:
+        """The nearest place in the user's own body, a missing field counting as one."""
+        for long, short in self.origins.items():
+            if pointer == long or pointer.startswith(long + "/"):
+                pointer = short + pointer[len(long) :]
+                break
+        here: Any = self.body
+        found = ""
+        for part in pointer.split("/")[1:]:
+            if isinstance(here, list) and part.isdecimal() and int(part) < len(here):
+                here = here[int(part)]
+            elif isinstance(here, dict):
+                here = here.get(part.replace("~1", "/").replace("~0", "~"))
+            else:
+                break
+            found += "/" + part
+        return found
+
+
+def located(problems: Iterable[Problem], body: Json) -> list[Problem]:
+    """Problems of the long form, each told about what the user wrote."""
+    long = long_form(body)
+    return [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems]
+
+
+def long_form(body: Json) -> Long:
+    """The same spec with nothing left to guess. The body itself is not touched."""
+    long = Long(body, dict(body))
+    document = long.document
+    for name in ("model", "processor", "collator", "loss", "compute_metrics", "loop"):
+        if name in document:
+            document[name] = _component(document[name])
+    for name in ("metrics", "callbacks"):
+        if isinstance(document.get(name), list):
+            document[name] = [_component(item) for item in document[name]]
+    if "data" in document:
+        document["data"] = _data(document["data"], long)
+    if isinstance(document.get("optimizers"), list):
+        document["optimizers"] = [_optimizer(item) for item in document["optimizers"]]
+    resources = document.get("resources")
+    if isinstance(resources, dict) and isinstance(resources.get("strategy"), str):
+        document["resources"] = {**resources, "strategy": {"type": resources["strategy"]}}
+    long.problems += unfold(document, long.origins)
+    training = document.get("training")
+    if isinstance(training, dict):
+        training = document["training"] = _modern(training, long)
+        problems = unite(document, training, long.origins)
+        long.problems += [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems]
+    if isinstance(resources := document.get("resources"), dict):
+        document["resources"] = with_strategy(resources)
+    return long
+
+
+def _modern(training: Json, long: Long) -> Json:
+    """Returns `training` under today's names, and notes in `long` where an older name stood and what it asks for."""
+    modern = modernized(training)
+    for name in modern.declined:
+        hint = f"instead: {instead_of(name)}"
+        long.problems.append(Problem(f"/training/{name}", "not_available_yet", f"{name} is an older name", hint))
+    for name, detail in modern.clashes.items():
+        long.problems.append(Problem(f"/training/{name}", "disagreement", detail, "keep one of the two"))
+    for name, names in modern.mapped.items():
+        long.origins |= {f"/training/{new}": f"/training/{name}" for new in names if new not in training}
+    return modern.values
+
+
+def _component(value: Any) -> Any:
+    return {"use": value} if isinstance(value, str) else value
+
+
+def _optimizer(value: Any) -> Any:
+    if isinstance(value, dict) and isinstance(value.get("schedule"), str):
+        return {**value, "schedule": _component(value["schedule"])}
+    return value
+
+
+def _data(value: Any, long: Long) -> Any:
+    if isinstance(value, str) or (isinstance(value, dict) and "use" in value):
+        long.origins["/data/train"] = "/data"
+        return {"train": _dataset(value, "/data/train", long)}
+    if not isinstance(value, dict):
+        return value
+    data = dict(value)
+    for name in ("train", "test", "eval"):
+        if name in data:
+            data[name] = _dataset(data[name], f"/data/{name}", long)
+    if isinstance(data.get("eval"), dict) and "use" not in data["eval"]:
+        data["eval"] = {
+            name: _dataset(one, pointer_to("data", "eval", name), long) for name, one in data["eval"].items()
+        }
+    if isinstance(data.get("map"), list):
+        data["map"] = [_component(item) for item in data["map"]]
+    return data
+
+
+def _dataset(value: Any, pointer: str, long: Long) -> Any:
+    if isinstance(value, dict) and isinstance(value.get("args"), dict):
+        return {**value, "args": of_data(value["args"])}
+    if not isinstance(value, str):
+        return value
+    if not _is_path(value):
+        return {"use": value}
+    if is_hub_name(value) and _is_repository(value := of_data(value, is_path=True)):
+        return {"use": "hf/dataset", "args": {"path": value}}
+    suffix = _suffix(value)
+    if suffix not in READERS:
+        there = ", ".join(f"{suffix} ({name})" for suffix, name in READERS.items())
+        kind = f"{suffix!r} files" if suffix else "a path without a suffix"
+        long.problems.append(
+            Problem(pointer, "no_reader", f"nothing reads {kind}; there is: {there}", 'name a reader with "use"')
+        )
+    return {"use": READERS.get(suffix, READERS[".jsonl"]), "args": {"paths": [value]}}
+
+
+def _is_repository(name: str) -> bool:
+    """And no file in it; one whose name cannot be read is told of by the rules."""
+    try:
+        return not hub_name(name).path
+    except ValueError:
+        return True
+
+
+def _is_path(text: str) -> bool:
+    return "://" in text or text.startswith(("/", "./", "../", "~")) or _suffix(text) in DATA_SUFFIXES
+
+
+def _suffix(path: str) -> str:
+    found = _SUFFIX.search(path)
+    return found[0].lower() if found else ""
+
+
+class Named(NamedTuple):
+    """A component that a spec names: where, from which group, and itself in long form."""
+
+    pointer: str
+    group: str
+    component: Json
+
+
+def components(document: Json) -> Iterator[Named]:
+    """Every component of a long spec. What is misshapen is passed over: the types say so already."""
+    for name, group in _SINGLES.items():
+        yield from _named(document.get(name), f"/{name}", group)
+    for name, group in _LISTS.items():
+        yield from _each(document.get(name), f"/{name}", group)
+    for index, optimizer in enumerate(_list(document.get("optimizers"))):
+        if isinstance(optimizer, dict):
+            yield from _named(optimizer.get("schedule"), f"/optimizers/{index}/schedule", "schedules")
+    data = document.get("data")
+    if not isinstance(data, dict):
+        return
+    for name in ("train", "test", "eval"):
+        yield from _named(data.get(name), f"/data/{name}", "data")
+    sets = data.get("eval")
+    if isinstance(sets, dict) and "use" not in sets:
+        for name, one in sets.items():
+            yield from _named(one, pointer_to("data", "eval", name), "data")
+    yield from _each(data.get("map"), "/data/map", "maps")
+
+
+_SINGLES = {
+    "model": "models", "processor": "processors", "collator": "collators", "loss": "losses",
+    "compute_metrics": "metrics", "loop": "loops",
+}  # fmt: skip
+_LISTS = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "optimizers"}
+NAMING = {*_SINGLES, *_LISTS, "data"}
+"""The fields in which a spec names components."""
+
+
+def _named(value: Any, pointer: str, group: str) -> Iterator[Named]:
+    if isinstance(value, dict) and isinstance(value.get("use"), str):
+        yield Named(pointer, group, value)
+
+
+def _each(values: Any, pointer: str, group: str) -> Iterator[Named]:
+    for index, value in enumerate(_list(values)):
+        yield from _named(value, f"{pointer}/{index}", group)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

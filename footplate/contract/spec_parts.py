@@ -1,0 +1,163 @@
+"""The parts a spec is made of: components and what names them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag
+from pydantic_core import PydanticCustomError
+
+from footplate.contract.fields import Group, Many, Slug, Text, Whole, pattern
+
+ComponentName = Annotated[
+    str,
+    pattern(
+        r"^[A-Za-z0-9][A-Za-z0-9_-]*(/[A-Za-z0-9][A-Za-z0-9_-]*){0,3}$|^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
+        "names no component: one is 'name', 'registry/name' or, with code.bundle, 'module:Attr'. "
+        "Nothing is imported by a dotted path",
+        200,
+    ),
+]
+Code = Annotated[
+    str,
+    pattern(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", "must be 'module:Attr' inside the job's code bundle", 200),
+]
+
+
+class Component(Group):
+    """A component by its name and arguments. The name alone is a component without arguments."""
+
+    use: ComponentName
+    """The component's registered name, or `module:Attr` inside the job's own code bundle."""
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """The component's arguments. `GET /components` lists the arguments of each component."""
+
+
+def _is_one(value: Any) -> str:
+    return "sets" if isinstance(value, dict) and "use" not in value else "component"
+
+
+EvalSets = Annotated[
+    Annotated[Component, Tag("component")]
+    | Annotated[dict[Slug, Component], Field(min_length=1, max_length=32), Tag("sets")],
+    Discriminator(_is_one),
+]
+
+
+class Data(Group):
+    """The datasets for training, evaluation and prediction."""
+
+    train: Component | None = None
+    """The training set. A job without a training set only evaluates or predicts."""
+    eval: EvalSets | None = None
+    """The evaluation set, or several evaluation sets by name."""
+    test: Component | None = None
+    """The test set. The job predicts its samples after training and writes the predictions to its outputs."""
+    map: Annotated[Many[Component], Field(max_length=64)] = ()
+    """Preprocessing steps, applied in this order to every dataset."""
+
+
+class Schedule(Component):
+    """The learning-rate schedule of one optimizer, by a name of Hugging Face or of `torch.optim.lr_scheduler`."""
+
+    per: Literal["step", "epoch"] = "step"
+    """The schedule advances with each step of its optimizer, or with each epoch."""
+
+
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\[uUN]")
+
+
+def _regex(text: str) -> str:
+    """Refuses characters beyond ASCII, because `re` takes 0.3 s to compile 500 characters of `(?i)[\\0-\\uffff]`."""
+    if _BEYOND_ASCII.search(text):
+        raise PydanticCustomError("not_a_pattern", "must be ASCII, without \\u, \\U and \\N: '.' is any character")
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise PydanticCustomError("not_a_pattern", "is no regular expression: {why}", {"why": str(error)}) from error
+    return text
+
+
+class Optimizer(Group):
+    """One of several optimizers, with parameters of its own."""
+
+    id: Slug
+    """The optimizer's name in logs. Each optimizer of a job needs a different name."""
+    params: Annotated[
+        Many[Annotated[str, Field(max_length=500), AfterValidator(_regex)]], Field(min_length=1, max_length=100)
+    ]
+    """Regular expressions that are searched in parameter names. Every trainable parameter belongs to exactly one
+    optimizer."""
+    use: ComponentName
+    """The optimizer's kind, such as "adamw". `GET /components` lists all kinds."""
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """The optimizer's arguments, for example {"lr": 1e-3}."""
+    loss: Annotated[str, pattern(r"^[A-Za-z]\w*$", "must be a name: a key of the output, or a method", 200)] | None = (
+        None
+    )
+    """A key of the model's output or a method of the model; null is the main loss. The gradients of this loss go to
+    this optimizer's parameters only, and are computed after the step of the optimizer listed before."""
+    schedule: Schedule | None = None
+    """The learning-rate schedule, such as "cosine" or "StepLR". null keeps the rate constant."""
+    every: Annotated[Whole, Field(ge=1)] = 1
+    """The number of training steps from one step of this optimizer to its next."""
+    clip: Annotated[float, Field(gt=0)] | None = None
+    """The largest gradient norm over this optimizer's parameters. null takes `training.max_grad_norm`."""
+
+
+class Script(Group):
+    """A script for `accelerate launch` or `torchrun`, run unchanged as `__main__`."""
+
+    script: Text
+    """The script's path inside the bundle."""
+    argv: Annotated[Many[str], Field(max_length=1000)] = ()
+    """The script's command-line arguments."""
+
+
+def _is_script(value: Any) -> str:
+    return "script" if isinstance(value, Script) or (isinstance(value, dict) and "script" in value) else "component"
+
+
+Loop = Annotated[
+    Annotated[Component, Tag("component")] | Annotated[Script, Tag("script")],
+    Discriminator(_is_script),
+]
+
+
+class Bundle(Group):
+    """A bundle of the user's own code."""
+
+    bundle: Annotated[str, pattern(r"^[0-9a-f]{64}$", "must be the sha256 of a bundle, 64 hex digits", 64)]
+    """The bundle's sha256, as `POST /bundles` returned it."""
+    requires: Annotated[Many[Text], Field(max_length=100)] = ()
+    """Python packages that the code needs, for example "einops>=0.8". The service compares them with the packages that
+    nodes have. Nothing is installed."""
+
+
+CheckpointName = Annotated[
+    str, pattern(r"^(latest|best|ckpt_[0-9a-f]{32})$", "must be 'latest', 'best' or a checkpoint's id", 37)
+]
+Mode = Literal["full", "weights"]
+
+
+class ResumeFrom(Group):
+    """The checkpoint that a new job starts from: one of another job, or a folder that a Trainer wrote."""
+
+    job: Annotated[str, pattern(r"^job_[0-9a-f]{32}$", "must be a job's id: 'job_' and 32 hex digits", 36)] | None = (
+        None
+    )
+    """The job that wrote the checkpoint. Both jobs belong to the same project."""
+    checkpoint: CheckpointName = "latest"
+    """A checkpoint of that job: "latest", "best" or an id. The stored spec has the id of the checkpoint that was the
+    latest or best one when the job was accepted."""
+    path: (
+        Annotated[
+            str, pattern(r"^(data|models)://[^\x00-\x1f\x7f]+$", "must be a folder under data:// or models://", 4096)
+        ]
+        | None
+    ) = None
+    """A checkpoint folder that transformers' Trainer or ours wrote. Replaces `job`."""
+    mode: Mode = "full"
+    """"full" continues with optimizer, schedule and position. "weights" takes the weights alone and begins at step 0. A
+    job without training data always takes the weights alone."""

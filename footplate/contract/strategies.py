@@ -1,0 +1,180 @@
+"""How a job's processes share the work: how many there are, what tells the Trainer so, and what must fit together.
+
+    resources                                    processes on a node
+    {}                                           one, on a slot of whatever the node has
+    {"processes_per_node": 2}                    two, on two slots: CPUs, or a GPU for each where the node has them
+    {"gpus_per_node": 2}                         two, a GPU for each
+    {"gpus_per_node": 2, "processes_per_node": 1}   one that sees both
+
+Several processes share by DDP where the spec says nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from footplate.contract.arguments import TrainingArguments, deepspeed
+from footplate.contract.arguments.fsdp import FsdpConfig
+from footplate.contract.body import pointer_to
+from footplate.contract.errors import Problem
+
+Json = dict[str, Any]
+
+STRATEGY = "/resources/strategy"
+SAY_HOW_MANY = 'say how many: "processes_per_node": 2, or "gpus_per_node": 2'
+
+
+def processes_per_node(resources: Json) -> int:
+    """As the spec says; None everywhere is one, whether the node gives it a GPU or a CPU."""
+    return _count(resources.get("processes_per_node")) or max(1, _count(resources.get("gpus_per_node")))
+
+
+def world_size(resources: Json) -> int:
+    return max(1, _count(resources.get("nodes", 1))) * processes_per_node(resources)
+
+
+def with_strategy(resources: Json) -> Json:
+    """Said where the spec does not: several processes that share nothing would each train the same."""
+    if "strategy" not in resources and world_size(resources) > 1:
+        return {**resources, "strategy": {"type": "ddp"}}
+    return resources
+
+
+def needs_a_launcher(resources: Json) -> bool:
+    """Whether even one process has to be told that it is the only one of several."""
+    strategy = resources.get("strategy")
+    return isinstance(strategy, dict) and strategy.get("type") == "deepspeed"
+
+
+def strategy_arguments(strategy: Any) -> Json:
+    """What the Trainer's arguments say, where a spec says it in its resources."""
+    if strategy.type == "fsdp":
+        return {"fsdp": True, "fsdp_config": strategy.config or None}
+    if strategy.type == "deepspeed":
+        return {"deepspeed": strategy.config}
+    return {}
+
+
+def broken_strategy_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
+    """Over the long form. What is misshapen is passed over: its type is told elsewhere."""
+    resources = document.get("resources", {})
+    if not isinstance(resources, dict):
+        return
+    strategy = resources.get("strategy", {"type": "single"})
+    said = strategy.get("type") if isinstance(strategy, dict) else None
+    kind = said if isinstance(said, str) else None
+    yield from _of_the_shape(resources, kind)
+    if document.get("loop") and kind in _CONFIGS:
+        detail = f"is {kind}, and a loop or script of one's own shares the work as its code says"
+        yield Problem(f"{STRATEGY}/type", "disagreement", detail, 'use "ddp", and hand Accelerator a plugin there')
+    elif training is not None and kind in _CONFIGS and isinstance(config := strategy.get("config", {}), dict):
+        yield from _CONFIGS[kind](config, training, world_size(resources))
+        yield from _of_shards(kind, document)
+        if kind == "fsdp" and getattr(training, "predict_with_generate", False):
+            detail = f"calls parts of the model by themselves, and {STRATEGY}/type is fsdp, which cuts it into pieces"
+            yield Problem("/training/predict_with_generate", "disagreement", detail, 'use "ddp", or leave it out')
+    if world_size(resources) > 1:
+        yield from _of_several(document, training, world_size(resources))
+
+
+def _of_the_shape(resources: Json, kind: Any) -> Iterator[Problem]:
+    processes, gpus = _count(resources.get("processes_per_node")), _count(resources.get("gpus_per_node"))
+    if processes > 1 and gpus and gpus != processes:
+        detail = f"is {processes}, and /resources/gpus_per_node is {gpus}: each process has a GPU of its own"
+        yield Problem("/resources/processes_per_node", "disagreement", detail, "leave it out, or say the same in both")
+    world = world_size(resources)
+    if kind == "single" and world > 1:
+        asked = "processes_per_node" if processes > 1 else "gpus_per_node" if gpus > 1 else "nodes"
+        detail = f"is single, which is one process, and /resources/{asked} asks for {world}"
+        hint = 'write "ddp"' + (', or "processes_per_node": 1 for one that sees all GPUs' if gpus > 1 else "")
+        yield Problem(f"{STRATEGY}/type", "disagreement", detail, hint)
+    if kind in _SHARING and world == 1 and (kind == "fsdp" or not (processes or gpus)):
+        detail = f"is {kind}, which shares the work among processes, and the job is one"
+        yield Problem(f"{STRATEGY}/type", "disagreement", detail, SAY_HOW_MANY)
+
+
+_SHARING = ("ddp", "fsdp", "deepspeed")
+
+
+def _of_fsdp(config: Json, training: TrainingArguments, world: int) -> Iterator[Problem]:
+    try:
+        FsdpConfig.read(config, training)
+    except (ValueError, TypeError) as error:
+        hint = "it takes what training's fsdp_config takes: docs/strategies.md"
+        yield Problem(f"{STRATEGY}/config", "disagreement", str(error)[:500], hint)
+
+
+def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iterator[Problem]:
+    at = f"{STRATEGY}/config"
+    if not config:
+        hint = 'for example {"zero_optimization": {"stage": 2}}'
+        yield Problem(at, "missing", "DeepSpeed does what its config says, and there is none", hint)
+    refused = list(deepspeed.refusals(config, training))
+    for name, why in refused:
+        yield Problem(at + pointer_to(*name.split(".")), "disagreement", why, "leave it out of the config")
+    config = deepspeed.read(config)
+    for one in deepspeed.fill(config, training, per_process=training.per_device_train_batch_size, world=world):
+        said = str(one.said)[:60]
+        detail = f"is {said}, and /training/{one.name} is {one.value}"
+        if one.path == "train_batch_size":
+            size, accumulate = training.per_device_train_batch_size, training.gradient_accumulation_steps
+            detail = (
+                f"is {said}, and a step has {one.value} samples: /training/per_device_train_batch_size is {size}, "
+                f"gradient_accumulation_steps {accumulate}, over {world} processes"
+            )
+        yield Problem(at + pointer_to(*one.path.split(".")), "disagreement", detail, 'write "auto" here')
+    for path in deepspeed.autos(config):
+        is_refused = any(path.startswith(f"{name}.") for name, _ in refused)
+        if path.removeprefix("zero_optimization.") not in deepspeed.OF_THE_MODEL and not is_refused:
+            detail = "is auto, and no argument says it"
+            yield Problem(at + pointer_to(*path.split(".")), "disagreement", detail, "give a value")
+
+
+_CONFIGS = {"fsdp": _of_fsdp, "deepspeed": _of_deepspeed}
+
+
+def _of_shards(kind: str, document: Json) -> Iterator[Problem]:
+    if document.get("optimizers"):
+        detail = f"several optimizers step one by one, and {kind} shares the model out among processes"
+        yield Problem("/optimizers", "disagreement", detail, 'use "ddp", or one optimizer')
+    if _merges(document.get("model")):
+        detail = f"works the adapter into the whole model, and {STRATEGY}/type is {kind}, which cuts that into pieces"
+        hint = 'use "ddp", or leave merge out and merge what the job leaves'
+        yield Problem("/model/args/peft/merge", "disagreement", detail, hint)
+
+
+def _merges(model: Any) -> bool:
+    """Of a built-in model: what others take as `peft` is their own affair."""
+    if not isinstance(model, dict) or not str(model.get("use")).startswith("hf/"):
+        return False
+    args = model.get("args")
+    peft = args.get("peft") if isinstance(args, dict) else None
+    return isinstance(peft, dict) and peft.get("merge") is True
+
+
+def _of_several(document: Json, training: TrainingArguments | None, world: int) -> Iterator[Problem]:
+    if training is None:
+        return
+    for name, why in _ONE_PROCESS_DOES.items():
+        if getattr(training, name):
+            detail = f"{why}, and the job is {world} processes, which must all do the same"
+            yield Problem(f"/training/{name}", "disagreement", detail, "leave it out")
+    shares = training.accelerator_config
+    if isinstance(shares, dict) and shares.get("split_batches"):
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
+            if (size := getattr(training, name)) % world:
+                detail = f"is {size}, which split_batches shares among {world} processes: it is no multiple of {world}"
+                yield Problem(f"/training/{name}", "does_not_divide", detail, "change it, or leave split_batches out")
+
+
+_ONE_PROCESS_DOES = {
+    "auto_find_batch_size": "cuts a batch in one process",
+    "save_in_background": "writes beside training, in one process",
+}
+
+
+def _count(value: Any) -> int:
+    """Whatever is no number counts as not given."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 0 < value < 2**31 else 0

@@ -1,0 +1,163 @@
+"""What may be said in `training`, by Hugging Face's name, and in the spec, in a place of its own.
+
+Either is good. Said in `training` only, it is copied to its own place: whoever reads the spec looks in one. Said in
+both and not the same, it is a problem that names both: nobody can know which was meant.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from footplate.contract.arguments.fsdp import meant
+from footplate.contract.errors import Problem
+from footplate.contract.explain import kind_of
+from footplate.contract.ids import is_id
+
+Json = dict[str, Any]
+
+
+def unite(document: Json, training: Json, origins: dict[str, str]) -> list[Problem]:
+    """Fill the spec's own places from `training`, and say where the two disagree."""
+    problems: list[Problem] = []
+    for name, rule in _RULES.items():
+        if training.get(name) is not None and (problem := rule(document, name, training[name], origins)):
+            problems.append(problem)
+    document["training"] = {name: value for name, value in training.items() if name not in _LEFT_TO_THE_SPEC}
+    return problems
+
+
+_LEFT_TO_THE_SPEC = ("resume_from_checkpoint", "fsdp", "fsdp_config", "deepspeed")
+"""By the arguments altogether."""
+
+
+def _report_to(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+    trackers = [value] if isinstance(value, str) else value
+    if not isinstance(trackers, list) or not all(isinstance(one, str) for one in trackers):
+        return None
+    trackers = [one for one in trackers if one != "none"]
+    there = document.get("report_to")
+    if there is None:
+        document["report_to"], origins["/report_to"] = trackers, f"/training/{name}"
+    elif isinstance(there, list) and sorted(map(str, there)) != sorted(trackers):
+        return _disagree(name, f"/report_to is {_short(there)}", trackers)
+    return None
+
+
+def _resume_from(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+    if value is False:
+        return None
+    job, _, checkpoint = value.partition("/") if isinstance(value, str) else ("", "", "")
+    if isinstance(value, str) and value.startswith(("data://", "models://")):
+        wanted = {"path": value}
+    elif is_id(job, "job"):
+        wanted = {"job": job, "checkpoint": checkpoint or "latest"}
+    else:
+        return Problem(
+            f"/training/{name}", "not_a_job",
+            "names neither a job nor a folder under models:// or data://: a new job has no checkpoint yet, and its "
+            "further attempts continue from theirs anyway",
+            'leave it out, or write "models://run/checkpoint-500", or /resume_from {"job": "job_…"}',
+        )  # fmt: skip
+    there = document.get("resume_from")
+    if there is None:
+        document["resume_from"], origins["/resume_from"] = wanted, f"/training/{name}"
+    elif isinstance(there, dict) and _from(there) != _from(wanted):
+        return _disagree(name, f"/resume_from is {_short(there)}", value)
+    return None
+
+
+def _from(place: Json) -> tuple[Any, ...]:
+    return place.get("job"), place.get("checkpoint", "latest"), place.get("path")
+
+
+def _fsdp(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+    config = document["training"].get("fsdp_config") or {}
+    if not value or not isinstance(config, dict):
+        return None
+    words = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
+    if not (value is True or isinstance(value, str | list)) or not all(isinstance(word, str) for word in words):
+        return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, and true or false is needed")
+    try:
+        asked = {**meant(words), **config}
+    except ValueError as error:
+        return Problem(f"/training/{name}", "unknown_choice", str(error)[:500])
+    return _strategy(document, name, asked, origins, written="fsdp_config" if config else name)
+
+
+def _fsdp_config(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+    """With `fsdp` it was looked at there."""
+    if not isinstance(value, dict):
+        return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, an object is needed")
+    # Older dumps of the reference's hold settings that ask for nothing.
+    if document["training"].get("fsdp") or not any(value.values()):
+        return None
+    resources = document.get("resources")
+    there = resources.get("strategy") if isinstance(resources, dict) else None
+    if isinstance(there, dict) and there.get("type") == "fsdp":
+        return _strategy(document, "fsdp", value, origins, written=name)
+    detail = "says how to shard, and neither /training/fsdp nor /resources/strategy asks for it"
+    return Problem(f"/training/{name}", "disagreement", detail, 'set "fsdp" to true')
+
+
+def _deepspeed(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+    if not value:
+        return None
+    if not isinstance(value, dict):
+        hint = "write into the spec what the file holds" if isinstance(value, str) else None
+        return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)
+    return _strategy(document, name, value, origins, written=name)
+
+
+def _strategy(document: Json, kind: str, config: Json, origins: dict[str, str], *, written: str) -> Problem | None:
+    resources = document.get("resources", {})
+    if not isinstance(resources, dict):
+        return None
+    there, wanted = resources.get("strategy"), {"type": kind, "config": config}
+    is_ours = isinstance(there, dict) and there.get("type") == kind
+    if there is None or (is_ours and not there.get("config")):
+        document["resources"] = {**resources, "strategy": wanted}
+        origins["/resources/strategy/config"] = f"/training/{written}"
+        if there is None:
+            origins["/resources/strategy/type"] = origins["/resources/strategy"] = f"/training/{kind}"
+    elif isinstance(there, dict) and not (is_ours and config in ({}, there["config"])):
+        return _disagree(written, f"/resources/strategy is {_short(there)}", wanted)
+    return None
+
+
+def _optimizers(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+    there = document.get("optimizers")
+    if not isinstance(there, list) or [one.get("use") for one in there if isinstance(one, dict)] == [value]:
+        return None
+    return _disagree(name, f"/optimizers lists {len(there)}", value)
+
+
+def _do(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
+    part = {"do_train": "train", "do_eval": "eval", "do_predict": "test"}[name]
+    data = document.get("data")
+    if not isinstance(value, bool) or not isinstance(data, dict | None):
+        return None
+    given = bool(data and data.get(part))
+    return None if value == given else _disagree(name, f"/data/{part} is {'' if given else 'not '}given", value)
+
+
+def _disagree(name: str, place: str, value: Any) -> Problem:
+    return Problem(f"/training/{name}", "disagreement", f"says {_short(value)}, but {place}", "keep one of the two")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_RULES = {
+    "report_to": _report_to,
+    "resume_from_checkpoint": _resume_from,
+    "fsdp": _fsdp,
+    "fsdp_config": _fsdp_config,
+    "deepspeed": _deepspeed,
+    "optim": _optimizers,
+    "do_train": _do,
+    "do_eval": _do,
+    "do_predict": _do,
+}

@@ -1,0 +1,56 @@
+"""Warnings about a spec that is good: the job runs, and perhaps not as its user expects.
+
+`POST /jobs` and `POST /jobs/validate` carry them in their answers, and the job keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from footplate.contract.arguments.legacy import LEGACY, Renamed
+from footplate.contract.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SpecWarning:
+    """One thing about a spec that its user may want to know."""
+
+    code: str
+    """`older_name` or `no_loss_shown`. Stable: programs may compare it."""
+    pointer: str
+    """Where in the body that was sent, as an RFC 6901 pointer."""
+    detail: str
+    """What happens, and what to write instead."""
+
+
+def warnings_of(spec: JobSpec, body: object) -> list[SpecWarning]:
+    """Returns the warnings about a spec. Their pointers lead into `body`, from which the spec was parsed."""
+    given = body.get("training") if isinstance(body, dict) else None
+    training = given if isinstance(given, dict) else {}
+    return [*_older_names(training), *_loss_not_shown(spec, training)]
+
+
+def _older_names(training: dict[str, Any]) -> Iterator[SpecWarning]:
+    for name in training:
+        if isinstance(old := LEGACY.get(name), Renamed):
+            detail = f"{name} is an older name. Stored instead: {old.now}"
+            yield SpecWarning("older_name", f"/training/{name}", detail)
+
+
+def _loss_not_shown(spec: JobSpec, training: dict[str, Any]) -> Iterator[SpecWarning]:
+    args = spec.training
+    is_logged_by_steps = args.logging_strategy == "steps" and not args.logging_first_step
+    if (
+        spec.loop is None
+        and spec.data.train is not None
+        and is_logged_by_steps
+        and 0 < args.max_steps < args.logging_steps
+    ):
+        name = "logging_steps" if "logging_steps" in training else "max_steps"
+        detail = (
+            f"no training loss will be shown: the run ends after {args.max_steps} steps (max_steps), "
+            f"and the first log comes after {args.logging_steps:g} (logging_steps). Set logging_steps lower"
+        )
+        yield SpecWarning("no_loss_shown", f"/training/{name}", detail)
