@@ -18,7 +18,7 @@ from tests.support.processes import until
 
 PLAIN = "one process"
 LEASE_SECONDS, BEAT_SECONDS = 10.0, 1.0
-CODE = "from worker.components import toy\n\n\ndef net():\n    return toy.mlp()\n"
+CODE = "from footplate.components import toy\n\n\ndef net():\n    return toy.mlp()\n"
 
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:

@@ -29,6 +29,7 @@ from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.components import GROUPS
 from footplate.contract.settings import Settings, variable
 from footplate.sdk.settings import ClientSettings
+from footplate.trainer.declined import NEVER_CALLED
 from service.api.description import describe as describe_api
 from service.app import routes
 from service.counts import Counts, prometheus_name
@@ -36,7 +37,6 @@ from service.prometheus import Meters
 from service.settings import ServiceSettings
 from worker.catalogue import describe
 from worker.settings import WorkerSettings
-from worker.trainer.declined import NEVER_CALLED
 
 FOLDER = Path(__file__).parent
 MADE = "<!-- Made by docs/generate.py; edit the code that it is made from. -->\n"

@@ -19,94 +19,94 @@ if TYPE_CHECKING:
     from footplate.sdk.client import AsyncClient as AsyncClient
     from footplate.sdk.client import Client as Client
     from footplate.sdk.jobs import AsyncJob as AsyncJob
-    from worker.notes import note as note
-    from worker.trainer.accelerator_config import AcceleratorConfig as AcceleratorConfig
-    from worker.trainer.argparser import HfArg as HfArg
-    from worker.trainer.argparser import HfArgumentParser as HfArgumentParser
-    from worker.trainer.arguments import TrainingArguments as TrainingArguments
-    from worker.trainer.callbacks import CallbackHandler as CallbackHandler
-    from worker.trainer.callbacks import DefaultFlowCallback as DefaultFlowCallback
-    from worker.trainer.callbacks import EarlyStoppingCallback as EarlyStoppingCallback
-    from worker.trainer.callbacks import ExportableState as ExportableState
-    from worker.trainer.callbacks import PrinterCallback as PrinterCallback
-    from worker.trainer.callbacks import ProgressCallback as ProgressCallback
-    from worker.trainer.callbacks import TrainerCallback as TrainerCallback
-    from worker.trainer.checkpoint import PREFIX_CHECKPOINT_DIR as PREFIX_CHECKPOINT_DIR
-    from worker.trainer.checkpoint import TRAINER_STATE_NAME as TRAINER_STATE_NAME
-    from worker.trainer.checkpoint import Checkpoint as Checkpoint
-    from worker.trainer.checkpoint import get_last_checkpoint as get_last_checkpoint
-    from worker.trainer.checkpoint import latest_checkpoint as latest_checkpoint
-    from worker.trainer.checkpoint import verify as verify
-    from worker.trainer.collators import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
-    from worker.trainer.collators import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice
-    from worker.trainer.collators import (
+    from footplate.trainer.accelerator_config import AcceleratorConfig as AcceleratorConfig
+    from footplate.trainer.argparser import HfArg as HfArg
+    from footplate.trainer.argparser import HfArgumentParser as HfArgumentParser
+    from footplate.trainer.arguments import TrainingArguments as TrainingArguments
+    from footplate.trainer.callbacks import CallbackHandler as CallbackHandler
+    from footplate.trainer.callbacks import DefaultFlowCallback as DefaultFlowCallback
+    from footplate.trainer.callbacks import EarlyStoppingCallback as EarlyStoppingCallback
+    from footplate.trainer.callbacks import ExportableState as ExportableState
+    from footplate.trainer.callbacks import PrinterCallback as PrinterCallback
+    from footplate.trainer.callbacks import ProgressCallback as ProgressCallback
+    from footplate.trainer.callbacks import TrainerCallback as TrainerCallback
+    from footplate.trainer.checkpoint import PREFIX_CHECKPOINT_DIR as PREFIX_CHECKPOINT_DIR
+    from footplate.trainer.checkpoint import TRAINER_STATE_NAME as TRAINER_STATE_NAME
+    from footplate.trainer.checkpoint import Checkpoint as Checkpoint
+    from footplate.trainer.checkpoint import get_last_checkpoint as get_last_checkpoint
+    from footplate.trainer.checkpoint import latest_checkpoint as latest_checkpoint
+    from footplate.trainer.checkpoint import verify as verify
+    from footplate.trainer.collators import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
+    from footplate.trainer.collators import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice
+    from footplate.trainer.collators import (
         DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
     )
-    from worker.trainer.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
-    from worker.trainer.collators import DataCollatorForT5MLM as DataCollatorForT5MLM
-    from worker.trainer.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
-    from worker.trainer.collators import DataCollatorForWholeWordMask as DataCollatorForWholeWordMask
-    from worker.trainer.collators import DataCollatorMixin as DataCollatorMixin
-    from worker.trainer.collators import DataCollatorWithFlattening as DataCollatorWithFlattening
-    from worker.trainer.collators import DataCollatorWithPadding as DataCollatorWithPadding
-    from worker.trainer.collators import DefaultDataCollator as DefaultDataCollator
-    from worker.trainer.collators import compute_input_and_target_lengths as compute_input_and_target_lengths
-    from worker.trainer.collators import default_data_collator as default_data_collator
-    from worker.trainer.collators import stack_collator as stack_collator
-    from worker.trainer.fitting import find_executable_batch_size as find_executable_batch_size
-    from worker.trainer.losses import LabelSmoother as LabelSmoother
-    from worker.trainer.named import NamedOptimizer as NamedOptimizer
-    from worker.trainer.names import DebugOption as DebugOption
-    from worker.trainer.names import FSDPOption as FSDPOption
-    from worker.trainer.names import HPSearchBackend as HPSearchBackend
-    from worker.trainer.names import HubStrategy as HubStrategy
-    from worker.trainer.names import IntervalStrategy as IntervalStrategy
-    from worker.trainer.names import OptimizerNames as OptimizerNames
-    from worker.trainer.names import SaveStrategy as SaveStrategy
-    from worker.trainer.names import SchedulerType as SchedulerType
-    from worker.trainer.optimizers import Adafactor as Adafactor
-    from worker.trainer.optimizers import AdafactorSchedule as AdafactorSchedule
-    from worker.trainer.optimizers import AdamWScheduleFree as AdamWScheduleFree
-    from worker.trainer.optimizers import Lion as Lion
-    from worker.trainer.optimizers import SGDScheduleFree as SGDScheduleFree
-    from worker.trainer.samplers import BatchRebalanceSampler as BatchRebalanceSampler
-    from worker.trainer.samplers import LengthGroupedSampler as LengthGroupedSampler
-    from worker.trainer.schedules import TYPE_TO_SCHEDULER_FUNCTION as TYPE_TO_SCHEDULER_FUNCTION
-    from worker.trainer.schedules import GreedyLR as GreedyLR
-    from worker.trainer.schedules import StreamingAverage as StreamingAverage
-    from worker.trainer.schedules import get_constant_schedule as get_constant_schedule
-    from worker.trainer.schedules import get_constant_schedule_with_warmup as get_constant_schedule_with_warmup
-    from worker.trainer.schedules import get_cosine_schedule_with_warmup as get_cosine_schedule_with_warmup
-    from worker.trainer.schedules import (
+    from footplate.trainer.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
+    from footplate.trainer.collators import DataCollatorForT5MLM as DataCollatorForT5MLM
+    from footplate.trainer.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
+    from footplate.trainer.collators import DataCollatorForWholeWordMask as DataCollatorForWholeWordMask
+    from footplate.trainer.collators import DataCollatorMixin as DataCollatorMixin
+    from footplate.trainer.collators import DataCollatorWithFlattening as DataCollatorWithFlattening
+    from footplate.trainer.collators import DataCollatorWithPadding as DataCollatorWithPadding
+    from footplate.trainer.collators import DefaultDataCollator as DefaultDataCollator
+    from footplate.trainer.collators import compute_input_and_target_lengths as compute_input_and_target_lengths
+    from footplate.trainer.collators import default_data_collator as default_data_collator
+    from footplate.trainer.collators import stack_collator as stack_collator
+    from footplate.trainer.losses import LabelSmoother as LabelSmoother
+    from footplate.trainer.named import NamedOptimizer as NamedOptimizer
+    from footplate.trainer.names import DebugOption as DebugOption
+    from footplate.trainer.names import FSDPOption as FSDPOption
+    from footplate.trainer.names import HPSearchBackend as HPSearchBackend
+    from footplate.trainer.names import HubStrategy as HubStrategy
+    from footplate.trainer.names import IntervalStrategy as IntervalStrategy
+    from footplate.trainer.names import OptimizerNames as OptimizerNames
+    from footplate.trainer.names import SaveStrategy as SaveStrategy
+    from footplate.trainer.names import SchedulerType as SchedulerType
+    from footplate.trainer.optimizers import Adafactor as Adafactor
+    from footplate.trainer.optimizers import AdafactorSchedule as AdafactorSchedule
+    from footplate.trainer.optimizers import AdamWScheduleFree as AdamWScheduleFree
+    from footplate.trainer.optimizers import Lion as Lion
+    from footplate.trainer.optimizers import SGDScheduleFree as SGDScheduleFree
+    from footplate.trainer.out_of_memory import find_executable_batch_size as find_executable_batch_size
+    from footplate.trainer.samplers import BatchRebalanceSampler as BatchRebalanceSampler
+    from footplate.trainer.samplers import LengthGroupedSampler as LengthGroupedSampler
+    from footplate.trainer.schedules import TYPE_TO_SCHEDULER_FUNCTION as TYPE_TO_SCHEDULER_FUNCTION
+    from footplate.trainer.schedules import GreedyLR as GreedyLR
+    from footplate.trainer.schedules import StreamingAverage as StreamingAverage
+    from footplate.trainer.schedules import get_constant_schedule as get_constant_schedule
+    from footplate.trainer.schedules import get_constant_schedule_with_warmup as get_constant_schedule_with_warmup
+    from footplate.trainer.schedules import get_cosine_schedule_with_warmup as get_cosine_schedule_with_warmup
+    from footplate.trainer.schedules import (
         get_cosine_with_hard_restarts_schedule_with_warmup as get_cosine_with_hard_restarts_schedule_with_warmup,
     )
-    from worker.trainer.schedules import (
+    from footplate.trainer.schedules import (
         get_cosine_with_min_lr_schedule_with_warmup as get_cosine_with_min_lr_schedule_with_warmup,
     )
-    from worker.trainer.schedules import (
+    from footplate.trainer.schedules import (
         get_cosine_with_min_lr_schedule_with_warmup_lr_rate as get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
     )
-    from worker.trainer.schedules import get_greedy_schedule as get_greedy_schedule
-    from worker.trainer.schedules import get_inverse_sqrt_schedule as get_inverse_sqrt_schedule
-    from worker.trainer.schedules import get_linear_schedule_with_warmup as get_linear_schedule_with_warmup
-    from worker.trainer.schedules import (
+    from footplate.trainer.schedules import get_greedy_schedule as get_greedy_schedule
+    from footplate.trainer.schedules import get_inverse_sqrt_schedule as get_inverse_sqrt_schedule
+    from footplate.trainer.schedules import get_linear_schedule_with_warmup as get_linear_schedule_with_warmup
+    from footplate.trainer.schedules import (
         get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup,
     )
-    from worker.trainer.schedules import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
-    from worker.trainer.schedules import get_scheduler as get_scheduler
-    from worker.trainer.schedules import get_wsd_schedule as get_wsd_schedule
-    from worker.trainer.search import BestRun as BestRun
-    from worker.trainer.seeds import enable_full_determinism as enable_full_determinism
-    from worker.trainer.seeds import set_seed as set_seed
-    from worker.trainer.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
-    from worker.trainer.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
-    from worker.trainer.state import EvalLoopOutput as EvalLoopOutput
-    from worker.trainer.state import EvalPrediction as EvalPrediction
-    from worker.trainer.state import PredictionOutput as PredictionOutput
-    from worker.trainer.state import TrainerControl as TrainerControl
-    from worker.trainer.state import TrainerState as TrainerState
-    from worker.trainer.state import TrainOutput as TrainOutput
-    from worker.trainer.trainer import Trainer as Trainer
+    from footplate.trainer.schedules import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
+    from footplate.trainer.schedules import get_scheduler as get_scheduler
+    from footplate.trainer.schedules import get_wsd_schedule as get_wsd_schedule
+    from footplate.trainer.search import BestRun as BestRun
+    from footplate.trainer.seeds import enable_full_determinism as enable_full_determinism
+    from footplate.trainer.seeds import set_seed as set_seed
+    from footplate.trainer.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+    from footplate.trainer.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
+    from footplate.trainer.state import EvalLoopOutput as EvalLoopOutput
+    from footplate.trainer.state import EvalPrediction as EvalPrediction
+    from footplate.trainer.state import PredictionOutput as PredictionOutput
+    from footplate.trainer.state import TrainerControl as TrainerControl
+    from footplate.trainer.state import TrainerState as TrainerState
+    from footplate.trainer.state import TrainOutput as TrainOutput
+    from footplate.trainer.trainer import Trainer as Trainer
+    from worker.notes import note as note
 
 _HOMES = {
     "footplate.contract.errors": (
@@ -124,13 +124,13 @@ _HOMES = {
     ),
     "footplate.sdk.jobs": ("AsyncJob",),
     "worker.notes": ("note",),
-    "worker.trainer.accelerator_config": ("AcceleratorConfig",),
-    "worker.trainer.argparser": (
+    "footplate.trainer.accelerator_config": ("AcceleratorConfig",),
+    "footplate.trainer.argparser": (
         "HfArg",
         "HfArgumentParser",
     ),
-    "worker.trainer.arguments": ("TrainingArguments",),
-    "worker.trainer.callbacks": (
+    "footplate.trainer.arguments": ("TrainingArguments",),
+    "footplate.trainer.callbacks": (
         "CallbackHandler",
         "DefaultFlowCallback",
         "EarlyStoppingCallback",
@@ -139,7 +139,7 @@ _HOMES = {
         "ProgressCallback",
         "TrainerCallback",
     ),
-    "worker.trainer.checkpoint": (
+    "footplate.trainer.checkpoint": (
         "Checkpoint",
         "PREFIX_CHECKPOINT_DIR",
         "TRAINER_STATE_NAME",
@@ -147,7 +147,7 @@ _HOMES = {
         "latest_checkpoint",
         "verify",
     ),
-    "worker.trainer.collators": (
+    "footplate.trainer.collators": (
         "DataCollatorForLanguageModeling",
         "DataCollatorForMultipleChoice",
         "DataCollatorForPermutationLanguageModeling",
@@ -163,10 +163,10 @@ _HOMES = {
         "default_data_collator",
         "stack_collator",
     ),
-    "worker.trainer.fitting": ("find_executable_batch_size",),
-    "worker.trainer.losses": ("LabelSmoother",),
-    "worker.trainer.named": ("NamedOptimizer",),
-    "worker.trainer.names": (
+    "footplate.trainer.out_of_memory": ("find_executable_batch_size",),
+    "footplate.trainer.losses": ("LabelSmoother",),
+    "footplate.trainer.named": ("NamedOptimizer",),
+    "footplate.trainer.names": (
         "DebugOption",
         "FSDPOption",
         "HPSearchBackend",
@@ -176,18 +176,18 @@ _HOMES = {
         "SaveStrategy",
         "SchedulerType",
     ),
-    "worker.trainer.optimizers": (
+    "footplate.trainer.optimizers": (
         "Adafactor",
         "AdafactorSchedule",
         "AdamWScheduleFree",
         "Lion",
         "SGDScheduleFree",
     ),
-    "worker.trainer.samplers": (
+    "footplate.trainer.samplers": (
         "BatchRebalanceSampler",
         "LengthGroupedSampler",
     ),
-    "worker.trainer.schedules": (
+    "footplate.trainer.schedules": (
         "GreedyLR",
         "StreamingAverage",
         "TYPE_TO_SCHEDULER_FUNCTION",
@@ -205,16 +205,16 @@ _HOMES = {
         "get_scheduler",
         "get_wsd_schedule",
     ),
-    "worker.trainer.search": ("BestRun",),
-    "worker.trainer.seeds": (
+    "footplate.trainer.search": ("BestRun",),
+    "footplate.trainer.seeds": (
         "enable_full_determinism",
         "set_seed",
     ),
-    "worker.trainer.seq2seq": (
+    "footplate.trainer.seq2seq": (
         "Seq2SeqTrainer",
         "Seq2SeqTrainingArguments",
     ),
-    "worker.trainer.state": (
+    "footplate.trainer.state": (
         "EvalLoopOutput",
         "EvalPrediction",
         "PredictionOutput",
@@ -222,7 +222,7 @@ _HOMES = {
         "TrainerControl",
         "TrainerState",
     ),
-    "worker.trainer.trainer": ("Trainer",),
+    "footplate.trainer.trainer": ("Trainer",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from footplate.contract.layout import BEST_BEFORE
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.state import TrainerControl, TrainerState
 from worker.artifacts import AttemptFiles
 from worker.emit import Emit
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.state import TrainerControl, TrainerState
 
 
 class KeepBest(TrainerCallback):

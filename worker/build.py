@@ -12,12 +12,12 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from footplate.components.extras import missing
 from footplate.contract.components import GROUPS, entry_point_group
 from footplate.contract.errors import NotBuildable, UnknownComponent
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from worker.bundles import Own, own
-from worker.components.needs import missing
 from worker.learning import metric, named_optimizers
 from worker.roots import ROOTS, Files, Roots, resolved
 
@@ -170,6 +170,6 @@ def preload() -> None:
     """For the warm parent: the registry and our own components. Foreign ones are imported by who uses them."""
     for group in GROUPS:
         registered(group)
-    package = importlib.import_module("worker.components")
-    for module in pkgutil.iter_modules(package.__path__, "worker.components."):
+    package = importlib.import_module("footplate.components")
+    for module in pkgutil.iter_modules(package.__path__, "footplate.components."):
         importlib.import_module(module.name)

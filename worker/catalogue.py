@@ -19,9 +19,9 @@ from typing import Any
 from pydantic import TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
+from footplate.components.extras import missing
 from footplate.contract.components import GROUPS, PACKAGES, Catalogue, Described
 from worker.build import registered
-from worker.components.needs import missing
 from worker.learning import torchmetrics_names
 
 
@@ -45,8 +45,8 @@ def _canonical(name: str) -> str:
 
 
 def describe_all() -> Iterator[Described]:
-    from worker.trainer.metrics import METRICS, TEXTS
-    from worker.trainer.metrics.others import PREFIX
+    from footplate.trainer.metrics import METRICS, TEXTS
+    from footplate.trainer.metrics.others import PREFIX
 
     for group in GROUPS:
         for name, entry in sorted(registered(group).items()):

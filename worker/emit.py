@@ -20,11 +20,11 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.events import KEPT, CheckpointData, Kind, ProgressData, json_safe, now_text
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import CheckpointOffer
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.strategies.peers import Alone
 from worker.artifacts import AttemptFiles
 from worker.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK, steps_held
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.state import TrainerControl, TrainerState
-from worker.trainer.strategies.peers import Alone
 
 QUEUE_BYTES = 256 * 1024
 """Log events queue as well until so much waits. What is kept queues beyond it."""

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from footplate.components.hf_loading import MERGES_AT_END
 from footplate.contract.components import GROUPS
 from footplate.contract.errors import InvalidSpec, NotBuildable, Problem, UnknownComponent
 from footplate.contract.spec_parts import Component, Optimizer
-from worker.components.hf_loading import MERGES_AT_END
 
 Load = Callable[[str, str], Any]
 """(group, name) -> the component, imported; UnknownComponent where there is none."""
@@ -20,7 +20,7 @@ Load = Callable[[str, str], Any]
 
 def named_optimizers(asked: Sequence[Optimizer] | None, load: Load) -> list[Any]:
     """The Trainer's, in the order in which they step; none where `training` says what the one optimizer is."""
-    from worker.trainer.named import NamedOptimizer
+    from footplate.trainer.named import NamedOptimizer
 
     return [
         NamedOptimizer(
@@ -41,8 +41,8 @@ def named_optimizers(asked: Sequence[Optimizer] | None, load: Load) -> list[Any]
 
 def metric(asked: Component, load: Load, registered: Mapping[str, Any]) -> Any:
     """Metrics stream through an evaluation, so the Trainer makes one per evaluation: it gets how, not what."""
-    from worker.trainer.metrics import METRICS, TEXTS
-    from worker.trainer.metrics.others import PREFIX, TorchMetric
+    from footplate.trainer.metrics import METRICS, TEXTS
+    from footplate.trainer.metrics.others import PREFIX, TorchMetric
 
     if asked.use in (*METRICS, *TEXTS) and not asked.args:
         return asked.use
@@ -75,7 +75,7 @@ def suit(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
     if hasattr(loss, "shifts_labels"):
         loss.shifts_labels = trainer.anatomy.shifts_labels
     if optimizers:
-        from worker.trainer.named.spec import parted
+        from footplate.trainer.named.spec import parted
 
         try:
             parted(trainer.model, optimizers)

@@ -36,18 +36,18 @@ from footplate.contract.layout import attempt_folder, bundle_file
 from footplate.contract.lifecycle import Reason
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component, Script
+from footplate.trainer import checkpoint as files
+from footplate.trainer.checkpoint import CannotSave, Checkpoint
+from footplate.trainer.precision import fp8_handlers, precision_of
+from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.strategies import shared_folder
+from footplate.trainer.strategies.launcher import Place
+from footplate.trainer.strategies.peers import Alone, Peers
 from worker import bundles, gang, prepared, working_folder
 from worker.build import Parts, build
 from worker.emit import Emit
 from worker.launch import Order
 from worker.roots import resolved
-from worker.trainer import checkpoint as files
-from worker.trainer.checkpoint import CannotSave, Checkpoint
-from worker.trainer.precision import fp8_handlers, precision_of
-from worker.trainer.state import TrainerControl, TrainerState
-from worker.trainer.strategies import folders
-from worker.trainer.strategies.peers import Alone, Peers
-from worker.trainer.strategies.place import Place
 
 BROUGHT = ".brought"
 """In an attempt's folder: the checkpoint of which a node was handed a copy."""
@@ -134,7 +134,7 @@ class Job:
         place = self.folder / BROUGHT
         is_here = self._peers.is_main or latest.path.is_dir()
         seen = latest.path if is_here else place / latest.path.name
-        return Latest(folders.bring(self._peers, seen, place), latest.step)
+        return Latest(shared_folder.bring(self._peers, seen, place), latest.step)
 
     def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Figures of training, and how far it is."""
@@ -167,7 +167,7 @@ class Job:
 
         if write is not None:
             return self._peers.first(lambda: commit(write))
-        return folders.written(self._peers, commit, self._save_prepared, self.folder)
+        return shared_folder.written(self._peers, commit, self._save_prepared, self.folder)
 
     def _save_prepared(self, folder: Path) -> None:
         self.accelerator.save_state(str(folder), safe_serialization=True)

@@ -95,7 +95,7 @@ EXCEPTIONS = (
     _Row(_lost_data_worker, Reason.CRASHED, "data_worker_lost", DATA_WORKERS),
     _Row(lambda error: isinstance(error, FloatingPointError), Reason.ERROR, "nan",
          "a lower learning_rate, warmup or max_grad_norm; fp16 overflows where bf16 does not"),
-    _Row(_is("worker.trainer.checkpoint.CannotSave"), Reason.ERROR, "cannot_save",
+    _Row(_is("footplate.trainer.checkpoint.CannotSave"), Reason.ERROR, "cannot_save",
          "make room in the artifact store, then resume: it continues from its last checkpoint"),
     _Row(lambda error: isinstance(error, SystemExit), Reason.CRASHED, "exited", "code under training may not exit"),
 )  # fmt: skip

@@ -33,6 +33,10 @@ from footplate.contract.lifecycle import Reason
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Script
 from footplate.contract.strategies import strategy_arguments
+from footplate.trainer.callbacks import PrinterCallback, ProgressCallback
+from footplate.trainer.checkpoint import CannotSave
+from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from footplate.trainer.trainer import Trainer, set_seed
 from worker import bundles, extensions, gang, loop, notes, outcome, predictions, tracking
 from worker.best_before import KeepBest
 from worker.build import Parts, build
@@ -45,10 +49,6 @@ from worker.roots import Files
 from worker.same_data import looks, require_same, write_down
 from worker.starting import Beginning, begin_loop, beginning
 from worker.steering import Steering
-from worker.trainer.callbacks import PrinterCallback, ProgressCallback
-from worker.trainer.checkpoint import CannotSave
-from worker.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
-from worker.trainer.trainer import Trainer, set_seed
 
 FLUSH_SECONDS = 60.0
 """How long the last events may take to leave: the supervisor is told of everything before this process ends."""

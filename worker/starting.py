@@ -11,10 +11,10 @@ from pathlib import Path
 from footplate.contract.errors import CheckpointCorrupt, NotBuildable, NoValidCheckpoint
 from footplate.contract.messages import CheckpointOffer
 from footplate.contract.spec import JobSpec
+from footplate.trainer.checkpoint import MANIFEST, STATE, Verified, verify
+from footplate.trainer.trainer import Trainer
 from worker.emit import Emit
 from worker.launch import Order
-from worker.trainer.checkpoint import MANIFEST, STATE, Verified, verify
-from worker.trainer.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True)

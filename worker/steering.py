@@ -17,14 +17,14 @@ from typing import Any, Literal
 
 from footplate.contract.events import Change, DoData, Kind
 from footplate.contract.messages import Deed
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.checkpoint import STATE
+from footplate.trainer.live_changes import Changed, begin_with, change
+from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.step import is_overridden
+from footplate.trainer.trainer import Trainer
 from worker.emit import Wire
 from worker.launch import NEWS_AT
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.changing import Changed, begin_with, change
-from worker.trainer.checkpoint import STATE
-from worker.trainer.state import TrainerControl, TrainerState
-from worker.trainer.step import is_overridden
-from worker.trainer.trainer import Trainer
 
 NOTHING = bytes(8)
 

@@ -12,7 +12,7 @@ import torch
 from bench.loops.race import Clock, Turn, side
 from bench.loops.raw import Mark
 from bench.loops.work import LOG_EVERY, Work, stack, tokens
-from worker.components import toy
+from footplate.components import toy
 
 
 def work() -> Work:

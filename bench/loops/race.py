@@ -122,7 +122,7 @@ def _race(task: str, turns: int, loops: Sequence[str], options: dict[str, Any]) 
 
 def _preload(loops: Sequence[str]) -> None:
     """Imports, and nothing that starts a thread: a process that has computed leaves children that hang."""
-    from worker.trainer import preload
+    from footplate.trainer import preload
 
     preload()
     if "transformers" in loops:

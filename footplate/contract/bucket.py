@@ -3,7 +3,8 @@
     FOOTPLATE_ARTIFACTS=s3://bucket/prefix      credentials and endpoint as everywhere else: AWS_*, ~/.aws, a role
 
 A bucket knows no folders, no rename and no second names. So a folder there is whole because of its manifest, which is
-put last, and which is one object, so that it is all there or not at all. Paths are those of `footplate/contract/layout.py`.
+put last, and which is one object, so that it is all there or not at all. Paths are those of
+`footplate/contract/layout.py`.
 
 What the store does not say is never taken for an answer: only "there is no such object", from a store that is ours, is
 that. Everything else is a StoreAway, and is asked again by whoever can wait.

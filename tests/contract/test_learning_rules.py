@@ -9,8 +9,8 @@ import pytest
 from footplate.contract.arguments import Seq2SeqTrainingArguments
 from footplate.contract.learning_rules import TEXT_METRICS
 from footplate.contract.spec import JobSpec
+from footplate.trainer.metrics import TEXTS
 from tests.contract.specs import TOY, places, problems_of
-from worker.trainer.metrics import TEXTS
 
 MAIN: dict[str, Any] = {"id": "main", "params": ["^(?!.*quantiles)"], "use": "adam", "args": {"lr": 1e-4}}
 AUX: dict[str, Any] = {"id": "aux", "params": [r"\.quantiles$"], "use": "adam", "loss": "aux_loss"}

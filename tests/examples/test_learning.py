@@ -14,12 +14,12 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
+from footplate.components.toy import regression
+from footplate.components.toy_compression import compression
+from footplate.trainer.schedules import get_cosine_schedule_with_warmup
+from footplate.trainer.trainer import set_seed
 from tests.examples.conftest import EXAMPLES, Examples
 from tests.support.system import System
-from worker.components.toy import regression
-from worker.components.toy_compression import compression
-from worker.trainer.schedules import get_cosine_schedule_with_warmup
-from worker.trainer.trainer import set_seed
 
 
 def job_of(name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from footplate.contract.events import Kind
-from worker.trainer.callbacks import TrainerCallback
+from footplate.trainer.callbacks import TrainerCallback
 
 if TYPE_CHECKING:
     from tests.support.system import JSON, System

@@ -28,7 +28,7 @@ TOUCHES_THE_DISK = {"open", "write", "fsync", "rename", "mkdir", "close", "write
 
 
 def main(folder: Path, seed: int, points: int) -> list[dict[str, Any]]:
-    from worker.trainer import preload
+    from footplate.trainer import preload
 
     preload()
     _train(folder / "quiet")
@@ -83,8 +83,8 @@ def _train(folder: Path, watch: _Watch | None = None) -> int:
 
 
 def _run(folder: Path, watch: _Watch | None) -> None:
+    from footplate.trainer import checkpoint
     from tests.trainer.runs import run
-    from worker.trainer import checkpoint
 
     if watch is not None:
         checkpoint.commit = watch.around(checkpoint.commit)  # type: ignore[assignment]

@@ -27,8 +27,8 @@ def fingerprint(system: System, job: str) -> dict[str, str]:
     """Of the newest checkpoint, by file."""
     from safetensors.torch import load_file
 
-    from worker.trainer.checkpoint import load_tensors
-    from worker.trainer.testing import digest
+    from footplate.trainer.checkpoint import load_tensors
+    from footplate.trainer.testing import digest
 
     newest = max(system.get(f"/jobs/{job}/checkpoints")["data"], key=lambda row: (row["step"], row["no"]))
     folder = system.folder / "artifacts" / newest["path"]

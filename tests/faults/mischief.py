@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker.trainer.callbacks import TrainerCallback
+from footplate.trainer.callbacks import TrainerCallback
 
 if TYPE_CHECKING:
     from tests.support.system import JSON, System

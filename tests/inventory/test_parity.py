@@ -19,8 +19,8 @@ from footplate.contract.arguments.groups import OTHER_DEFAULTS, OURS
 from footplate.contract.arguments.legacy import LEGACY, Gone, Renamed
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.errors import NotAvailableYet
-from worker.trainer import declined
-from worker.trainer.callbacks import EVENTS, CallbackHandler
+from footplate.trainer import declined
+from footplate.trainer.callbacks import EVENTS, CallbackHandler
 
 FIELDS = {field.name: field for field in dataclasses.fields(footplate.TrainingArguments)}
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments) if field.init}
@@ -207,7 +207,7 @@ ATTRIBUTES = [
 
 
 def test_every_attribute_that_callbacks_and_subclasses_read_is_there(tmp_path: Path) -> None:
-    from worker.components import toy
+    from footplate.components import toy
 
     trainer = footplate.Trainer(toy.mlp(), footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
 

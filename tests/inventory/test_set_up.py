@@ -78,7 +78,7 @@ def test_the_trainers_import_rule_names_every_other_part_of_the_worker() -> None
         rule["name"]: set(rule.get("forbidden_modules", ())) for rule in PROJECT["tool"]["importlinter"]["contracts"]
     }
     parts = {f"worker.{path.stem}" for path in (REPOSITORY / "worker").iterdir() if is_module(path)} - {
-        "worker.trainer"
+        "footplate.trainer"
     }
     named = {module for module in rules["The trainer knows neither job nor queue"] if module.startswith("worker.")}
 

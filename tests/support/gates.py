@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker.trainer.callbacks import TrainerCallback
+from footplate.trainer.callbacks import TrainerCallback
 
 if TYPE_CHECKING:
     from tests.support.system import JSON

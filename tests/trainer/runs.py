@@ -7,10 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.testing import Events, Print, StopAt, fingerprint
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.testing import Events, Print, StopAt, fingerprint
+from footplate.trainer.trainer import Trainer, set_seed
 
 
 def run(

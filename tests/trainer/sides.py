@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 import footplate
-from worker.trainer.callbacks import EVENTS
+from footplate.trainer.callbacks import EVENTS
 
 transformers.logging.set_verbosity_error()
 logging.getLogger("transformers").propagate = False

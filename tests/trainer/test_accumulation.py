@@ -15,9 +15,9 @@ import transformers
 from torch import Tensor, nn
 
 import footplate
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.testing import fingerprint
 from tests.trainer.sides import arguments, bert, gpt, sentences, tokenizer
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.testing import fingerprint
 
 PLAIN = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SAMPLES = 8

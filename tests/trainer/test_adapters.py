@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 import footplate
+from footplate.components import toy
+from footplate.trainer import adapters
+from footplate.trainer import checkpoint as files
+from footplate.trainer.testing import Events, StopAt, fingerprint
+from footplate.trainer.trainer import Trainer, set_seed
 from tests.trainer import sides
-from worker.components import toy
-from worker.trainer import adapters
-from worker.trainer import checkpoint as files
-from worker.trainer.testing import Events, StopAt, fingerprint
-from worker.trainer.trainer import Trainer, set_seed
 
 ROWS = [{"input_ids": each[:4], "labels": each[:4]} for each in sides.sentences()]
 SIDES = {"ours": footplate, "theirs": transformers}

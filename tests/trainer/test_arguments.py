@@ -20,16 +20,16 @@ from accelerate.utils import memory
 from torch import nn
 
 import footplate
+from footplate.components import toy
 from footplate.contract.arguments import TrainingArguments as Plain
+from footplate.trainer import eval_totals
+from footplate.trainer.activations import repeated_layers
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.samplers import BatchRebalanceSampler, LengthGroupedSampler
+from footplate.trainer.testing import Events, digest
+from footplate.trainer.trainer import Trainer, set_seed
 from tests.trainer import sides
-from worker.components import toy
-from worker.trainer import seen
-from worker.trainer.activations import repeated_layers
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.samplers import BatchRebalanceSampler, LengthGroupedSampler
-from worker.trainer.testing import Events, digest
-from worker.trainer.trainer import Trainer, set_seed
 
 FIELDS = {field.name for field in dataclasses.fields(Plain)}  # type: ignore[arg-type]
 
@@ -232,7 +232,7 @@ class Harmless(Trainer):
 
 @about("include_num_input_tokens_seen")
 def _(folder: Path) -> None:
-    def seen(wanted: Any) -> int:
+    def eval_totals(wanted: Any) -> int:
         words, rows = sides.tokenizer(), [{"input_ids": each, "label": 0} for each in sides.sentences()]
         model = sides.bert("BertForSequenceClassification")
         made = a_trainer(
@@ -242,7 +242,7 @@ def _(folder: Path) -> None:
         assert ("num_input_tokens_seen" in made.state.log_history[0]) is (wanted != "no")
         return made.state.num_input_tokens_seen
 
-    assert seen("no") == 0 < seen("non_padding") < seen("all") == seen(True)
+    assert eval_totals("no") == 0 < eval_totals("non_padding") < eval_totals("all") == eval_totals(True)
 
 
 @about("disable_tqdm")
@@ -310,26 +310,26 @@ def _(folder: Path) -> None:
 @about("eval_accumulation_steps")
 def _(folder: Path) -> None:
     held: list[int] = []
-    real = seen.Kept._move
+    real = eval_totals.Kept._move
 
     def note(self: Any) -> None:
         held.append(len(self._on_device))
         real(self)
 
-    seen.Kept._move = note  # type: ignore[method-assign]
+    eval_totals.Kept._move = note  # type: ignore[method-assign]
     try:
         a_trainer(folder, eval_accumulation_steps=2, options={"compute_metrics": accuracy}).evaluate()
     finally:
-        seen.Kept._move = real  # type: ignore[method-assign]
+        eval_totals.Kept._move = real  # type: ignore[method-assign]
     assert max(held) == 2
 
 
 @about("include_for_metrics")
 def _(folder: Path) -> None:
-    seen: list[Any] = []
+    eval_totals: list[Any] = []
 
     def note(found: Any) -> dict[str, Any]:
-        seen.append((found.inputs, found.losses))
+        eval_totals.append((found.inputs, found.losses))
         return {}
 
     class Named(toy_mlp()):  # type: ignore[misc]
@@ -338,7 +338,7 @@ def _(folder: Path) -> None:
     a_trainer(
         folder, model=Named(8, 16, 2, 4, 0.0), include_for_metrics=["inputs", "loss"], options={"compute_metrics": note}
     ).evaluate()
-    inputs, losses = seen[0]
+    inputs, losses = eval_totals[0]
     assert inputs.shape == (22, 8)
     assert losses.shape == (22,)
     with pytest.raises(ValueError, match="known are inputs and loss"):
@@ -346,7 +346,7 @@ def _(folder: Path) -> None:
 
 
 def toy_mlp() -> type:
-    from worker.components.toy_models import Mlp
+    from footplate.components.toy_models import Mlp
 
     return Mlp
 
@@ -411,7 +411,7 @@ def _(folder: Path) -> None:
     """The loop goes on while the disk waits: the first checkpoint is held back until the second step has been made."""
     import threading
 
-    from worker.trainer import checkpoint as files
+    from footplate.trainer import checkpoint as files
 
     go_on, told, real = threading.Event(), [], files.commit
 
@@ -479,15 +479,15 @@ def _(folder: Path) -> None:
 
 def trained_on(folder: Path, resume: str | None = None, **values: Any) -> list[str]:
     """Which batches were seen."""
-    seen: list[str] = []
+    eval_totals: list[str] = []
 
     class Note(Trainer):
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-            seen.append(digest(inputs["x"]))
+            eval_totals.append(digest(inputs["x"]))
             return super().training_step(model, inputs, num_items_in_batch)
 
     a_trainer(folder, kind=Note, **values).train(resume_from_checkpoint=resume)
-    return seen
+    return eval_totals
 
 
 @about("full_determinism")
@@ -552,8 +552,8 @@ def test_loading_processes_of_an_evaluation_persist_too(tmp_path: Path) -> None:
 def _(folder: Path) -> None:
     real, torch.cuda.is_available = torch.cuda.is_available, lambda: True
     try:
-        from worker.trainer.collators import default_data_collator
-        from worker.trainer.data import make_loader
+        from footplate.trainer.collators import default_data_collator
+        from footplate.trainer.data import make_loader
 
         pinned = [
             make_loader([1], Plain("out", dataloader_pin_memory=wanted), default_data_collator, 1, None).pin_memory
@@ -680,8 +680,8 @@ def _(folder: Path) -> None:
     import sys
     from types import SimpleNamespace
 
-    from worker.trainer import shaping
-    from worker.trainer.kernels import use_liger_kernels
+    from footplate.trainer import model_changes
+    from footplate.trainer.liger import use_liger_kernels
 
     gpu, asked = torch.device("cuda"), []
     bert = sides.bert("BertForSequenceClassification")
@@ -692,7 +692,9 @@ def _(folder: Path) -> None:
         put_in = SimpleNamespace(_apply_liger_kernel_to_instance=lambda **how: asked.append(how))
         patch.setitem(sys.modules, "liger_kernel", SimpleNamespace(transformers=put_in))
         patch.setitem(sys.modules, "liger_kernel.transformers", put_in)
-        patch.setattr(shaping, "use_liger_kernels", lambda model, config, device: use_liger_kernels(model, config, gpu))
+        patch.setattr(
+            model_changes, "use_liger_kernels", lambda model, config, device: use_liger_kernels(model, config, gpu)
+        )
         rows = [{"input_ids": each, "label": 0} for each in sides.sentences()]
         options = {"processing_class": sides.tokenizer()}
         kernels = {"use_liger_kernel": True, "liger_kernel_config": {"rope": True}}

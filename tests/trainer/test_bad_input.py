@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
+from footplate.components import toy
 from footplate.contract.errors import DatasetError
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.collators import DataCollatorWithPadding
+from footplate.trainer.state import TrainerState
+from footplate.trainer.testing import Events
+from footplate.trainer.trainer import Trainer
 from tests.trainer.leaves import tokenizers
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.collators import DataCollatorWithPadding
-from worker.trainer.state import TrainerState
-from worker.trainer.testing import Events
-from worker.trainer.trainer import Trainer
 
 
 def a_trainer(folder: Path, model: Any = None, **values: Any) -> Trainer:

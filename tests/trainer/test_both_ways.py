@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import footplate
+from footplate.trainer import checkpoint as files
 from tests.trainer.sides import TIMINGS, arguments, bert, common, sentences, timeless, tokenizer
-from worker.trainer import checkpoint as files
 
 SIDES = {"ours": footplate, "theirs": transformers}
 

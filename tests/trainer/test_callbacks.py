@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback
-from worker.trainer.testing import Events
-from worker.trainer.trainer import Trainer
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback
+from footplate.trainer.testing import Events
+from footplate.trainer.trainer import Trainer
 
 
 def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:

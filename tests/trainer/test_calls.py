@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.trainer import Trainer
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.trainer import Trainer
 
-OURS = str(Path(sys.modules["worker.trainer"].__path__[0]))
+OURS = str(Path(sys.modules["footplate.trainer"].__path__[0]))
 
 
 class Calls(TrainerCallback):

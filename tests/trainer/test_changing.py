@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.live_changes import Changed, begin_with, change
+from footplate.trainer.named import NamedOptimizer
+from footplate.trainer.testing import Events, Print, StopAt, fingerprint
+from footplate.trainer.trainer import Trainer, set_seed
 from tests.trainer.leaves.test_named_optimizers import AUX, MAIN, Codec
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.changing import Changed, begin_with, change
-from worker.trainer.named import NamedOptimizer
-from worker.trainer.testing import Events, Print, StopAt, fingerprint
-from worker.trainer.trainer import Trainer, set_seed
 
 
 class ChangeAt(TrainerCallback):

@@ -16,14 +16,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from footplate.components import toy
 from footplate.contract.errors import CheckpointCorrupt
-from worker.components import toy
-from worker.trainer import checkpoint as files
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.saving import SaveFailed
-from worker.trainer.testing import Events, digest
-from worker.trainer.trainer import Trainer
+from footplate.trainer import checkpoint as files
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.saving import SaveFailed
+from footplate.trainer.testing import Events, digest
+from footplate.trainer.trainer import Trainer
 
 
 def a_trainer(

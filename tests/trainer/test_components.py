@@ -11,10 +11,10 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from footplate.components import files, toy
 from footplate.contract.errors import DatasetError
-from worker.components import files, toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.trainer import Trainer, set_seed
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.collators import default_data_collator
-from worker.trainer.data import PrivateGenerator, epoch_batches, make_loader, opened
-from worker.trainer.samplers import Batches, EpochSampler
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.collators import default_data_collator
+from footplate.trainer.data import PrivateGenerator, epoch_batches, make_loader, opened
+from footplate.trainer.samplers import Batches, EpochSampler
 
 
 @given(

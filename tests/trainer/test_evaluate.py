@@ -9,12 +9,12 @@ import numpy
 import pytest
 import torch
 
+from footplate.components import toy
 from footplate.contract.errors import UnknownComponent
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.metrics import METRICS, make_metric
-from worker.trainer.testing import Events
-from worker.trainer.trainer import Trainer
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.metrics import METRICS, make_metric
+from footplate.trainer.testing import Events
+from footplate.trainer.trainer import Trainer
 
 
 def a_trainer(folder: Path, model: Any = None, **options: Any) -> Trainer:

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 from torchao.float8.float8_linear import Float8Linear
 
+from footplate.components import toy
 from footplate.contract.errors import NotAvailableYet
+from footplate.trainer import precision
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.strategies.choose import choose
+from footplate.trainer.strategies.launcher import PRECISION
+from footplate.trainer.testing import Events, StopAt
+from footplate.trainer.trainer import Trainer, set_seed
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.launch import launched, read
-from worker.components import toy
-from worker.trainer import precision
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.strategies.choose import choose
-from worker.trainer.strategies.place import PRECISION
-from worker.trainer.testing import Events, StopAt
-from worker.trainer.trainer import Trainer, set_seed
 
 BACKEND = "ACCELERATE_FP8_BACKEND"
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.strategies import single
+from footplate.trainer.strategies.device_copy import Beside, moved
+from footplate.trainer.trainer import Trainer
 from tests.trainer.runs import run
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.strategies import single
-from worker.trainer.strategies.copying import Beside, moved
-from worker.trainer.trainer import Trainer
 
 
 @pytest.mark.gpu

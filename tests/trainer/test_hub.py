@@ -14,13 +14,13 @@ import transformers
 from huggingface_hub import ModelCard
 
 import footplate
+from footplate.components import toy
 from footplate.contract.arguments import read_arguments
 from footplate.contract.errors import InvalidSpec
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.testing import Events
 from tests.support.hub import Hub, a_hub
 from tests.trainer import sides
-from worker.components import toy
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.testing import Events
 
 
 @pytest.fixture

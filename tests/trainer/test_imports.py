@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from worker import trainer
+from footplate import trainer
 
 
 def python(script: str) -> str:
@@ -32,18 +32,18 @@ def test_what_only_a_newer_torch_has_is_left_out_with_an_older_one(monkeypatch: 
 
 def test_a_preloaded_parent_has_one_thread_and_its_child_trains_without_importing_more_of_torch() -> None:
     script = """
-from worker.trainer import preload
+from footplate.trainer import preload
 preload()
 import os, sys, tempfile, torch
-assert "torch._dynamo" in sys.modules and "worker.trainer.trainer" in sys.modules
+assert "torch._dynamo" in sys.modules and "footplate.trainer.trainer" in sys.modules
 assert (len(os.listdir("/proc/self/task")), torch.cuda.is_initialized()) == (1, False)
 before = {name for name in sys.modules if name.startswith(("torch", "accelerate", "numpy"))}
 child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.trainer import Trainer
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.trainer import Trainer
 with tempfile.TemporaryDirectory() as folder:
     args = TrainingArguments(folder, max_steps=2, dataloader_num_workers=1, disable_tqdm=True)
     Trainer(toy.mlp(), args, train_dataset=toy.regression()).train()
@@ -56,8 +56,8 @@ os._exit(0)
 def test_importing_footplate_and_the_components_imports_no_torch() -> None:
     script = """
 import sys, inspect
-import footplate, worker.trainer, worker.components.toy, worker.components.files
-inspect.signature(worker.components.toy.mlp)
+import footplate, footplate.trainer, footplate.components.toy, footplate.components.files
+inspect.signature(footplate.components.toy.mlp)
 assert "Trainer" in dir(footplate)
 print("torch" in sys.modules)
 """

@@ -10,12 +10,12 @@ from pathlib import Path
 SCRIPT = """
 import os, sys
 from pathlib import Path
-from worker.trainer import preload
+from footplate.trainer import preload
 preload()
-from worker.trainer import checkpoint as files
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.trainer import Trainer
+from footplate.trainer import checkpoint as files
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.trainer import Trainer
 
 def train(folder, steps, die_at=None):
     \"\"\"In a child, which is killed at its n-th step towards the disk: a sync or a rename.\"\"\"

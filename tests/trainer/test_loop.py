@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
+from footplate.components import toy
 from footplate.contract.errors import DatasetError
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.testing import digest
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.testing import digest
+from footplate.trainer.trainer import Trainer, set_seed
 
 
 def a_trainer(folder: Path, data: Any = None, model: nn.Module | None = None, **values: Any) -> Trainer:

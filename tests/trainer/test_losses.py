@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from worker.components import toy
-from worker.trainer import losses
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.testing import digest
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.components import toy
+from footplate.trainer import losses
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.testing import digest
+from footplate.trainer.trainer import Trainer, set_seed
 
 
 def trained(folder: Path, model: nn.Module, data: Any, trainer: type[Trainer] = Trainer, **values: Any) -> Trainer:

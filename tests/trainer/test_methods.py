@@ -13,8 +13,8 @@ import transformers
 from transformers.trainer_pt_utils import metrics_format
 
 import footplate
+from footplate.components import toy
 from tests.trainer.sides import noting, on_both
-from worker.components import toy
 
 SETTERS: dict[str, dict[str, Any]] = {
     "set_training": {

@@ -10,11 +10,11 @@ import torch
 import transformers
 
 import footplate
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import EVENTS, TrainerCallback
+from footplate.trainer.trainer import Trainer
 from tests.trainer.sides import arguments, bert, sentences, tokenizer
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import EVENTS, TrainerCallback
-from worker.trainer.trainer import Trainer
 
 
 def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:

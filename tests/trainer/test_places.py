@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, WeightedRandomSampler, get_worker_info
 
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.collators import default_data_collator
-from worker.trainer.testing import Events, Print, StopAt, fingerprint
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.collators import default_data_collator
+from footplate.trainer.testing import Events, Print, StopAt, fingerprint
+from footplate.trainer.trainer import Trainer, set_seed
 
 ROWS = [dict(row) for row in toy.regression(n=90)]
 

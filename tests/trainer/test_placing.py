@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import footplate
-from worker.components import toy
-from worker.trainer.placing import is_model_parallel, refuse_what_cannot_learn
+from footplate.components import toy
+from footplate.trainer.placed_models import is_model_parallel, refuse_what_cannot_learn
 
 
 class Watched(type(toy.mlp())):  # type: ignore[misc]

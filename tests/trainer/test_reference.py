@@ -13,11 +13,11 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader, RandomSampler
 
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.collators import default_data_collator
-from worker.trainer.testing import Events, digest
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.collators import default_data_collator
+from footplate.trainer.testing import Events, digest
+from footplate.trainer.trainer import Trainer, set_seed
 
 STEPS, BATCH, SEED = 30, 8, 42
 

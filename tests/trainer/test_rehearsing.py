@@ -11,11 +11,11 @@ import transformers
 from torch import nn
 
 import footplate
+from footplate.components import toy
+from footplate.trainer import trial_save
+from footplate.trainer.checkpoint import CannotSave
+from footplate.trainer.testing import Events
 from tests.trainer import sides
-from worker.components import toy
-from worker.trainer import rehearsing
-from worker.trainer.checkpoint import CannotSave
-from worker.trainer.testing import Events
 
 
 class Odd(type(toy.mlp())):  # type: ignore[misc]
@@ -70,13 +70,13 @@ def test_a_model_of_transformers_is_rehearsed_by_its_own_way_of_saving(tmp_path:
     trainer = footplate.Trainer(model, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
 
     with pytest.raises(ValueError, match="shared tensors"):
-        rehearsing.rehearse_saving(trainer, resumes=False)
+        trial_save.rehearse_saving(trainer, resumes=False)
 
     causal: Any = sides.gpt()
     causal.generation_config.temperature = 0.5  # without do_sample
     trainer = footplate.Trainer(causal, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
     with pytest.raises(ValueError, match="cannot be saved"):
-        rehearsing.rehearse_saving(trainer, resumes=False)
+        trial_save.rehearse_saving(trainer, resumes=False)
 
 
 def test_a_folder_that_takes_no_files_is_told_before_the_first_step(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_disk_without_room_for_the_weights_is_told_unless_a_run_goes_on(
         footplate.TrainingArguments(str(tmp_path), max_steps=2, disable_tqdm=True),
         train_dataset=toy.classification(n=16),
     ).train()
-    monkeypatch.setattr(rehearsing.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100}))
+    monkeypatch.setattr(trial_save.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100}))
 
     assert steps_before(tmp_path / "new", CannotSave, "GB of weights alone, and 0.0 GB are free at") == 0
     going_on = footplate.TrainingArguments(str(tmp_path), max_steps=3, disable_tqdm=True)
@@ -109,11 +109,11 @@ def test_a_run_that_goes_on_is_not_ended_by_a_disk_that_is_full_now(
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rehearsing.Path, "mkdir", full)
-    rehearsing.rehearse_saving(trainer, resumes=True)
+    monkeypatch.setattr(trial_save.Path, "mkdir", full)
+    trial_save.rehearse_saving(trainer, resumes=True)
     assert "No space left on device" in caplog.text
     with pytest.raises(CannotSave, match="No space left on device"):
-        rehearsing.rehearse_saving(trainer, resumes=False)
+        trial_save.rehearse_saving(trainer, resumes=False)
 
 
 def test_an_argument_that_is_no_json_is_told_before_the_first_step(tmp_path: Path) -> None:
@@ -129,19 +129,19 @@ def test_a_rehearsal_writes_next_to_nothing_and_draws_nothing(tmp_path: Path, mo
     def look(folder: Any, **how: Any) -> None:
         written.append(sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()))
 
-    monkeypatch.setattr(rehearsing.shutil, "rmtree", look)
+    monkeypatch.setattr(trial_save.shutil, "rmtree", look)
     big: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=2, n_embd=64, n_head=2))
     before = torch.get_rng_state()
     trainer = footplate.Trainer(big, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
     rng = torch.get_rng_state()
 
-    rehearsing.rehearse_saving(trainer, resumes=False)
+    trial_save.rehearse_saving(trainer, resumes=False)
 
     assert written[0] < 10_000
     assert torch.get_rng_state().equal(rng)
     assert len(before) == len(rng)
     state = big.state_dict()
-    stood_in = rehearsing.stand_ins(state)
+    stood_in = trial_save.stand_ins(state)
     assert list(stood_in) == list(state)
     assert stood_in["lm_head.weight"] is stood_in["transformer.wte.weight"]
 
@@ -152,4 +152,4 @@ def test_who_saves_in_a_way_of_their_own_is_not_asked_to_rehearse(tmp_path: Path
             raise AssertionError("called")
 
     args = footplate.TrainingArguments(str(tmp_path), disable_tqdm=True)
-    rehearsing.rehearse_saving(Own(odd(torch.eye(3).to_sparse()), args), resumes=False)
+    trial_save.rehearse_saving(Own(odd(torch.eye(3).to_sparse()), args), resumes=False)

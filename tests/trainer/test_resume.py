@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from footplate.trainer.testing import Print
 from tests.trainer.runs import run
-from worker.trainer.testing import Print
 
 STEPS = 32
 """150 samples in batches of 4 with accumulation 4 are 10 steps an epoch, so this is three epochs and a bit."""

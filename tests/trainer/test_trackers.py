@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from footplate.components import toy
 from footplate.contract.errors import InvalidSpec
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.trackers import one_part
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.trackers import one_part
+from footplate.trainer.trainer import Trainer, set_seed
 
 
 def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
@@ -304,12 +304,12 @@ def test_an_argument_of_trackio_without_trackio_is_refused() -> None:
 
 
 def test_a_tracker_that_is_not_installed_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from worker.trainer import report
+    from footplate.trainer import tracker_callbacks
 
     monkeypatch.setattr("accelerate.tracking.get_available_trackers", lambda: [])
 
     with pytest.raises(ImportError, match=r"pip install 'footplate\[wandb\]'"):
-        report.chosen(["wandb"])
+        tracker_callbacks.chosen(["wandb"])
 
 
 def test_a_run_that_fails_closes_its_trackers_and_what_is_logged_later_goes_on_in_it(

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from footplate.components import hf_models, toy
 from footplate.contract.components import Catalogue, check
 from footplate.contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
 from footplate.contract.spec import JobSpec
 from footplate.contract.testing import make_spec
 from worker.build import build
 from worker.catalogue import describe
-from worker.components import hf_models, toy
 from worker.roots import Roots
 
 
@@ -123,7 +123,7 @@ def test_no_name_imports_anything(name: str) -> None:
 
 
 def test_what_is_not_installed_is_told_with_how_to_get_it(roots: Roots, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.components.needs.find_spec", lambda name: None)
+    monkeypatch.setattr("footplate.components.extras.find_spec", lambda name: None)
 
     with pytest.raises(NotBuildable, match=r"hf/causal-lm needs .*: transformers \(pip install 'footplate\[hf\]'\)"):
         build(make_spec(model="hf/causal-lm"), roots)

@@ -17,11 +17,11 @@ import pytest
 
 from footplate.contract.ids import new_job_id
 from footplate.contract.lifecycle import StopMode
+from footplate.trainer.state import TrainerControl, TrainerState
 from tests.support.processes import at_ease
 from worker.artifacts import AttemptFiles
 from worker.emit import Emit, StoppedEvaluating, Wire
 from worker.launch import STOP_BYTES
-from worker.trainer.state import TrainerControl, TrainerState
 
 
 @pytest.fixture

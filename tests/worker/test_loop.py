@@ -17,11 +17,11 @@ import torch
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.ids import ClaimId, Fence, JobId, new_job_id
 from footplate.contract.spec import JobSpec
+from footplate.trainer.checkpoint import verify
 from worker import bundles, gang, loop
 from worker.bundle_files import Bundle
 from worker.emit import Emit, Wire
 from worker.launch import Order
-from worker.trainer.checkpoint import verify
 
 
 class Attempt:

@@ -20,6 +20,7 @@ from footplate.contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.spec import JobSpec
 from footplate.contract.testing import make_spec
+from footplate.trainer import checkpoint as files
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
 from worker import shipping
@@ -28,7 +29,6 @@ from worker.roots import Roots
 from worker.same_data import RECORD
 from worker.shipping import Shipping
 from worker.starting import Beginning, beginning
-from worker.trainer import checkpoint as files
 
 JSON = dict[str, Any]
 

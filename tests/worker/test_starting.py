@@ -14,15 +14,15 @@ from footplate.contract.errors import AttemptError, DatasetError, NotBuildable, 
 from footplate.contract.ids import new_checkpoint_id, new_job_id
 from footplate.contract.messages import CheckpointOffer
 from footplate.contract.testing import make_spec
+from footplate.trainer import checkpoint as files
+from footplate.trainer.checkpoint import STATE, Verified
+from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.strategies.peers import Alone
 from worker import launch
 from worker.artifacts import AttemptFiles
 from worker.best_before import KeepBest
 from worker.roots import Roots
 from worker.starting import Beginning, beginning
-from worker.trainer import checkpoint as files
-from worker.trainer.checkpoint import STATE, Verified
-from worker.trainer.state import TrainerControl, TrainerState
-from worker.trainer.strategies.peers import Alone
 
 OTHER = new_job_id()
 CKPT = new_checkpoint_id()

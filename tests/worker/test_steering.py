@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from footplate.contract.messages import Deed
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.testing import Events, Print, fingerprint
 from tests.trainer.test_changing import a_trainer
 from worker.emit import Wire
 from worker.launch import NEWS_AT
 from worker.steering import Steering
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.testing import Events, Print, fingerprint
 from worker.training import Training
 
 

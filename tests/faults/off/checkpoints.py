@@ -11,7 +11,7 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("a save is renamed into place", module="worker.trainer.checkpoint")
+@switch("a save is renamed into place", module="footplate.trainer.checkpoint")
 def save_in_place(checkpoint: ModuleType) -> None:
     """A save stands under its final name from its first byte on."""
 
@@ -26,7 +26,7 @@ def save_in_place(checkpoint: ModuleType) -> None:
     checkpoint.commit = commit
 
 
-@switch("a checkpoint is verified", module="worker.trainer.checkpoint")
+@switch("a checkpoint is verified", module="footplate.trainer.checkpoint")
 def believe_what_is_there(checkpoint: ModuleType) -> None:
     """A folder with the right name is a checkpoint."""
 
@@ -39,7 +39,7 @@ def believe_what_is_there(checkpoint: ModuleType) -> None:
     checkpoint.verify = verify
 
 
-@switch("a torn save is never taken for a checkpoint", module="worker.trainer.checkpoint")
+@switch("a torn save is never taken for a checkpoint", module="footplate.trainer.checkpoint")
 def take_what_comes(checkpoint: ModuleType) -> None:
     """The two above together: each of them alone keeps a resume from a torn save."""
     save_in_place(checkpoint)
@@ -52,11 +52,11 @@ def forget_the_corrupt(checkpoints: ModuleType) -> None:
     checkpoints._OFFERS = checkpoints._OF_JOB.where(checkpoints.checkpoints.c.status == checkpoints.COMMITTED)
 
 
-@switch("a save that failed is borne", module="worker.trainer.saving")
+@switch("a save that failed is borne", module="footplate.trainer.saving")
 def bear_nothing(saving: ModuleType) -> None:
     saving.FAILURES_BORNE = 0
 
 
-@switch("failed saves are counted", module="worker.trainer.saving")
+@switch("failed saves are counted", module="footplate.trainer.saving")
 def bear_everything(saving: ModuleType) -> None:
     saving.FAILURES_BORNE = 1_000_000

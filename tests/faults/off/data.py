@@ -13,7 +13,7 @@ def take_what_is_there(run: ModuleType) -> None:
     run.require_same = lambda before, now: None  # type: ignore[attr-defined]
 
 
-@switch("a row that cannot be read names its file", module="worker.components.lines")
+@switch("a row that cannot be read names its file", module="footplate.components.lines")
 def let_the_row_fail(lines: ModuleType) -> None:
     """What the file system or the parser raises goes on as it is, as of any code of a user's."""
     import os

@@ -70,7 +70,7 @@ def wait_for_ever(rescue: Any) -> None:
     rescue._Look._is_silent = lambda self, part: False
 
 
-@switch("the generators of a checkpoint", module="worker.trainer.checkpoint")
+@switch("the generators of a checkpoint", module="footplate.trainer.checkpoint")
 def draw_anew(checkpoint: Any) -> None:
     checkpoint.set_rng_state = lambda state: None
 

@@ -9,8 +9,8 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import transformers
 
+from footplate.trainer import preload
 from tests.trainer.distributed import job
-from worker.trainer import preload
 
 preload()
 __all__ = ["job", "transformers"]

@@ -21,17 +21,17 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from worker.components import toy
-from worker.components.callback_kinds import Ema
-from worker.trainer import checkpoint as files
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.collators import default_data_collator
-from worker.trainer.named import NamedOptimizer
-from worker.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
-from worker.trainer.strategies import rehearsing
-from worker.trainer.testing import Events, StopAt
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.components import toy
+from footplate.components.callback_kinds import Ema
+from footplate.trainer import checkpoint as files
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.collators import default_data_collator
+from footplate.trainer.named import NamedOptimizer
+from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from footplate.trainer.strategies import trial_forward
+from footplate.trainer.testing import Events, StopAt
+from footplate.trainer.trainer import Trainer, set_seed
 
 GLOBAL_BATCH = 8
 
@@ -464,7 +464,7 @@ def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
 
 def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any]:
     """The control: each process attends to its own pieces only, as if they were all there is."""
-    real, rehearse = dist.all_gather, rehearsing.rehearse
+    real, rehearse = dist.all_gather, trial_forward.rehearse
 
     def gather(found: Any, own: Any, group: Any = None) -> None:
         for each in found:
@@ -472,11 +472,11 @@ def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any
 
     dist.all_gather = gather
     if not rehearses:
-        rehearsing.rehearse = lambda *args: None
+        trial_forward.rehearse = lambda *args: None
     try:
         return trained(folder, name="apart", text=True, ignore=1, **values)
     finally:
-        dist.all_gather, rehearsing.rehearse = real, rehearse
+        dist.all_gather, trial_forward.rehearse = real, rehearse
 
 
 def counted_tokens(folder: Path, **values: Any) -> dict[str, Any]:

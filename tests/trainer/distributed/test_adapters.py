@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from footplate.components import toy
+from footplate.trainer import adapters
+from footplate.trainer import checkpoint as files
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import Results
-from worker.components import toy
-from worker.trainer import adapters
-from worker.trainer import checkpoint as files
 
 CUT = ["fsdp 2", "fsdp 2 in pieces", "fsdp 1"]
 
@@ -33,7 +33,7 @@ def test_one_process_reads_what_processes_have_saved_of_adapters(came: Results, 
     model = scenarios.adapted(toy.gpt(layers=2, heads=2, width=16, context=16))
 
     if files.is_in_pieces(checkpoint):
-        from worker.trainer.strategies import shards
+        from footplate.trainer.strategies import shards
 
         shards.load_model(model, checkpoint)
     else:

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from footplate.contract.errors import NotAvailableYet
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.strategies.choose import choose
+from footplate.trainer.strategies.sequence_split import cut, own_places
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.asked import ASKED_OF_PARTS, LLAMA, ODD
 from tests.trainer.distributed.conftest import Results
 from tests.trainer.distributed.test_tensor_parallel import LAUNCHED
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.strategies.choose import choose
-from worker.trainer.strategies.cutting import cut, own_places
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def test_what_accelerate_can_ask_for_and_is_not_here_is_refused(says: str, monke
 )
 def test_attention_that_cannot_be_shared_is_refused_by_its_name(changes: dict[str, Any], said: str) -> None:
     transformers = pytest.importorskip("transformers")
-    from worker.trainer.strategies.attention import require_shareable
+    from footplate.trainer.strategies.attention import require_shareable
 
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=8, num_hidden_layers=1, **sizes))

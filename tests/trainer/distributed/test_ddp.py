@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from footplate.contract.errors import NotAvailableYet
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.strategies.choose import choose
+from footplate.trainer.strategies.launcher import Place
+from footplate.trainer.strategies.peers import Peers
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import Results
 from tests.trainer.distributed.launch import launched, read
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.strategies.choose import choose
-from worker.trainer.strategies.peers import Peers
-from worker.trainer.strategies.place import Place
 
 
 def test_the_arguments_say_how_processes_talk(came: Results) -> None:
@@ -255,7 +255,7 @@ def test_half_a_launcher_is_said() -> None:
 
 @pytest.mark.parametrize("argument", ["save_on_each_node", "log_on_each_node"])
 def test_who_writes_and_who_logs_on_the_second_node(monkeypatch: pytest.MonkeyPatch, argument: str) -> None:
-    from worker.trainer.arguments import TrainingArguments
+    from footplate.trainer.arguments import TrainingArguments
 
     told = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     for name, value in told.items():
@@ -291,7 +291,7 @@ def test_what_shards_a_model_needs_processes_to_shard_it_over(
     ],
 )
 def test_arguments_that_exclude_each_other_are_both_named(values: dict[str, Any], said: str | None) -> None:
-    from worker.trainer.arguments import TrainingArguments
+    from footplate.trainer.arguments import TrainingArguments
 
     if said is None:
         TrainingArguments("out", **values)

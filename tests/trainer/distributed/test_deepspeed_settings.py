@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.strategies.deepspeed_settings import settings
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.strategies.deepspeed_settings import settings
 
 
 def filled(config: Any, model: Any = None, **values: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.strategies.fsdp_settings import FsdpSettings
+from footplate.components import toy
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.strategies.fsdp_settings import FsdpSettings
 
 
 def settings(fsdp: Any = True, config: Any = None, **values: Any) -> FsdpSettings:

@@ -11,11 +11,11 @@ from accelerate.commands.launch import launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
 from footplate.contract.errors import NotAvailableYet
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.strategies.choose import choose
+from footplate.trainer.strategies.fsdp_settings import FsdpSettings
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.launch import launched, read
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.strategies.choose import choose
-from worker.trainer.strategies.fsdp_settings import FsdpSettings
 
 FSDP_2 = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"]
 

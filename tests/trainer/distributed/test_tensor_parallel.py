@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from footplate.contract.errors import NotAvailableYet
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.strategies.choose import choose
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.asked import ASKED_OF_PARTS
 from tests.trainer.distributed.conftest import Results
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.strategies.choose import choose
 
 
 @pytest.fixture

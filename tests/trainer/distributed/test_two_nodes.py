@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from footplate.trainer import checkpoint as files
 from tests.support.apart import require_apart, without
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.asked import STRATEGIES
 from tests.trainer.distributed.launch import SECONDS, read
-from worker.trainer import checkpoint as files
 
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 

@@ -14,11 +14,11 @@ import transformers
 from transformers.hf_argparser import HfArg as TheirArg
 from transformers.trainer_pt_utils import AcceleratorConfig as TheirConfig
 
-from worker.trainer.accelerator_config import AcceleratorConfig
-from worker.trainer.argparser import HfArg, HfArgumentParser
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.names import SchedulerType
-from worker.trainer.seq2seq import Seq2SeqTrainingArguments
+from footplate.trainer.accelerator_config import AcceleratorConfig
+from footplate.trainer.argparser import HfArg, HfArgumentParser
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.names import SchedulerType
+from footplate.trainer.seq2seq import Seq2SeqTrainingArguments
 
 
 class Colour(Enum):

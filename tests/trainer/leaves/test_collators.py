@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers.data import data_collator as theirs
 
+from footplate.trainer import collators as ours
+from footplate.trainer.collators.choose import pads_samples
 from tests.trainer.leaves.tokenizers import TEXTS, bert, t5
-from worker.trainer import collators as ours
-from worker.trainer.collators.choose import pads_samples
 
 SHARED = [name for name in ours.__all__ if hasattr(theirs, name)]
 

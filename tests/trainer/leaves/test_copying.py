@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from worker.trainer.strategies.copying import in_type, moved
+from footplate.trainer.strategies.device_copy import in_type, moved
 
 META = torch.device("meta")
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from worker.trainer import checkpoint as files
-from worker.trainer.strategies import folders
-from worker.trainer.strategies.peers import Alone, Peers
+from footplate.trainer import checkpoint as files
+from footplate.trainer.strategies import shared_folder
+from footplate.trainer.strategies.peers import Alone, Peers
 
 WORLD = 3
 WITHIN = 30
@@ -63,8 +63,8 @@ class Thread(Alone):
 
 @pytest.fixture
 def company(monkeypatch: pytest.MonkeyPatch) -> Company:
-    monkeypatch.setattr(folders, "PIECE_BYTES", 4)
-    monkeypatch.setattr(folders, "_sees", lambda peers, place: peers.is_main)
+    monkeypatch.setattr(shared_folder, "PIECE_BYTES", 4)
+    monkeypatch.setattr(shared_folder, "_sees", lambda peers, place: peers.is_main)
     return Company()
 
 
@@ -85,7 +85,7 @@ def saved(company: Company, folder: Path, fill: Callable[[int, Path], None]) -> 
     def work(peers: Thread) -> Any:
         own = folder / f"machine-{peers.rank}"
         commit = lambda write: files.commit(own, 5, write, {})  # noqa: E731
-        return folders.written(peers, commit, lambda at: fill(peers.rank, at), own)
+        return shared_folder.written(peers, commit, lambda at: fill(peers.rank, at), own)
 
     return all_do(company, work)
 
@@ -127,10 +127,10 @@ def test_a_disk_that_is_full_on_one_machine_leaves_no_checkpoint_and_is_told_by_
 def test_a_disk_that_fills_up_with_what_others_send_leaves_none_waiting(
     company: Company, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, at: int, piece: Tensor, file: folders.Listed) -> None:
+    def full(path: Path, at: int, piece: Tensor, file: shared_folder.Listed) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(folders, "_write", full)
+    monkeypatch.setattr(shared_folder, "_write", full)
     made = saved(company, tmp_path, one_of_each)
 
     assert all(isinstance(each, files.CannotSave) for each in made), made
@@ -158,7 +158,7 @@ def test_what_the_first_has_is_read_where_it_is_not_seen(company: Company, tmp_p
 
     def read(peers: Thread) -> Any:
         own = tmp_path / f"machine-{peers.rank}"
-        with folders.brought(peers, own / "checkpoint-5", own, lambda name: name != "same") as here:
+        with shared_folder.brought(peers, own / "checkpoint-5", own, lambda name: name != "same") as here:
             return here.name, {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()}
 
     first, *others = all_do(company, read)
@@ -174,7 +174,7 @@ def test_where_all_have_the_same_nothing_is_sent(company: Company, tmp_path: Pat
 
     def bring(peers: Thread) -> Path:
         own = tmp_path / f"machine-{peers.rank}"
-        return folders.bring(peers, own / "checkpoint-5", own / "copy")
+        return shared_folder.bring(peers, own / "checkpoint-5", own / "copy")
 
     found = all_do(company, bring)
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from footplate.contract.errors import DatasetError
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.trainer import Trainer
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.trainer import Trainer
 
 
 class Plain(nn.Module):

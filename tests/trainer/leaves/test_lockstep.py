@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from worker.trainer.strategies.lockstep import lockstep
-from worker.trainer.strategies.peers import Alone, Hollow
+from footplate.trainer.strategies.lockstep import lockstep
+from footplate.trainer.strategies.peers import Alone, Hollow
 
 
 class Together(Alone):

@@ -17,8 +17,8 @@ from transformers.loss import loss_utils as theirs
 from transformers.trainer_pt_utils import LabelSmoother as TheirSmoother
 
 from footplate.contract.errors import DatasetError
-from worker.trainer import losses as ours
-from worker.trainer.losses.detection import linear_sum_assignment
+from footplate.trainer import losses as ours
+from footplate.trainer.losses.detection import linear_sum_assignment
 
 SAMPLES, LENGTH, CLASSES = 6, 5, 4
 

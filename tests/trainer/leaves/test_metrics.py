@@ -13,7 +13,7 @@ import torchmetrics
 from torch import Tensor
 
 from footplate.contract.errors import UnknownComponent
-from worker.trainer.metrics import METRICS, Auroc, Sums, make_metric
+from footplate.trainer.metrics import METRICS, Auroc, Sums, make_metric
 
 CLASSES, SAMPLES = 4, 301
 

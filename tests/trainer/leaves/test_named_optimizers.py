@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from footplate.contract.errors import UnknownComponent
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.named import NamedOptimizer, NamedOptimizers
-from worker.trainer.testing import StopAt, digest
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.named import NamedOptimizer, NamedOptimizers
+from footplate.trainer.testing import StopAt, digest
+from footplate.trainer.trainer import Trainer, set_seed
 
 
 class Bottleneck(nn.Module):
@@ -97,7 +97,7 @@ def by_hand(steps: int = 12) -> Codec:
     inner = [value for name, value in model.named_parameters() if "quantiles" not in name]
     outer = [model.bottleneck.quantiles]
     main, aux = torch.optim.Adam(inner, lr=1e-2), torch.optim.Adam(outer, lr=5e-2)
-    from worker.trainer.schedules import get_cosine_schedule_with_warmup
+    from footplate.trainer.schedules import get_cosine_schedule_with_warmup
 
     schedules = get_cosine_schedule_with_warmup(main, 3, steps), torch.optim.lr_scheduler.StepLR(aux, 4, 0.5)
     for step, window in enumerate(windows(steps)):
@@ -364,7 +364,7 @@ def test_fp16_is_refused_before_the_first_step(tmp_path: Path) -> None:
 
 
 def test_a_function_is_told_how_long_the_run_is_where_it_asks() -> None:
-    from worker.trainer.schedules import get_linear_schedule_with_warmup as linear
+    from footplate.trainer.schedules import get_linear_schedule_with_warmup as linear
 
     slow = NamedOptimizer(**{**vars(AUX), "schedule": linear, "schedule_args": {"num_warmup_steps": 0}, "every": 2})
     optimizer = NamedOptimizers(a_codec(), [MAIN, slow])

@@ -19,9 +19,9 @@ from transformers.training_args import OptimizerNames as TheirNames
 from footplate.contract.arguments import TrainingArguments
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.errors import NotAvailableYet, UnknownComponent
-from worker.trainer import optimizers as ours
-from worker.trainer.names import OptimizerNames
-from worker.trainer.optimizers.choose import _MAKERS
+from footplate.trainer import optimizers as ours
+from footplate.trainer.names import OptimizerNames
+from footplate.trainer.optimizers.choose import _MAKERS
 
 
 def arguments(name: str, optim_args: str | None = None, **values: Any) -> Any:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations import neftune as theirs
 
-from worker.trainer import neftune
-from worker.trainer.activations import checkpoint_activations, keep_activations
-from worker.trainer.precision import LossScale, autocast, compile_model, evaluating_in, precision_of, use_tf32
+from footplate.trainer import neftune
+from footplate.trainer.activations import checkpoint_activations, keep_activations
+from footplate.trainer.precision import LossScale, autocast, compile_model, evaluating_in, precision_of, use_tf32
 
 
 def test_the_arguments_say_one_precision() -> None:

@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import optimization as theirs
 from transformers.trainer_utils import SchedulerType as TheirTypes
 
-from worker.trainer import schedules as ours
-from worker.trainer.names import SchedulerType
+from footplate.trainer import schedules as ours
+from footplate.trainer.names import SchedulerType
 
 STEPS = 200
 FUNCTIONS = [name for name in ours.__all__ if name.startswith("get_")]

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from footplate.components import toy
 from footplate.contract.errors import NotAvailableYet
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.search import BestRun, default_compute_objective
+from footplate.trainer.trainer import Trainer
 from tests.trainer.sides import on_both
-from worker.components import toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.search import BestRun, default_compute_objective
-from worker.trainer.trainer import Trainer
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 

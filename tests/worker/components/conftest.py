@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from footplate.components import hf_processors
 from tests.support.processes import REPOSITORY
-from worker.components import hf_processors
 
 PREPARE = runpy.run_path(str(REPOSITORY / "examples/sentences/prepare.py"))
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from footplate.components import toy
+from footplate.components.callback_kinds import Ema
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.testing import StopAt, digest, fingerprint
+from footplate.trainer.trainer import Trainer, set_seed
 from worker.build import load, registered
 from worker.catalogue import arguments_schema
-from worker.components import toy
-from worker.components.callback_kinds import Ema
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.callbacks import TrainerCallback
-from worker.trainer.testing import StopAt, digest, fingerprint
-from worker.trainer.trainer import Trainer, set_seed
 
 
 def callback(name: str, **args: Any) -> Any:

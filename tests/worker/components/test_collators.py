@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from footplate.components import collators
 from footplate.contract.errors import NotBuildable
-from worker.components import collators
 
 
 def test_padding_counts_nowhere_and_the_end_of_a_text_does(tokenizer: Any) -> None:

@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 from torch.utils.data import DataLoader
 
+from footplate.components import files, maps
 from footplate.contract.errors import DatasetError
-from worker.components import files, maps
 
 ROWS = [{"text": f"row {at}, \u00e4 \U0001f600", "label": at % 3} for at in range(50)]
 SAVED = str(Path(__file__).parent / "saved_by_datasets")

@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 from torch.utils.data import DataLoader
 
+from footplate.components import files
 from footplate.contract.errors import DatasetError
-from worker.components import files
 
 SAVED = str(Path(__file__).parent / "saved_by_datasets")
 

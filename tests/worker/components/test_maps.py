@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+from footplate.components import files, hf_processors, maps
 from footplate.contract.errors import DatasetError, NotBuildable
-from worker.components import files, hf_processors, maps
 
 ROWS = [{"text": "the film is dull", "label": 0}, {"text": "the cast is warm", "label": 1, "note": "x"}]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from footplate.components import hf_models, hf_processors
 from footplate.contract.errors import NotBuildable
-from worker.components import hf_models, hf_processors
 from worker.learning import suit
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

@@ -11,11 +11,11 @@ from torch.optim import lr_scheduler
 
 from footplate.contract.learning_rules import NO_SCHEDULES, OVER_THE_RUN
 from footplate.contract.testing import make_spec
+from footplate.trainer.named import NamedOptimizers
+from footplate.trainer.names import SchedulerType
 from worker.build import load, registered
 from worker.catalogue import arguments_schema
 from worker.learning import named_optimizers
-from worker.trainer.named import NamedOptimizers
-from worker.trainer.names import SchedulerType
 
 NEEDED: dict[str, dict[str, Any]] = {
     "StepLR": {"step_size": 2},
@@ -86,7 +86,7 @@ def test_every_schedule_moves_as_the_one_that_it_names(name: str) -> None:
 
 def _theirs(name: str, optimizer: Any, args: dict[str, Any]) -> Any:
     if name in set(SchedulerType):
-        from worker.trainer.schedules import get_scheduler
+        from footplate.trainer.schedules import get_scheduler
 
         rest = {key: value for key, value in args.items() if key != "num_training_steps"}
         return get_scheduler(name, optimizer, 0, args.get("num_training_steps", 8), rest)

@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from footplate.components import files
 from footplate.contract.errors import DatasetError
-from worker.components import files
 
 CARD = """---
 license: mit

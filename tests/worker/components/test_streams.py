@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from footplate.components import maps, toy
 from footplate.contract.errors import DatasetError
-from worker.components import maps, toy
-from worker.trainer.arguments import TrainingArguments
-from worker.trainer.samplers import Share
-from worker.trainer.stream import ShareOfStream
-from worker.trainer.testing import Events, Print, StopAt, fingerprint
-from worker.trainer.trainer import Trainer, set_seed
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.samplers import Share
+from footplate.trainer.stream import ShareOfStream
+from footplate.trainer.testing import Events, Print, StopAt, fingerprint
+from footplate.trainer.trainer import Trainer, set_seed
 
 WORDS = ["the", "film", "is", "dull", "cast", "warm", "and", "story", "moving"]
 TEXTS = [" ".join(WORDS[(at * step) % 9] for step in range(1, 2 + at % 7)) for at in range(240)]

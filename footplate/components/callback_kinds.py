@@ -1,0 +1,170 @@
+"""What the callbacks of `callbacks.py` do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from footplate.trainer.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback
+from footplate.trainer.held_tensors import HoldsTensors, put, read, swapped
+from footplate.trainer.state import TrainerControl, TrainerState
+
+
+class EarlyStopping(EarlyStoppingCallback):
+    """The reference's, which follows the loss where nothing else is named."""
+
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if args.metric_for_best_model is None:
+            args.metric_for_best_model, args.greater_is_better = "loss", False
+
+
+class LogLearningRate(TrainerCallback):
+    """The rates that the step at hand was made with: a schedule has moved them on by the time they are logged."""
+
+    def __init__(self) -> None:
+        self.rates: list[Any] = []
+
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.rates = [group["lr"] for group in kwargs["optimizer"].param_groups]
+
+    def figures(self) -> dict[str, float]:
+        return {f"learning_rate_group_{at}": float(rate) for at, rate in enumerate(self.rates)}
+
+
+class GradientNorms(TrainerCallback):
+    """Computed in the steps that are logged, read when they are: nobody waits for the device in between."""
+
+    def __init__(self, depth: int | None) -> None:
+        if depth is not None and depth < 1:
+            raise ValueError(f"depth counts the parts of a layer's name, from 1. It is {depth}")
+        self.depth = depth
+        self.layers: dict[str, list[nn.Parameter]] = {}
+        self.norms: dict[str, Tensor] = {}
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.layers = {}
+        for name, value in kwargs["model"].named_parameters():
+            if value.requires_grad:
+                self.layers.setdefault(self._layer(name), []).append(value)
+
+    def _layer(self, parameter: str) -> str:
+        parts = parameter.split(".")
+        return ".".join(parts[: self.depth] if self.depth else parts[:-1]) or parameter
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not _is_logged(args, state):
+            return
+        for layer, parameters in self.layers.items():
+            gradients = [each.grad for each in parameters if each.grad is not None]
+            if gradients:
+                self.norms[layer] = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+
+    def figures(self) -> dict[str, float]:
+        values = torch.stack(list(self.norms.values())).tolist() if self.norms else []
+        found = {f"grad_norm/{layer}": value for layer, value in zip(self.norms, values, strict=True)}
+        self.norms = {}
+        return found
+
+
+def _is_logged(args: Any, state: TrainerState) -> bool:
+    """The step at hand, as the arguments say. A log that a callback asks for comes without norms."""
+    step = state.global_step + 1
+    if args.logging_strategy == "steps":
+        return step % state.logging_steps == 0 or (step == 1 and args.logging_first_step)
+    return bool(args.logging_strategy == "epoch")
+
+
+class StopOnNan(TrainerCallback, ExportableState):
+    def __init__(self, steps: int = 1) -> None:
+        if steps < 1:
+            raise ValueError(f"steps that are too many are 1 or more. It is {steps}")
+        self.steps, self.seen = steps, 0
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.seen += kwargs["logs"].get("nan_steps", 0)
+        if self.seen >= self.steps:
+            raise FloatingPointError(
+                f"the loss was NaN or infinite in {self.seen} steps up to step {state.global_step}, and stop_on_nan "
+                f"ends a run at {self.steps}"
+            )
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {"steps": self.steps}, "attributes": {"seen": self.seen}}
+
+
+class Ema(TrainerCallback, ExportableState, HoldsTensors):
+    """Averages beside the weights, which go on as they would without."""
+
+    def __init__(self, decay: float = 0.999, every: int = 1, warmup: bool = True) -> None:
+        if not 0 < decay < 1:
+            raise ValueError(f"ema: decay is how much of the average stays, between 0 and 1. It is {decay}")
+        if every < 1:
+            raise ValueError(f"ema: the average moves every so many steps, from 1. It is {every}")
+        self.decay, self.every, self.warmup = decay, every, warmup
+        self.updates = 0
+        self.average: dict[str, Tensor] = {}
+        self._weights: list[nn.Parameter] = []
+        self._model: nn.Module | None = None
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if args.load_best_model_at_end and args.save_only_model:
+            raise ValueError("ema: load_best_model_at_end needs the averages that save_only_model leaves out")
+        weights = {name: value for name, value in kwargs["model"].named_parameters() if value.requires_grad}
+        if any(hasattr(each, mark) for each in weights.values() for mark in _IN_PIECES):
+            raise ValueError("ema averages whole weights, and these are in pieces: use ddp, or one process")
+        if state.global_step == 0 or not self.average:
+            self.average, self.updates = {name: _wide(value).clone() for name, value in weights.items()}, 0
+        if self.average.keys() != weights.keys():
+            raise ValueError("ema: the checkpoint's averages are of another model's weights")
+        self.average = {name: self.average[name].to(value.device) for name, value in weights.items()}
+        self._weights, self._model = list(weights.values()), kwargs["model"]
+
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if (state.global_step + 1) % self.every:
+            return
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.values()), [_wide(each) for each in self._weights], 1 - decay)
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._model is None:
+            return
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self.average = self._of(Path(state.best_model_checkpoint))
+        put(self._model, self.average)
+        self._model = None
+
+    def _of(self, checkpoint: Path) -> dict[str, Tensor]:
+        """Of a checkpoint that another of these has made."""
+        stored: Iterator[Any] = iter(read(checkpoint).get(type(self).__name__, []))
+        return next(stored, self.average)
+
+    def in_place(self) -> AbstractContextManager[Any]:
+        """After training the model holds them anyway."""
+        return nullcontext() if self._model is None else swapped(self._model, self.average)
+
+    def state(self) -> dict[str, Any]:
+        args = {"decay": self.decay, "every": self.every, "warmup": self.warmup}
+        return {"args": args, "attributes": {"updates": self.updates}}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.average
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.average = tensors
+
+
+_IN_PIECES = ("device_mesh", "_fsdp_flattened", "ds_id")
+"""What parameters have that FSDP 2, FSDP 1 and ZeRO 3 have cut."""
+
+
+def _wide(weight: Tensor) -> Tensor:
+    """Half precision would lose what an average gains."""
+    weight = weight.detach()
+    return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight

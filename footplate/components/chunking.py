@@ -1,0 +1,67 @@
+"""What chunk builds: blocks of tokens. All rows are read once, and their tokens wait in a file without a name."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy
+
+from footplate.components.rows import Row, several, where
+from footplate.contract.errors import DatasetError
+
+AT_ONCE = 1000
+
+
+class Chunks:
+    """Blocks by number, each as many tokens. Four bytes a token on the disk, shared by all data workers."""
+
+    def __init__(self, rows: Any, block_size: int, end: int | None) -> None:
+        self.rows, self.block_size = rows, block_size
+        with tempfile.TemporaryFile(prefix="tokens-") as file:
+            total = 0
+            for tokens in _tokens(rows, end):
+                file.write(tokens.tobytes())
+                total += len(tokens)
+            file.flush()
+            self.blocks = total // block_size
+            if self.blocks == 0:
+                raise DatasetError(
+                    f"chunk: all rows together have {total} tokens, and one block needs {block_size}",
+                    hint="a smaller block_size, or more text",
+                )
+            # The map stays when the file is closed, and nobody has to tidy it up.
+            self.tokens = numpy.memmap(file, dtype=numpy.int32, mode="r", shape=(self.blocks, block_size))
+
+    def __len__(self) -> int:
+        return self.blocks
+
+    def __getitem__(self, index: int) -> Row:
+        if not -self.blocks <= index < self.blocks:
+            raise IndexError(f"block {index} of {self.blocks}")
+        return {"input_ids": self.tokens[index].tolist(), "attention_mask": [1] * self.block_size}
+
+    def where(self, index: int) -> str:
+        return f"block {index}"
+
+
+def _tokens(rows: Any, end: int | None) -> Iterator[Any]:
+    for start in range(0, len(rows), AT_ONCE):
+        numbers = range(start, min(start + AT_ONCE, len(rows)))
+        several_rows = several(rows, numbers)
+        for number, row in zip(numbers, several_rows, strict=True):
+            tokens = tokens_of(row, end, partial(where, rows, number))
+            yield numpy.asarray(tokens, dtype=numpy.int32)
+
+
+def tokens_of(row: Row, end: int | None, where: Callable[[], str]) -> list[int]:
+    """And the end token behind them, where they do not end in it."""
+    if "input_ids" not in row:
+        raise DatasetError(
+            f"{where()}: chunk cuts tokens, and this row has none, only: {', '.join(row)}",
+            hint='put {"use": "tokenize", "args": {"column": …, "truncation": false}} before it',
+        )
+    tokens = list(row["input_ids"])
+    return tokens if end is None or (tokens and tokens[-1] == end) else [*tokens, end]

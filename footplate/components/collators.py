@@ -1,0 +1,95 @@
+"""How samples become a batch, by name: the Trainer's collators, each handed the job's tokenizer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from footplate.components.hf_processors import require_pad_token, require_tokenizer
+
+Multiple = Annotated[int | None, "Lengths are rounded up to a multiple of it: 8 suits tensor cores"]
+Longest = Annotated[int | None, "Pad every batch to this length; null pads to the longest of the batch"]
+Seed = Annotated[int | None, "A generator of its own for what is hidden; null follows training.seed"]
+
+
+def padding(processor: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
+    """Pads tokens to the longest of the batch."""
+    from footplate.trainer.collators import DataCollatorWithPadding
+
+    require_pad_token(processor, "padding")
+    return DataCollatorWithPadding(processor, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of)
+
+
+def stack() -> Any:
+    """Stacks samples of one shape and keeps every key, nested ones and texts too."""
+    from footplate.trainer.collators import stack_collator
+
+    return stack_collator
+
+
+def token_classification(processor: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
+    """Pads tokens, and their labels with what no loss counts."""
+    from footplate.trainer.collators import DataCollatorForTokenClassification
+
+    require_pad_token(processor, "token-classification")
+    return DataCollatorForTokenClassification(processor, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of)
+
+
+def masked_lm(
+    processor: Any,
+    /,
+    *,
+    mlm_probability: Annotated[float, "Share of tokens that are hidden"] = 0.15,
+    mask_replace_prob: Annotated[float, "Of the hidden, the share that become the mask token"] = 0.8,
+    random_replace_prob: Annotated[float, "Of the hidden, the share that become any token"] = 0.1,
+    whole_words: Annotated[bool, "Hide all tokens of a word together"] = False,
+    pad_to_multiple_of: Multiple = None,
+    seed: Seed = None,
+) -> Any:
+    """Hides tokens for a masked language model; labels are what was hidden."""
+    from footplate.trainer.collators import DataCollatorForLanguageModeling
+
+    require_pad_token(processor, "masked-lm")
+    return DataCollatorForLanguageModeling(
+        processor,
+        whole_word_mask=whole_words,
+        mlm_probability=mlm_probability,
+        mask_replace_prob=1.0 if whole_words else mask_replace_prob,
+        random_replace_prob=0.0 if whole_words else random_replace_prob,
+        pad_to_multiple_of=pad_to_multiple_of,
+        seed=seed,
+    )
+
+
+def causal_lm(processor: Any, /, *, pad_to_multiple_of: Multiple = None) -> Any:
+    """Labels are the tokens themselves, unless samples bring labels; padding counts nowhere."""
+    from footplate.components.causal_batches import CausalBatches
+
+    require_tokenizer(processor, "causal-lm")
+    return CausalBatches(processor, pad_to_multiple_of)
+
+
+def seq2seq(processor: Any, model: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
+    """Pads tokens and labels, each to their own longest; the model makes its decoder's inputs of the labels."""
+    from footplate.trainer.collators import DataCollatorForSeq2Seq
+
+    require_pad_token(processor, "seq2seq")
+    return DataCollatorForSeq2Seq(processor, model, **_padded(max_length), pad_to_multiple_of=pad_to_multiple_of)
+
+
+def t5_spans(
+    processor: Any,
+    /,
+    *,
+    noise_density: Annotated[float, "Share of tokens that are hidden"] = 0.15,
+    mean_noise_span_length: Annotated[float, "How many tokens are hidden in one place, on average"] = 3.0,
+    seed: Seed = None,
+) -> Any:
+    """T5's span corruption: spans of a text are hidden behind sentinels, and the labels say what stood there."""
+    from footplate.trainer.collators import DataCollatorForT5MLM
+
+    require_pad_token(processor, "t5-spans")
+    return DataCollatorForT5MLM(processor, noise_density, mean_noise_span_length, seed=seed)
+
+
+def _padded(max_length: int | None) -> dict[str, Any]:
+    return {"padding": True if max_length is None else "max_length", "max_length": max_length}

@@ -1,0 +1,114 @@
+"""Rows of CSV files: where each record begins is noted, and what kind of values each column has."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from footplate.components.lines import Lines
+from footplate.components.rows import Row
+from footplate.contract.errors import DatasetError
+
+_WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})$")
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$")
+WHOLE, NUMBER, TEXT = 0, 1, 2
+"""Kinds of columns; each is the largest of its values' kinds. `007` is a text: as a number it would lose something."""
+
+
+class CsvRows(Lines):
+    """A record may go over several lines, where quotes hold it together."""
+
+    def __init__(self, paths: Sequence[Path], delimiter: str | None, columns: list[str] | None) -> None:
+        if delimiter is not None and len(delimiter) != 1:
+            raise DatasetError(f"delimiter is {delimiter!r}, and one character is needed", hint='a tab is "\\t"')
+        self.delimiter, self.columns, self._given = delimiter, columns, columns is not None
+        self.kinds: list[int] = []
+        super().__init__(paths)
+
+    def _starts(self, path: Path) -> array[int]:
+        starts = array("Q")
+        try:
+            with path.open("rb") as file:
+                lines = _Counted(file)
+                for start, record in self._records(lines, path):
+                    starts.append(start)
+                    self._learn(record)
+        except OSError as error:
+            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+        starts.append(lines.place)
+        return starts
+
+    def _records(self, lines: _Counted, path: Path) -> Iterator[tuple[int, list[str]]]:
+        reader = csv.reader(lines, delimiter=self._delimiter(path), strict=True)
+        try:
+            if not self._given:
+                self._learn_names(next(reader, []), path)
+            start = lines.place
+            for record in reader:
+                if record:
+                    self._require_fields(record, path, lines.number)
+                    yield start, record
+                start = lines.place
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DatasetError(f"{path}, line {lines.number}: {error}") from error
+
+    def _learn_names(self, header: list[str], path: Path) -> None:
+        if len(set(header)) != len(header):
+            raise DatasetError(f"{path}: its first line names a column twice", hint="name all of them in columns")
+        if self.columns is not None and header != self.columns:
+            raise DatasetError(
+                f"{path} has the columns {', '.join(header)}, and the file before it {', '.join(self.columns)}"
+            )
+        self.columns = header
+
+    def _require_fields(self, record: list[str], path: Path, line: int) -> None:
+        names = self.columns or []
+        if len(record) != len(names):
+            raise DatasetError(
+                f"{path}, line {line}: {len(record)} values, and there are {len(names)} columns: {', '.join(names)}",
+                hint="values that hold the delimiter stand in quotes; another delimiter may be meant",
+            )
+
+    def _learn(self, record: list[str]) -> None:
+        self.kinds = self.kinds or [WHOLE] * len(record)
+        for at, value in enumerate(record):
+            if self.kinds[at] != TEXT and value:
+                found = WHOLE if _WHOLE.match(value) else NUMBER if _NUMBER.match(value) else TEXT
+                self.kinds[at] = max(self.kinds[at], found)
+
+    def _row(self, content: bytes, path: Path) -> Row:
+        text = io.StringIO(content.decode("utf-8-sig"), newline="")
+        record = next(csv.reader(text, delimiter=self._delimiter(path), strict=True))
+        return dict(zip(self.columns or [], map(_value, record, self.kinds), strict=True))
+
+    def _delimiter(self, path: Path) -> str:
+        return self.delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
+
+
+def _value(text: str, kind: int) -> Any:
+    """Nothing in a column of numbers is null; in one of texts it is the empty text."""
+    if kind == TEXT:
+        return text
+    return None if not text else int(text) if kind == WHOLE else float(text)
+
+
+class _Counted:
+    """Lines of a file as text, and where the next one begins."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self.place, self.number = file, 0, 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line: bytes = next(self._file)
+        first = self.place == 0
+        self.place += len(line)
+        self.number += 1
+        return line.decode("utf-8-sig" if first else "utf-8")

@@ -1,0 +1,146 @@
+"""Rows of files as they come: nothing is read before its turn, and no more is held than a row, or of a table some.
+
+A stream's place is a file, where in it the next row begins (a byte of lines, a row of tables), and the row's number. Of
+several loading processes each passes over all rows and makes its own share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from footplate.components.lines import line_of
+from footplate.components.rows import Row
+from footplate.components.tables import opened, rows_of, schema_of
+from footplate.contract.errors import DatasetError
+
+State = dict[str, int]
+Found = tuple[int, int, Callable[[], Row]]
+"""Where a row begins, where the next one does, and what makes it."""
+
+
+class Reader(Protocol):
+    def read(self, path: Path, place: int) -> Iterator[Found]:
+        """All rows from a place on."""
+
+    def where(self, path: Path, place: int) -> str: ...
+
+
+class LineReader:
+    """Each line that is not empty."""
+
+    def __init__(self, row: Callable[[bytes], Row]) -> None:
+        self.row = row
+
+    def read(self, path: Path, place: int) -> Iterator[Found]:
+        try:
+            with path.open("rb") as file:
+                file.seek(place)
+                for line in file:
+                    begins, place = place, place + len(line)
+                    if line.strip():
+                        yield begins, place, partial(self.row, line)
+        except OSError as error:
+            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+
+    def where(self, path: Path, place: int) -> str:
+        return line_of(path, place)
+
+
+class ParquetReader:
+    """Row after row of each group. Nothing is copied; a resume decodes no more than the group that it is in."""
+
+    def __init__(self, paths: Sequence[Path], columns: list[str] | None) -> None:
+        self.columns = list(schema_of(paths, [opened(path) for path in paths], columns).names)
+
+    def read(self, path: Path, place: int) -> Iterator[Found]:
+        file, begins = opened(path), 0
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if begins + rows > place:
+                yield from self._of_group(path, file, group, begins, place)
+            begins += rows
+
+    def _of_group(self, path: Path, file: Any, group: int, begins: int, place: int) -> Iterator[Found]:
+        # Without threads: loading processes are forked, and threads are not.
+        for batch in rows_of(path, file, self.columns, row_groups=[group], use_threads=False):
+            for at in range(max(0, place - begins), batch.num_rows):
+                yield begins + at, begins + at + 1, partial(_of_batch, batch, at)
+            begins += batch.num_rows
+
+    def where(self, path: Path, place: int) -> str:
+        return f"{path}, row {place}"
+
+
+def _of_batch(batch: Any, at: int) -> Row:
+    row: Row = batch.slice(at, 1).to_pylist()[0]
+    return row
+
+
+class NumberedReader:
+    """Rows that have numbers, one after the other: of what is looked through before in any case."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def read(self, path: Path, place: int) -> Iterator[Found]:
+        for at in range(place, len(self.rows)):
+            yield at, at + 1, partial(self.rows.__getitem__, at)
+
+    def where(self, path: Path, place: int) -> str:
+        return str(self.rows.where(place))
+
+
+class FileStream(IterableDataset[Row]):
+    """Tells its place, and goes on from it with the very next row."""
+
+    def __init__(self, paths: Sequence[Path], reader: Reader, offset: int = 0, limit: int | None = None) -> None:
+        if not paths:
+            raise DatasetError("a dataset of files was given no file", hint='write "paths": ["data://…"]')
+        self.paths, self.reader = list(paths), reader
+        self.first, self.end = offset, None if limit is None else offset + limit
+        self._file = self._begins = self._place = self._row = 0
+        self._is_placed = False
+
+    def __iter__(self) -> Iterator[Row]:
+        if not self._is_placed:
+            self._file = self._begins = self._place = self._row = 0
+        self._is_placed = False
+        info = get_worker_info()
+        own, processes = (info.id, info.num_workers) if info else (0, 1)
+        for make in self._all():
+            at = self._row - 1 - self.first
+            if at >= 0 and at % processes == own:
+                yield self._made(make)
+
+    def _all(self) -> Iterator[Callable[[], Row]]:
+        while self._file < len(self.paths):
+            for begins, place, make in self.reader.read(self.paths[self._file], self._place):
+                if self.end is not None and self._row >= self.end:
+                    return
+                self._begins, self._place, self._row = begins, place, self._row + 1
+                yield make
+            self._file, self._place = self._file + 1, 0
+
+    def _made(self, make: Callable[[], Row]) -> Row:
+        try:
+            return make()
+        except DatasetError as error:
+            raise DatasetError(f"{self.where()}: {error.message}", hint=error.hint) from error
+        except ValueError as error:
+            raise DatasetError(f"{self.where()}: {error}") from error
+
+    def where(self) -> str:
+        """Of the row that was made last."""
+        return self.reader.where(self.paths[min(self._file, len(self.paths) - 1)], self._begins)
+
+    def state_dict(self) -> State:
+        return {"file": self._file, "place": self._place, "row": self._row}
+
+    def load_state_dict(self, state: State) -> None:
+        self._file, self._place, self._row = state["file"], state["place"], state["row"]
+        self._is_placed = True

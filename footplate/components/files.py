@@ -1,0 +1,131 @@
+"""Datasets from files. Paths are real files here: names like `data://…` were resolved before, and patterns too.
+
+None is read into memory: of lines it is held where each begins (lines.py), of tables they are mapped (tables.py).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from footplate.components.extras import needs
+from footplate.contract.errors import DatasetError
+
+Paths = Annotated[list[str], "Files under data://, read in this order; a name may be a pattern such as part-*.jsonl"]
+Offset = Annotated[int, "How many rows are passed over at the beginning", Field(ge=0)]
+Streaming = Annotated[
+    bool, "Rows as they come, in the files' order, without looking through them before; needs max_steps"
+]
+Limit = Annotated[Annotated[int, Field(ge=1)] | None, "How many rows at most; null is all of them"]
+
+
+def jsonl(*, paths: Paths, offset: Offset = 0, limit: Limit = None, streaming: Streaming = False) -> Any:
+    """Rows of JSON lines files: each line is an object."""
+    from footplate.components.lines import JsonLines, json_row, part
+
+    files = [Path(path) for path in paths]
+    if streaming:
+        from footplate.components.file_streams import FileStream, LineReader
+
+        return FileStream(files, LineReader(json_row), offset, limit)
+    return part(JsonLines(files), offset, limit)
+
+
+def csv(
+    *,
+    paths: Paths,
+    delimiter: Annotated[str | None, "One character; null is a comma, or a tab in .tsv files"] = None,
+    columns: Annotated[list[str] | None, "Names of the columns, where the first line does not tell them"] = None,
+    offset: Offset = 0,
+    limit: Limit = None,
+    streaming: Annotated[
+        bool, "Rows as they come, in the files' order, which are looked through before all the same; needs max_steps"
+    ] = False,
+) -> Any:
+    """Rows of CSV and TSV files. A column all of whose values are numbers is one of numbers."""
+    from footplate.components.csv_rows import CsvRows
+    from footplate.components.lines import part
+
+    rows = part(CsvRows([Path(path) for path in paths], delimiter, columns), offset, limit)
+    return _in_turn(rows) if streaming else rows
+
+
+def text(
+    *,
+    paths: Paths,
+    by: Annotated[Literal["line", "file"], "What a row is: a line that is not empty, or a whole file"] = "line",
+    column: Annotated[str, "What the text is called"] = "text",
+    offset: Offset = 0,
+    limit: Limit = None,
+    streaming: Streaming = False,
+) -> Any:
+    """Rows of plain text in UTF-8."""
+    from footplate.components.lines import TextFiles, TextLines, part, text_row
+
+    files = [Path(path) for path in paths]
+    if by == "file":
+        rows = part(TextFiles(files, column), offset, limit)
+        return _in_turn(rows) if streaming else rows
+    if streaming:
+        from footplate.components.file_streams import FileStream, LineReader
+
+        return FileStream(files, LineReader(partial(text_row, column=column)), offset, limit)
+    return part(TextLines(files, column), offset, limit)
+
+
+@needs("pyarrow", extra="arrow")
+def parquet(
+    *,
+    paths: Paths,
+    columns: Annotated[list[str] | None, "Which columns to read; null is all of them"] = None,
+    offset: Offset = 0,
+    limit: Limit = None,
+    streaming: Streaming = False,
+) -> Any:
+    """Rows of Parquet files, read once into a mapped file of Arrow's, or as they come."""
+    from footplate.components.lines import part
+    from footplate.components.tables import parquet_rows
+
+    files = [Path(path) for path in paths]
+    if streaming and files:
+        from footplate.components.file_streams import FileStream, ParquetReader
+
+        return FileStream(files, ParquetReader(files, columns), offset, limit)
+    return part(parquet_rows(files, columns), offset, limit)
+
+
+@needs("pyarrow", extra="arrow")
+def dataset(
+    *,
+    path: Annotated[str, "Folder that datasets' save_to_disk wrote, or a dataset's repository: hub://owner/name"],
+    config: Annotated[str | None, "Which of a repository's configurations; null is its default one"] = None,
+    split: Annotated[str | None, "Which of several, such as train; null where there is one"] = None,
+    offset: Offset = 0,
+    limit: Limit = None,
+    streaming: Streaming = False,
+) -> Any:
+    """Rows of a dataset of Hugging Face's: numbers, texts and lists of them."""
+    from footplate.components.lines import part
+    from footplate.components.repository import files_of
+    from footplate.components.tables import is_saved, saved_rows
+
+    folder = Path(path)
+    if not is_saved(folder):
+        kind, files = files_of(folder, config, split)
+        read: Any = {"parquet": parquet, "csv": csv, "jsonl": jsonl}[kind]
+        return read(paths=list(map(str, files)), offset=offset, limit=limit, streaming=streaming)
+    if config is not None:
+        raise DatasetError(
+            f"{folder.name} was written by save_to_disk and has no configurations", hint="leave config out"
+        )
+    rows = part(saved_rows(folder, split), offset, limit)
+    return _in_turn(rows) if streaming else rows
+
+
+def _in_turn(rows: Any) -> Any:
+    from footplate.components.file_streams import FileStream, NumberedReader
+
+    return FileStream([Path()], NumberedReader(rows))

@@ -1,0 +1,165 @@
+"""Models of transformers', by what they are for. Weights come from a folder as safetensors, or begin anew.
+
+Nothing is fetched, no code that lies beside the weights is run, and nothing pickled is opened. What they have in common
+is in hf_loading.py; this imports no transformers, so that a catalogue of components is cheap.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from footplate.components.extras import needs
+
+Folder = Annotated[str | None, "Folder with config.json and *.safetensors, as save_pretrained writes it"]
+Config = Annotated[
+    dict[str, Any] | None,
+    'Without path: the whole config, such as {"model_type": "gpt2", "n_layer": 2}. With path: what is to differ',
+]
+Scratch = Annotated[bool, "With path: take its config, and begin with new weights"]
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16", "auto"],
+    "What the weights are held in. auto is what they are stored in; training.bf16 computes in bfloat16 with any",
+]
+Attention = Annotated[
+    Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] | None,
+    "Which attention; null is the model's own choice",
+]
+Peft = Annotated[
+    dict[str, Any] | None,
+    'Train an adapter (peft\'s LoraConfig) and leave the model as it is: {"r": 8, "target_modules": ["q_proj"]}. '
+    'With "merge": true the outputs are the whole model, the adapter worked into it',
+]
+Labels = Annotated[list[str] | None, "Names of the classes, in the order of their numbers; they go into the config"]
+Count = Annotated[int | None, "How many classes; null is what labels or the config say"]
+Anew = Annotated[bool, "Weights whose shape differs, such as the head of other classes, begin anew"]
+
+
+@needs("transformers", extra="hf")
+def sequence_classification(
+    processor: Any,
+    /,
+    *,
+    path: Folder = None,
+    num_labels: Count = None,
+    labels: Labels = None,
+    problem_type: Annotated[
+        Literal["regression", "single_label_classification", "multi_label_classification"] | None,
+        "What the labels are; null finds out from the first batch",
+    ] = None,
+    config: Config = None,
+    from_scratch: Scratch = False,
+    ignore_mismatched_sizes: Anew = False,
+    dtype: Dtype = "float32",
+    attn_implementation: Attention = None,
+    peft: Peft = None,
+) -> Any:
+    """Classifies texts, or pairs of texts: a transformer with a head for sequences."""
+    from footplate.components.hf_loading import Wanted, load
+
+    overrides = _classes(num_labels, labels, config, problem_type=problem_type)
+    wanted = Wanted(path, overrides, from_scratch, dtype, attn_implementation, ignore_mismatched_sizes)
+    return load("SequenceClassification", wanted, processor, peft)
+
+
+@needs("transformers", extra="hf")
+def token_classification(
+    processor: Any,
+    /,
+    *,
+    path: Folder = None,
+    num_labels: Count = None,
+    labels: Labels = None,
+    config: Config = None,
+    from_scratch: Scratch = False,
+    ignore_mismatched_sizes: Anew = False,
+    dtype: Dtype = "float32",
+    attn_implementation: Attention = None,
+    peft: Peft = None,
+) -> Any:
+    """Classifies every token: names in texts, parts of speech."""
+    from footplate.components.hf_loading import Wanted, load
+
+    overrides = _classes(num_labels, labels, config)
+    wanted = Wanted(path, overrides, from_scratch, dtype, attn_implementation, ignore_mismatched_sizes)
+    return load("TokenClassification", wanted, processor, peft)
+
+
+@needs("transformers", extra="hf")
+def causal_lm(
+    processor: Any,
+    /,
+    *,
+    path: Folder = None,
+    config: Config = None,
+    from_scratch: Scratch = False,
+    dtype: Dtype = "float32",
+    attn_implementation: Attention = None,
+    peft: Peft = None,
+) -> Any:
+    """Predicts the next token: GPT-2, Llama, Qwen and their like."""
+    from footplate.components.hf_loading import Wanted, load
+
+    return load("CausalLM", Wanted(path, config or {}, from_scratch, dtype, attn_implementation), processor, peft)
+
+
+@needs("transformers", extra="hf")
+def masked_lm(
+    processor: Any,
+    /,
+    *,
+    path: Folder = None,
+    config: Config = None,
+    from_scratch: Scratch = False,
+    dtype: Dtype = "float32",
+    attn_implementation: Attention = None,
+    peft: Peft = None,
+) -> Any:
+    """Fills in what is hidden in a text: BERT, RoBERTa and their like."""
+    from footplate.components.hf_loading import Wanted, load
+
+    return load("MaskedLM", Wanted(path, config or {}, from_scratch, dtype, attn_implementation), processor, peft)
+
+
+@needs("transformers", extra="hf")
+def seq2seq(
+    processor: Any,
+    /,
+    *,
+    path: Folder = None,
+    config: Config = None,
+    from_scratch: Scratch = False,
+    dtype: Dtype = "float32",
+    attn_implementation: Attention = None,
+    peft: Peft = None,
+) -> Any:
+    """Makes one text of another: T5, BART and their like."""
+    from footplate.components.hf_loading import Wanted, load
+
+    return load("Seq2SeqLM", Wanted(path, config or {}, from_scratch, dtype, attn_implementation), processor, peft)
+
+
+@needs("transformers", extra="hf")
+def question_answering(
+    processor: Any,
+    /,
+    *,
+    path: Folder = None,
+    config: Config = None,
+    from_scratch: Scratch = False,
+    dtype: Dtype = "float32",
+    attn_implementation: Attention = None,
+    peft: Peft = None,
+) -> Any:
+    """Finds where in a text an answer begins and ends: rows bring start_positions and end_positions."""
+    from footplate.components.hf_loading import Wanted, load
+
+    wanted = Wanted(path, config or {}, from_scratch, dtype, attn_implementation)
+    return load("QuestionAnswering", wanted, processor, peft)
+
+
+def _classes(
+    num_labels: int | None, labels: list[str] | None, config: dict[str, Any] | None, **more: Any
+) -> dict[str, Any]:
+    from footplate.components.hf_loading import classes
+
+    return {**(config or {}), **classes(num_labels, labels), **{k: v for k, v in more.items() if v is not None}}

@@ -1,0 +1,78 @@
+"""Processors of Hugging Face's: what turns texts into tokens. Read from a folder, never with code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from footplate.components.extras import needs
+from footplate.contract.errors import NotBuildable, did_you_mean
+
+
+@needs("transformers", extra="hf")
+def tokenizer(
+    *,
+    path: Annotated[str, "Folder with tokenizer.json, as save_pretrained writes it"],
+    padding_side: Annotated[Literal["left", "right"] | None, "Where padding goes; null is the tokenizer's own"] = None,
+    truncation_side: Annotated[Literal["left", "right"] | None, "Where texts are cut; null is its own"] = None,
+    model_max_length: Annotated[int | None, "Longest text in tokens; null is the tokenizer's own"] = None,
+    pad_token: Annotated[str | None, "Token to pad with, one that it knows: for tokenizers that name none"] = None,
+    chat_template: Annotated[str | None, "Jinja template of a conversation; null is the tokenizer's own"] = None,
+) -> Any:
+    """A tokenizer from a folder, with transformers' AutoTokenizer."""
+    # Its own threads and data workers that are forked get in each other's way, and it warns of that each time.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers import AutoTokenizer
+
+    given = {
+        "padding_side": padding_side,
+        "truncation_side": truncation_side,
+        "model_max_length": model_max_length,
+        "chat_template": chat_template,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    try:
+        made = AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True, **options)
+    except (OSError, ValueError) as error:
+        raise NotBuildable(
+            f"no tokenizer can be read from {Path(path).name}: {_first_line(error)}",
+            hint="save it there with its save_pretrained; code that lies beside it is never run",
+        ) from error
+    if pad_token is not None:
+        made.pad_token = _known(made, pad_token)
+    return made
+
+
+def _known(made: Any, token: str) -> str:
+    vocabulary = made.get_vocab()
+    if token not in vocabulary:
+        special = ", ".join(map(repr, made.all_special_tokens)) or "none"
+        raise NotBuildable(
+            f"pad_token: the tokenizer knows no {token!r}; its special tokens: {special}",
+            hint=did_you_mean(token, [each for each in vocabulary if not each.isalnum()]),
+        )
+    return token
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:300]
+
+
+def require_tokenizer(processor: Any, who: str) -> None:
+    if not callable(getattr(processor, "convert_tokens_to_ids", None)):
+        raise NotBuildable(
+            f"{who} needs a tokenizer, and the job has {'none' if processor is None else type(processor).__name__}",
+            hint='add "processor": {"use": "hf/tokenizer", "args": {"path": "models://…"}}',
+        )
+
+
+def require_pad_token(processor: Any, who: str) -> None:
+    require_tokenizer(processor, who)
+    if getattr(processor, "pad_token", None) is None:
+        end = getattr(processor, "eos_token", None)
+        which = end if isinstance(end, str) else "…"
+        raise NotBuildable(
+            f"{who} pads texts of several lengths, and this tokenizer names no token to pad with",
+            hint=f'say which: "processor": {{"use": "hf/tokenizer", "args": {{"path": …, "pad_token": "{which}"}}}}',
+        )

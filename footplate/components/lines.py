@@ -1,0 +1,166 @@
+"""Rows of files that are read line by line. Only where each row starts is held in memory: eight bytes per row.
+
+Rows are read at their place and not from a file's current one: that is shared with every process that was forked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from footplate.components.rows import Row, kind
+from footplate.contract.errors import DatasetError
+
+
+class Lines:
+    """Rows by number over several files. Subclasses say where rows start, and what one is."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        if not paths:
+            raise DatasetError("a dataset of files was given no file", hint='write "paths": ["data://…"]')
+        self.paths = list(paths)
+        self.starts = [self._starts(path) for path in self.paths]
+        self._before = [0, *accumulate(len(starts) - 1 for starts in self.starts)]
+        if len(self) == 0:
+            names = ", ".join(path.name for path in self.paths[:3])
+            raise DatasetError(f"there is no row in {names}", hint="the files are empty, or hold empty lines only")
+
+    def __len__(self) -> int:
+        return self._before[-1]
+
+    def __getitem__(self, index: int) -> Row:
+        path, start, end = self._place(index)
+        try:
+            with path.open("rb", buffering=0) as file:
+                content = os.pread(file.fileno(), end - start, start)
+        except OSError as error:
+            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+        try:
+            return self._row(content, path)
+        except DatasetError as error:
+            raise DatasetError(f"{self.where(index)}: {error.message}", hint=error.hint) from error
+        except ValueError as error:
+            raise DatasetError(f"{self.where(index)}: {error}") from error
+
+    def where(self, index: int) -> str:
+        """The line's number as an editor shows it; empty lines count there, and are no rows here."""
+        path, start, _ = self._place(index)
+        return line_of(path, start)
+
+    def _place(self, index: int) -> tuple[Path, int, int]:
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        file = bisect_right(self._before, row) - 1
+        starts, at = self.starts[file], row - self._before[file]
+        return self.paths[file], starts[at], starts[at + 1]
+
+    def _starts(self, path: Path) -> array[int]:
+        """Where each row starts, and at last where the file ends."""
+        starts, place = array("Q"), 0
+        try:
+            with path.open("rb") as file:
+                for line in file:
+                    if line.strip():
+                        starts.append(place)
+                    place += len(line)
+        except OSError as error:
+            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+        starts.append(place)
+        return starts
+
+    def _row(self, content: bytes, path: Path) -> Row:
+        raise NotImplementedError
+
+
+class JsonLines(Lines):
+    """Each line is an object."""
+
+    def _row(self, content: bytes, path: Path) -> Row:
+        return json_row(content)
+
+
+class TextLines(Lines):
+    """Each line that is not empty."""
+
+    def __init__(self, paths: Sequence[Path], column: str) -> None:
+        self.column = column
+        super().__init__(paths)
+
+    def _row(self, content: bytes, path: Path) -> Row:
+        return text_row(content, self.column)
+
+
+class TextFiles(TextLines):
+    """Each file."""
+
+    def _starts(self, path: Path) -> array[int]:
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+        return array("Q", [0, size] if size else [size])
+
+    def _row(self, content: bytes, path: Path) -> Row:
+        return {self.column: content.decode("utf-8-sig")}
+
+
+def json_row(content: bytes) -> Row:
+    value = json.loads(content)
+    if not isinstance(value, dict):
+        raise DatasetError(f"a row is a JSON object, and this is {kind(value)}")
+    return value
+
+
+def text_row(content: bytes, column: str) -> Row:
+    # Empty lines after it lie before the next row.
+    return {column: content.partition(b"\n")[0].rstrip(b"\r").decode("utf-8-sig")}
+
+
+class Part:
+    """Some of a dataset's rows, one after the other."""
+
+    def __init__(self, rows: Any, numbers: range) -> None:
+        self.rows, self.numbers = rows, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> Row:
+        return self.rows[self.numbers[index]]  # type: ignore[no-any-return]
+
+    def where(self, index: int) -> str:
+        return str(self.rows.where(self.numbers[index]))
+
+
+def part(rows: Any, offset: int, limit: int | None) -> Any:
+    if offset < 0 or (limit is not None and limit < 1):
+        raise DatasetError(f"offset is {offset} and limit {limit}: the one is 0 or more, the other 1 or more")
+    numbers = range(len(rows))[offset:][:limit]
+    if not numbers:
+        raise DatasetError(f"offset is {offset}, and there are {len(rows)} rows", hint="a smaller offset leaves some")
+    return rows if len(numbers) == len(rows) else Part(rows, numbers)
+
+
+def line_of(path: Path, place: int) -> str:
+    """`train.jsonl, line 7`: where a place in bytes is for people."""
+    try:
+        with path.open("rb") as file:
+            return f"{path}, line {_newlines(file, place) + 1}"
+    except OSError:
+        return str(path)
+
+
+def _newlines(file: Any, end: int) -> int:
+    """How many there are before a place, a piece at a time: files may be larger than memory."""
+    found = 0
+    while end > 0 and (piece := file.read(min(end, 1 << 20))):
+        found += piece.count(b"\n")
+        end -= len(piece)
+    return found

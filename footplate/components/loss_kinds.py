@@ -1,0 +1,146 @@
+"""What the losses of `losses.py` compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from footplate.trainer.losses import IGNORE, BadLabel, Loss, items, logits_of, regression, shifted
+
+Kind = Callable[[Tensor, Tensor], Loss]
+
+
+@dataclass
+class OfLogits:
+    """What the Trainer takes as `compute_loss_func`: a share of the step's loss, of any model that returns logits."""
+
+    kind: Kind
+    shifts_labels: bool = False
+    """Whether the logits at one place are about the label at the next: the model's class says so."""
+
+    def __call__(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        if labels is None:
+            raise ValueError("the loss compares logits with labels, and the batch has none: they are called labels")
+        if isinstance(outputs, Mapping) and "logits" not in outputs:
+            raise ValueError(f"the loss is made of a model's logits, and this one returned: {', '.join(outputs)}")
+        logits = logits_of(outputs)
+        if self.shifts_labels:
+            logits, labels = shifted(logits, labels)
+        return self.kind(logits, labels).over(num_items_in_batch)
+
+
+@dataclass
+class PerClass:
+    """Factors of classes, as a tensor where the logits are."""
+
+    values: Sequence[float] | None
+    _there: dict[torch.device, Tensor] = field(default_factory=dict)
+
+    def on(self, logits: Tensor) -> Tensor | None:
+        if self.values is None:
+            return None
+        if len(self.values) != logits.shape[-1]:
+            raise ValueError(f"the loss has {len(self.values)} weights, and the model {logits.shape[-1]} classes")
+        if logits.device not in self._there:
+            self._there[logits.device] = torch.tensor(self.values, device=logits.device)
+        return self._there[logits.device]
+
+
+class CrossEntropy:
+    def __init__(self, label_smoothing: float, weights: Sequence[float] | None) -> None:
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing is a share, from 0 to 1. It is {label_smoothing}")
+        self.label_smoothing, self.weights = label_smoothing, PerClass(weights)
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Loss:
+        logits, labels = _flat(logits, labels)
+        total = functional.cross_entropy(
+            logits,
+            labels,
+            self.weights.on(logits),
+            ignore_index=IGNORE,
+            reduction="sum",
+            label_smoothing=self.label_smoothing,
+        )
+        return Loss(total, items(labels))
+
+
+class Focal:
+    def __init__(self, gamma: float, weights: Sequence[float] | None) -> None:
+        if gamma < 0:
+            raise ValueError(f"gamma must be 0 or more. It is {gamma}")
+        self.gamma, self.weights = gamma, PerClass(weights)
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Loss:
+        logits, labels = _flat(logits, labels)
+        costs = functional.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none")
+        # What does not count costs 0, and (1 - exp(0)) is 0 as well; its class is none, so it stands in as the first.
+        each = costs if self.gamma == 0 else (1 - torch.exp(-costs)).pow(self.gamma) * costs
+        weights = self.weights.on(logits)
+        if weights is not None:
+            each = each * weights[labels.clamp(min=0)]
+        return Loss(each.sum(), items(labels))
+
+
+class BinaryCrossEntropy:
+    def __init__(self, pos_weight: Sequence[float] | None) -> None:
+        self.pos_weight = PerClass(pos_weight)
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Loss:
+        weights = self.pos_weight.on(logits)
+        logits = _alike("bce", logits, labels)
+        total = functional.binary_cross_entropy_with_logits(
+            logits.float(), labels.float(), pos_weight=weights, reduction="sum"
+        )
+        return Loss(total, labels.numel())
+
+
+class Huber:
+    def __init__(self, delta: float) -> None:
+        if delta <= 0:
+            raise ValueError(f"delta must be more than 0. It is {delta}")
+        self.delta = delta
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Loss:
+        logits = _alike("huber", logits, labels)
+        total = functional.huber_loss(logits, labels.to(logits.dtype), reduction="sum", delta=self.delta)
+        return Loss(total, labels.numel())
+
+
+def squared(logits: Tensor, labels: Tensor) -> Loss:
+    return regression(_alike("mse", logits, labels), labels)
+
+
+def absolute(logits: Tensor, labels: Tensor) -> Loss:
+    logits = _alike("l1", logits, labels)
+    return Loss(functional.l1_loss(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
+
+
+def _flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Samples by classes, and a class each. One that does not exist is told by its number."""
+    if labels.is_floating_point() or logits.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"this loss wants a class, a whole number, for each of the logits' places: logits have the shape "
+            f"{tuple(logits.shape)}, labels {tuple(labels.shape)} of {labels.dtype}"
+        )
+    logits, labels = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
+    if labels.device.type == "cpu":
+        BadLabel.refuse("labels", labels, logits.shape[-1])
+    return logits, labels
+
+
+def _alike(name: str, logits: Tensor, labels: Tensor) -> Tensor:
+    """A last dimension of one is dropped: (8, 1) against (8,) would silently compare all with all."""
+    if logits.shape == (*labels.shape, 1):
+        logits = logits.squeeze(-1)
+    if logits.shape != labels.shape:
+        raise ValueError(
+            f"{name} compares number by number: logits have the shape {tuple(logits.shape)}, labels "
+            f"{tuple(labels.shape)}"
+        )
+    return logits

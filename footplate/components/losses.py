@@ -1,0 +1,63 @@
+"""Losses that a spec may name under `loss`, in place of the model's own.
+
+Each is made of the model's `logits` and the batch's `labels`, and is a sum over labels and their count: a step is the
+same however its samples are cut into micro-batches. A label of -100 does not count where labels are classes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+Weights = Annotated[list[float] | None, "A factor for each class; null is 1 for all"]
+
+
+def cross_entropy(
+    *,
+    label_smoothing: Annotated[float, "Share of each label that is spread over all classes"] = 0.0,
+    weights: Weights = None,
+) -> Any:
+    """For classes, of samples or of tokens. A mean over labels, also where classes have weights."""
+    from footplate.components.loss_kinds import CrossEntropy, OfLogits
+
+    return OfLogits(CrossEntropy(label_smoothing, weights))
+
+
+def focal(
+    *,
+    gamma: Annotated[float, "How little labels count that are predicted well already; 0 is cross entropy"] = 2.0,
+    weights: Weights = None,
+) -> Any:
+    """Cross entropy that looks at what is still predicted badly (arXiv:1708.02002)."""
+    from footplate.components.loss_kinds import Focal, OfLogits
+
+    return OfLogits(Focal(gamma, weights))
+
+
+def bce(
+    *, pos_weight: Annotated[list[float] | None, "A factor for each class's positive labels; null is 1 for all"] = None
+) -> Any:
+    """Binary cross entropy: each of a sample's labels is yes or no, 1 or 0."""
+    from footplate.components.loss_kinds import BinaryCrossEntropy, OfLogits
+
+    return OfLogits(BinaryCrossEntropy(pos_weight))
+
+
+def mse() -> Any:
+    """Squared errors of numbers."""
+    from footplate.components.loss_kinds import OfLogits, squared
+
+    return OfLogits(squared)
+
+
+def l1() -> Any:
+    """Absolute errors of numbers."""
+    from footplate.components.loss_kinds import OfLogits, absolute
+
+    return OfLogits(absolute)
+
+
+def huber(*, delta: Annotated[float, "Up to which error squares count"] = 1.0) -> Any:
+    """Squared errors where they are small, absolute ones where they are large."""
+    from footplate.components.loss_kinds import Huber, OfLogits
+
+    return OfLogits(Huber(delta))

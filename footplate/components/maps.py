@@ -1,0 +1,201 @@
+"""What is done to rows before they are collated: by name, in order, to every set. Each is handed the rows that it maps.
+
+Rows stay rows by number, and are made when they are asked for: order, resuming and shuffling stay the Trainer's, and
+nothing is written beside the data. Only `chunk` reads everything once: what a block holds depends on all before it.
+Of a stream, rows are changed as they come, and its place is kept through every map (streams.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from footplate.components.hf_processors import require_tokenizer
+from footplate.components.rows import is_stream, mapped, require_rows
+from footplate.contract.errors import NotBuildable
+
+Longest = Annotated[int | None, "Texts are cut to so many tokens; null is the tokenizer's own limit, where it has one"]
+
+
+def tokenize(
+    rows: Any,
+    processor: Any,
+    /,
+    *,
+    column: Annotated[str, "Column with the text"],
+    pair: Annotated[str | None, "Column with a second text, read after the first"] = None,
+    target: Annotated[str | None, "Column with the text to say: its tokens become labels"] = None,
+    prefix: Annotated[str, "Written before each text, such as T5's `summarize: `"] = "",
+    max_length: Longest = None,
+    max_target_length: Annotated[int | None, "The same for target; null is max_length"] = None,
+    truncation: Annotated[bool, "Cut what is longer; without it, long texts stay whole"] = True,
+) -> Any:
+    """Texts become tokens; the columns that held them go, all others stay."""
+    from footplate.components.tokenizing import Tokenize
+
+    require_tokenizer(processor, "tokenize")
+    longest = max_target_length or max_length
+    return mapped(rows, Tokenize(processor, column, pair, target, prefix, max_length, longest, truncation))
+
+
+def tokenize_words(
+    rows: Any,
+    processor: Any,
+    /,
+    *,
+    column: Annotated[str, "Column with a list of words"] = "tokens",
+    labels: Annotated[str | None, "Column with a number for each word"] = None,
+    max_length: Longest = None,
+    label_every_piece: Annotated[bool, "Also the further pieces of a word; otherwise its first alone counts"] = False,
+) -> Any:
+    """Lists of words become tokens, and one label a word becomes one a token."""
+    from footplate.components.tokenizing import TokenizeWords
+
+    require_tokenizer(processor, "tokenize-words")
+    if not getattr(processor, "is_fast", False):
+        raise NotBuildable("tokenize-words needs a tokenizer with tokenizer.json: this one does not tell words apart")
+    return mapped(rows, TokenizeWords(processor, column, labels, max_length, label_every_piece))
+
+
+def answers(
+    rows: Any,
+    processor: Any,
+    /,
+    *,
+    question: Annotated[str, "Column with the question"] = "question",
+    context: Annotated[str, "Column with the text that the answer stands in"] = "context",
+    column: Annotated[
+        str, 'Column with {"text": [answer], "answer_start": [character]}; empty lists: none'
+    ] = "answers",
+    max_length: Longest = None,
+) -> Any:
+    """Questions and texts become tokens, and an answer the tokens where it begins and ends, as in SQuAD."""
+    from footplate.components.answers import Answers
+
+    require_tokenizer(processor, "answers")
+    if not getattr(processor, "is_fast", False):
+        raise NotBuildable("answers needs a tokenizer with tokenizer.json: this one does not know where tokens stand")
+    return mapped(rows, Answers(processor, question, context, column, max_length))
+
+
+def chunk(
+    rows: Any,
+    processor: Any,
+    /,
+    *,
+    block_size: Annotated[int, "Tokens in each block"],
+    end_texts: Annotated[bool, "Put the end token between texts, where the tokenizer has one"] = True,
+) -> Any:
+    """All tokens one after the other, cut into blocks of one length; what is left at the end is dropped."""
+    if block_size < 1:
+        raise NotBuildable(f"chunk: block_size is {block_size}, and a block has at least one token")
+    end = getattr(processor, "eos_token_id", None) if end_texts else None
+    if is_stream(rows):
+        from footplate.components.streams import ChunkedStream
+
+        return ChunkedStream(rows, block_size, end)
+    from footplate.components.chunking import Chunks
+
+    require_rows(rows)
+    return Chunks(rows, block_size, end)
+
+
+def chat(
+    rows: Any,
+    processor: Any,
+    /,
+    *,
+    column: Annotated[str, 'Column with a list of {"role": …, "content": …}'] = "messages",
+    max_length: Longest = None,
+    learn: Annotated[Literal["all", "assistant"], "What counts: every token, or what the assistant says"] = "all",
+) -> Any:
+    """Conversations become tokens by the tokenizer's chat template."""
+    from footplate.components.tokenizing import Chat
+
+    require_tokenizer(processor, "chat")
+    template = getattr(processor, "chat_template", None)
+    if not template:
+        raise NotBuildable(
+            "chat: this tokenizer has no chat template",
+            hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": "{% for …"}}',
+        )
+    if learn == "assistant" and "generation" not in str(template):
+        raise NotBuildable(
+            "chat: the template does not mark what the assistant says, so nobody can tell which tokens to learn",
+            hint="put {% generation %} … {% endgeneration %} around it in chat_template, or learn all",
+        )
+    return mapped(rows, Chat(processor, column, max_length, learn == "assistant"))
+
+
+def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new ones"]) -> Any:
+    """Gives columns other names."""
+    from footplate.components.columns import Rename
+
+    if len(set(columns.values())) != len(columns):
+        raise NotBuildable("rename: two columns would get one name")
+    return mapped(rows, Rename(dict(columns)))
+
+
+def keep(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
+    """Leaves all other columns out."""
+    from footplate.components.columns import Keep
+
+    return mapped(rows, Keep(tuple(columns)))
+
+
+def drop(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
+    """Leaves these columns out."""
+    from footplate.components.columns import Drop
+
+    return mapped(rows, Drop(tuple(columns)))
+
+
+def labels(
+    rows: Any,
+    model: Any,
+    /,
+    *,
+    column: Annotated[str, "Column with a name, or a list of names"] = "label",
+    names: Annotated[
+        list[str] | None, "Names in the order of their numbers; null is what the model's config says"
+    ] = None,
+) -> Any:
+    """Names of classes become their numbers; the names are kept in the model's config."""
+    from footplate.components.columns import Labels
+
+    config = getattr(model, "config", None)
+    known = _names_of(config)
+    numbers = {name: at for at, name in enumerate(names)} if names is not None else known
+    if not numbers:
+        raise NotBuildable(
+            "labels: nobody says which number is whose",
+            hint='name them: {"use": "labels", "args": {"names": […]}}, or labels of the model',
+        )
+    if names is not None:
+        _tell(config, names, known)
+    return mapped(rows, Labels(column, numbers))
+
+
+def _names_of(config: Any) -> dict[str, int]:
+    """What a config calls its classes, unless it only numbers them."""
+    given: Mapping[str, int] = getattr(config, "label2id", None) or {}
+    return {} if all(name.startswith("LABEL_") for name in given) else dict(given)
+
+
+def _tell(config: Any, names: list[str], known: dict[str, int]) -> None:
+    numbers = {name: at for at, name in enumerate(names)}
+    if len(numbers) != len(names):
+        raise NotBuildable("labels: a name stands twice in names")
+    if known and known != numbers:
+        raise NotBuildable(
+            f"labels: the model's config has them in the order {', '.join(sorted(known, key=known.__getitem__))}",
+            hint="leave names out, or give them in this order",
+        )
+    classes = getattr(config, "num_labels", None)
+    if classes is not None and classes < len(names):
+        raise NotBuildable(
+            f"labels: there are {len(names)} names, and the model has {classes} classes",
+            hint=f"give the model num_labels: {len(names)}, or labels",
+        )
+    if config is not None and classes == len(names):
+        config.id2label, config.label2id = dict(enumerate(names)), numbers

@@ -1,0 +1,119 @@
+"""Rows by number: what datasets and maps are made of. A row is made when it is asked for, and says where it is from.
+
+Everything here can be pickled, for data workers that are started and not forked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from footplate.contract.errors import DatasetError, did_you_mean
+
+Row = dict[str, Any]
+
+
+class BadRow(DatasetError):
+    """One of several rows cannot be used: `at` is its place among them. Who knows where that is says so."""
+
+    def __init__(self, at: int, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.at = at
+
+
+class Mapped:
+    """Rows through a function of several rows at once."""
+
+    def __init__(self, rows: Any, change: Callable[[list[Row]], list[Row]]) -> None:
+        require_rows(rows)
+        self.rows, self.change = rows, change
+        # What every row lacks is said before training starts.
+        self.first = self[0]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Row:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Row]:
+        try:
+            return self.change(several(self.rows, indices))
+        except BadRow as bad:
+            raise DatasetError(f"{where(self.rows, indices[bad.at])}: {bad.message}", hint=bad.hint) from None
+
+    def where(self, index: int) -> str:
+        return where(self.rows, index)
+
+
+def mapped(rows: Any, change: Callable[[list[Row]], list[Row]]) -> Any:
+    """By number where there are numbers, else as they come."""
+    if not is_stream(rows):
+        return Mapped(rows, change)
+    from footplate.components.streams import MappedStream
+
+    return MappedStream(rows, change)
+
+
+def is_stream(rows: Any) -> bool:
+    """One that was begun cannot be read a second time: it is no data to train on."""
+    return hasattr(rows, "__iter__") and not hasattr(rows, "__next__") and not _has_numbers(rows)
+
+
+def _has_numbers(rows: Any) -> bool:
+    """torch's IterableDataset inherits a __getitem__ that is none."""
+    from torch.utils.data import IterableDataset
+
+    return hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, IterableDataset)
+
+
+def require_rows(rows: Any) -> None:
+    if not _has_numbers(rows):
+        raise DatasetError(
+            f"a map needs rows by number, or a stream that can be read again; a {type(rows).__name__} is neither",
+            hint="give it __getitem__ and __len__, or make it an IterableDataset of torch's",
+        )
+    if len(rows) == 0:
+        raise DatasetError("a map was given a dataset without a row", hint="see where data.train and data.eval lead")
+
+
+def several(rows: Any, indices: Sequence[int]) -> list[Row]:
+    """As mappings of our own, so that a map may change them."""
+    fetch = getattr(rows, "__getitems__", None)
+    found: Iterable[Any] = fetch(list(indices)) if fetch is not None else (rows[index] for index in indices)
+    return [dict(row) for row in found]
+
+
+def where(rows: Any, index: int) -> str:
+    """`train.jsonl, line 7`, or what can be said of a dataset that knows no files."""
+    tells = getattr(rows, "where", None)
+    return str(tells(index)) if callable(tells) else f"row {index}"
+
+
+def column(rows: Sequence[Row], name: str) -> list[Any]:
+    """One value of each row; a row without it is answered with the nearest name that it has."""
+    for at, row in enumerate(rows):
+        if name not in row:
+            raise BadRow(at, no_column(name, row), hint=did_you_mean(name, map(str, row)))
+    return [row[name] for row in rows]
+
+
+def no_column(name: str, row: Mapping[str, Any]) -> str:
+    return f"there is no column {name!r}, only: {', '.join(map(str, row)) or 'none'}"
+
+
+def texts(rows: Sequence[Row], name: str) -> list[str]:
+    values = column(rows, name)
+    for at, value in enumerate(values):
+        if not isinstance(value, str):
+            raise BadRow(at, f"column {name!r} holds {kind(value)}, and a text is needed", hint=None)
+    return values
+
+
+def kind(value: Any) -> str:
+    return "null" if value is None else f"a {type(value).__name__}"
+
+
+def without(row: Row, names: Iterable[str | None]) -> Row:
+    gone = frozenset(names)
+    return {name: value for name, value in row.items() if name not in gone}

@@ -1,0 +1,314 @@
+"""Schedules that one of several optimizers may follow: the reference's names, and torch's classes by theirs.
+
+One is called with its optimizer first, and then with what the spec says under `args`. Those that fall over the whole
+run learn from `num_training_steps` how long that is; left out, it is as many steps as their optimizer makes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+Warmup = Annotated[int, "Steps over which the rate rises from 0"]
+Total = Annotated[int | None, "Steps from start to end; null is all that the optimizer makes"]
+Waves = Annotated[float, "Waves of the cosine; a half ends at the bottom"]
+Gamma = Annotated[float, "What the rate is multiplied by"]
+Floor = Annotated[float | None, "Rate at the end"]
+FloorShare = Annotated[float | None, "Rate at the end as a share of the peak, in place of min_lr"]
+
+
+def constant(optimizer: Any, /) -> Any:
+    """The optimizer's own rate, all the way."""
+    from footplate.trainer.schedules import get_constant_schedule
+
+    return get_constant_schedule(optimizer)
+
+
+def constant_with_warmup(optimizer: Any, /, *, num_warmup_steps: Warmup = 0) -> Any:
+    """Rises from 0, then stays."""
+    from footplate.trainer.schedules import get_constant_schedule_with_warmup
+
+    return get_constant_schedule_with_warmup(optimizer, num_warmup_steps)
+
+
+def linear(optimizer: Any, /, *, num_warmup_steps: Warmup = 0, num_training_steps: Total = None) -> Any:
+    """Rises from 0 over the warm-up, then falls to 0 in a straight line."""
+    from footplate.trainer.schedules import get_linear_schedule_with_warmup
+
+    return get_linear_schedule_with_warmup(optimizer, num_warmup_steps, _known(num_training_steps))
+
+
+def cosine(
+    optimizer: Any, /, *, num_warmup_steps: Warmup = 0, num_training_steps: Total = None, num_cycles: Waves = 0.5
+) -> Any:
+    """After the warm-up a cosine; half a wave ends at 0."""
+    from footplate.trainer.schedules import get_cosine_schedule_with_warmup
+
+    return get_cosine_schedule_with_warmup(optimizer, num_warmup_steps, _known(num_training_steps), num_cycles)
+
+
+def cosine_with_restarts(
+    optimizer: Any,
+    /,
+    *,
+    num_warmup_steps: Warmup = 0,
+    num_training_steps: Total = None,
+    num_cycles: Annotated[int, "How often it falls to 0"] = 1,
+) -> Any:
+    """Falls to 0 by half a wave, several times, jumping up to the peak in between."""
+    from footplate.trainer.schedules import get_cosine_with_hard_restarts_schedule_with_warmup
+
+    total = _known(num_training_steps)
+    return get_cosine_with_hard_restarts_schedule_with_warmup(optimizer, num_warmup_steps, total, num_cycles)
+
+
+def polynomial(
+    optimizer: Any,
+    /,
+    *,
+    num_warmup_steps: Warmup = 0,
+    num_training_steps: Total = None,
+    lr_end: Annotated[float, "Rate at the end"] = 1e-7,
+    power: Annotated[float, "1 is a straight line"] = 1.0,
+) -> Any:
+    """Falls to lr_end as the remaining part of the run to some power."""
+    from footplate.trainer.schedules import get_polynomial_decay_schedule_with_warmup
+
+    total = _known(num_training_steps)
+    return get_polynomial_decay_schedule_with_warmup(optimizer, num_warmup_steps, total, lr_end, power)
+
+
+def inverse_sqrt(
+    optimizer: Any,
+    /,
+    *,
+    num_warmup_steps: Warmup = 0,
+    timescale: Annotated[int | None, "Steps until it falls as the root does; null is the warm-up's length"] = None,
+) -> Any:
+    """Falls with the root of the step."""
+    from footplate.trainer.schedules import get_inverse_sqrt_schedule
+
+    return get_inverse_sqrt_schedule(optimizer, num_warmup_steps, timescale)
+
+
+def cosine_with_min_lr(
+    optimizer: Any,
+    /,
+    *,
+    num_warmup_steps: Warmup = 0,
+    num_training_steps: Total = None,
+    num_cycles: Waves = 0.5,
+    min_lr: Floor = None,
+    min_lr_rate: FloorShare = None,
+) -> Any:
+    """A cosine that ends at a rate above 0."""
+    from footplate.trainer.schedules import get_cosine_with_min_lr_schedule_with_warmup
+
+    return get_cosine_with_min_lr_schedule_with_warmup(
+        optimizer,
+        num_warmup_steps,
+        _known(num_training_steps),
+        num_cycles,
+        min_lr=min_lr,
+        min_lr_rate=min_lr_rate,
+    )
+
+
+def cosine_warmup_with_min_lr(
+    optimizer: Any,
+    /,
+    *,
+    num_warmup_steps: Warmup = 0,
+    num_training_steps: Total = None,
+    num_cycles: Waves = 0.5,
+    min_lr: Floor = None,
+    min_lr_rate: FloorShare = None,
+    warmup_lr_rate: Annotated[float | None, "Where the warm-up starts, as a share of the peak"] = None,
+) -> Any:
+    """A cosine that ends at a rate above 0, and whose warm-up may start above it too."""
+    from footplate.trainer.schedules import get_cosine_with_min_lr_schedule_with_warmup_lr_rate
+
+    return get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
+        optimizer,
+        num_warmup_steps,
+        _known(num_training_steps),
+        num_cycles,
+        min_lr=min_lr,
+        min_lr_rate=min_lr_rate,
+        warmup_lr_rate=warmup_lr_rate,
+    )
+
+
+def warmup_stable_decay(
+    optimizer: Any,
+    /,
+    *,
+    num_decay_steps: Annotated[int, "Steps over which it falls at the end"],
+    num_warmup_steps: Warmup = 0,
+    num_training_steps: Total = None,
+    warmup_type: Annotated[Literal["linear", "cosine", "1-sqrt"], "How it rises"] = "linear",
+    decay_type: Annotated[Literal["linear", "cosine", "1-sqrt"], "How it falls"] = "cosine",
+    min_lr_ratio: Annotated[float, "Rate at the end, as a share of the peak"] = 0.0,
+) -> Any:
+    """Rises, stays, and falls at the end."""
+    from footplate.trainer.schedules import get_wsd_schedule
+
+    return get_wsd_schedule(
+        optimizer,
+        num_warmup_steps,
+        num_decay_steps,
+        _known(num_training_steps),
+        warmup_type=warmup_type,
+        decay_type=decay_type,
+        min_lr_ratio=min_lr_ratio,
+    )
+
+
+def step_lr(optimizer: Any, /, *, step_size: Annotated[int, "Steps between two falls"], gamma: Gamma = 0.1) -> Any:
+    """Falls by a factor every so many steps."""
+    from torch.optim.lr_scheduler import StepLR
+
+    return StepLR(optimizer, step_size, gamma)
+
+
+def multi_step_lr(
+    optimizer: Any, /, *, milestones: Annotated[list[int], "Steps at which it falls"], gamma: Gamma = 0.1
+) -> Any:
+    """Falls by a factor at each of some steps."""
+    from torch.optim.lr_scheduler import MultiStepLR
+
+    return MultiStepLR(optimizer, milestones, gamma)
+
+
+def exponential_lr(optimizer: Any, /, *, gamma: Gamma) -> Any:
+    """Falls by a factor with every step."""
+    from torch.optim.lr_scheduler import ExponentialLR
+
+    return ExponentialLR(optimizer, gamma)
+
+
+def constant_lr(
+    optimizer: Any,
+    /,
+    *,
+    factor: Annotated[float, "Share of the rate at first"] = 1 / 3,
+    total_iters: Annotated[int, "Steps until the whole rate"] = 5,
+) -> Any:
+    """A share of the rate for some steps, then all of it."""
+    from torch.optim.lr_scheduler import ConstantLR
+
+    return ConstantLR(optimizer, factor, total_iters)
+
+
+def linear_lr(
+    optimizer: Any,
+    /,
+    *,
+    start_factor: Annotated[float, "Share of the rate at first"] = 1 / 3,
+    end_factor: Annotated[float, "Share of the rate at the end"] = 1.0,
+    total_iters: Annotated[int, "Steps from the one to the other"] = 5,
+) -> Any:
+    """From one share of the rate to another in a straight line."""
+    from torch.optim.lr_scheduler import LinearLR
+
+    return LinearLR(optimizer, start_factor, end_factor, total_iters)
+
+
+def polynomial_lr(
+    optimizer: Any,
+    /,
+    *,
+    total_iters: Annotated[int, "Steps until 0"] = 5,
+    power: Annotated[float, "1 is a straight line"] = 1.0,
+) -> Any:
+    """Falls to 0 as the remaining part to some power."""
+    from torch.optim.lr_scheduler import PolynomialLR
+
+    return PolynomialLR(optimizer, total_iters, power)
+
+
+def cosine_annealing_lr(
+    optimizer: Any,
+    /,
+    *,
+    T_max: Annotated[int, "Steps from the peak to the bottom"],
+    eta_min: Annotated[float, "Rate at the bottom"] = 0.0,
+) -> Any:
+    """A cosine between the rate and the bottom, and back up after it."""
+    from torch.optim.lr_scheduler import CosineAnnealingLR
+
+    return CosineAnnealingLR(optimizer, T_max, eta_min)
+
+
+def cosine_annealing_warm_restarts(
+    optimizer: Any,
+    /,
+    *,
+    T_0: Annotated[int, "Steps until the first restart"],
+    T_mult: Annotated[int, "How many times longer each round is than the one before"] = 1,
+    eta_min: Annotated[float, "Rate at the bottom"] = 0.0,
+) -> Any:
+    """A cosine that starts again at the peak."""
+    from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts
+
+    return CosineAnnealingWarmRestarts(optimizer, T_0, T_mult, eta_min)
+
+
+def cyclic_lr(
+    optimizer: Any,
+    /,
+    *,
+    base_lr: Annotated[float, "Rate at the bottom"],
+    max_lr: Annotated[float, "Rate at the top"],
+    step_size_up: Annotated[int, "Steps up"] = 2000,
+    step_size_down: Annotated[int | None, "Steps down; null is as many as up"] = None,
+    mode: Annotated[Literal["triangular", "triangular2", "exp_range"], "How the top falls"] = "triangular",
+    gamma: Annotated[float, "By how much the top falls with every step, for exp_range"] = 1.0,
+    cycle_momentum: Annotated[bool, "Whether the momentum goes the other way"] = True,
+) -> Any:
+    """Up and down between two rates."""
+    from torch.optim.lr_scheduler import CyclicLR
+
+    return CyclicLR(
+        optimizer,
+        base_lr,
+        max_lr,
+        step_size_up,
+        step_size_down,
+        mode,
+        gamma,
+        cycle_momentum=cycle_momentum,
+    )
+
+
+def one_cycle_lr(
+    optimizer: Any,
+    /,
+    *,
+    max_lr: Annotated[float, "Rate at the top"],
+    num_training_steps: Total = None,
+    pct_start: Annotated[float, "Share of the steps that go up"] = 0.3,
+    anneal_strategy: Annotated[Literal["cos", "linear"], "How it falls"] = "cos",
+    cycle_momentum: Annotated[bool, "Whether the momentum goes the other way"] = True,
+    div_factor: Annotated[float, "The first rate is max_lr over this"] = 25.0,
+    final_div_factor: Annotated[float, "The last rate is the first over this"] = 1e4,
+) -> Any:
+    """Up to the top once and down again, over the whole run."""
+    from torch.optim.lr_scheduler import OneCycleLR
+
+    return OneCycleLR(
+        optimizer,
+        max_lr,
+        _known(num_training_steps),
+        pct_start=pct_start,
+        anneal_strategy=anneal_strategy,
+        cycle_momentum=cycle_momentum,
+        div_factor=div_factor,
+        final_div_factor=final_div_factor,
+    )
+
+
+def _known(steps: int | None) -> int:
+    """Whoever makes a schedule outside of a Trainer says how long it is."""
+    if steps is None:
+        raise ValueError("this schedule falls over the whole run: give num_training_steps")
+    return steps

@@ -1,0 +1,111 @@
+"""Maps over data without numbers: each row is changed as it comes, and its place is kept, so that none is read twice.
+
+A stream that tells its place (`state_dict`, `load_state_dict`, as torch's and those of `datasets` do) tells it through
+its maps as well. What a map holds back, such as the tokens that fill no block yet, is part of the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from footplate.components.chunking import tokens_of
+from footplate.components.file_streams import FileStream
+from footplate.components.rows import BadRow, Row
+from footplate.contract.errors import DatasetError
+
+State = dict[str, Any]
+
+
+class Through(IterableDataset[Row]):
+    """Rows of a stream through something. Subclasses say what becomes of one, and what of them is part of the place."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows, self.number = rows, 0
+        self._begins_at: State | None = None
+
+    def __iter__(self) -> Iterator[Row]:
+        begins_at, self._begins_at = self._begins_at, None
+        self.number = begins_at["number"] if begins_at else 0
+        yield from self._begun(begins_at)
+        for row in self.rows:
+            self.number += 1
+            yield from self._made_of(dict(row))
+
+    def where(self) -> str:
+        is_ours = isinstance(self.rows, Through | FileStream)
+        return self.rows.where() if is_ours else f"row {self.number} of the stream"
+
+    def _begun(self, begins_at: State | None) -> Iterator[Row]:
+        """What is there before the next row is read."""
+        return iter(())
+
+    def _made_of(self, row: Row) -> Iterator[Row]:
+        raise NotImplementedError
+
+    def _held(self) -> State:
+        return {}
+
+    def _state(self) -> State:
+        if self._begins_at is not None:
+            # Gone there and not begun: that is still where it is.
+            return self._begins_at
+        return {"number": self.number, **self._held(), "rows": self.rows.state_dict()}
+
+    def _go_to(self, state: State) -> None:
+        self._begins_at = state
+        self.rows.load_state_dict(state["rows"])
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what the stream itself can do. Whatever would change its columns must not go past the map.
+        own = {"state_dict": "_state", "load_state_dict": "_go_to"}
+        if name in own and hasattr(self.rows, name):
+            return getattr(self, own[name])
+        if name == "set_epoch":
+            return getattr(self.rows, name)
+        raise AttributeError(name)
+
+
+class MappedStream(Through):
+    """One row becomes one."""
+
+    def __init__(self, rows: Any, change: Callable[[list[Row]], list[Row]]) -> None:
+        super().__init__(rows)
+        self.change = change
+
+    def __len__(self) -> int:
+        """Where the stream knows it; TypeError where it does not."""
+        return len(self.rows)
+
+    def _made_of(self, row: Row) -> Iterator[Row]:
+        try:
+            yield self.change([row])[0]
+        except BadRow as bad:
+            raise DatasetError(f"{self.where()}: {bad.message}", hint=bad.hint) from None
+
+
+class ChunkedStream(Through):
+    """Blocks of one length, of all tokens one after the other. What fills none yet waits for the next row."""
+
+    def __init__(self, rows: Any, block_size: int, end: int | None) -> None:
+        super().__init__(rows)
+        self.block_size, self.end = block_size, end
+        self.waiting: list[int] = []
+
+    def _begun(self, begins_at: State | None) -> Iterator[Row]:
+        self.waiting = list(begins_at["waiting"]) if begins_at else []
+        return self._blocks()
+
+    def _made_of(self, row: Row) -> Iterator[Row]:
+        self.waiting += tokens_of(row, self.end, self.where)
+        return self._blocks()
+
+    def _blocks(self) -> Iterator[Row]:
+        while len(self.waiting) >= self.block_size:
+            block, self.waiting = self.waiting[: self.block_size], self.waiting[self.block_size :]
+            yield {"input_ids": block, "attention_mask": [1] * self.block_size}
+
+    def _held(self) -> State:
+        return {"waiting": list(self.waiting)}

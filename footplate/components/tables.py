@@ -1,0 +1,145 @@
+"""Rows of columnar files: Parquet's, and those that Hugging Face's `datasets` saves. Mapped, not read into memory."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from footplate.components.rows import Row
+from footplate.contract.errors import DatasetError, did_you_mean
+
+AT_ONCE = 10_000
+
+
+class Table:
+    """Rows by number over mapped batches of columns."""
+
+    def __init__(self, batches: Sequence[Any], names: str) -> None:
+        self.batches = [batch for batch in batches if batch.num_rows]
+        self._before: list[int] = [0, *accumulate(batch.num_rows for batch in self.batches)]
+        self._names = names
+        if not self.batches:
+            raise DatasetError(f"there is no row in {names}")
+
+    def __len__(self) -> int:
+        return self._before[-1]
+
+    def __getitem__(self, index: int) -> Row:
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        at = bisect_right(self._before, row) - 1
+        found: Row = self.batches[at].slice(row - self._before[at], 1).to_pylist()[0]
+        return found
+
+    def where(self, index: int) -> str:
+        return f"{self._names}, row {index}"
+
+
+def parquet_rows(paths: list[Path], columns: list[str] | None) -> Table:
+    """All files one after the other, in a file without a name that goes with this process and its children."""
+    if not paths:
+        raise DatasetError("a dataset of files was given no file", hint='write "paths": ["data://…"]')
+    import pyarrow
+
+    files = [opened(path) for path in paths]
+    schema = schema_of(paths, files, columns)
+    with tempfile.NamedTemporaryFile(prefix="rows-", suffix=".arrow") as copy:
+        with pyarrow.ipc.new_file(copy, schema) as writer:
+            for path, file in zip(paths, files, strict=True):
+                for batch in rows_of(path, file, schema.names):
+                    writer.write_batch(batch)
+        copy.flush()
+        reader = pyarrow.ipc.open_file(pyarrow.memory_map(copy.name))
+        batches = [reader.get_batch(at) for at in range(reader.num_record_batches)]
+    return Table(batches, ", ".join(path.name for path in paths[:3]))
+
+
+def opened(path: Path) -> Any:
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DatasetError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def schema_of(paths: Sequence[Path], files: list[Any], columns: list[str] | None) -> Any:
+    import pyarrow
+
+    schema = files[0].schema_arrow.remove_metadata()
+    for path, file in zip(paths[1:], files[1:], strict=True):
+        if not file.schema_arrow.remove_metadata().equals(schema):
+            raise DatasetError(f"{path} has other columns, or others of a kind, than {paths[0].name}")
+    for name in columns or ():
+        if name not in schema.names:
+            known = ", ".join(schema.names)
+            raise DatasetError(
+                f"{paths[0].name} has no column {name!r}, only: {known}", hint=did_you_mean(name, schema.names)
+            )
+    return schema if columns is None else pyarrow.schema([schema.field(name) for name in columns])
+
+
+def rows_of(path: Path, file: Any, names: list[str], **how: Any) -> Iterator[Any]:
+    import pyarrow
+
+    try:
+        yield from file.iter_batches(batch_size=AT_ONCE, columns=names, **how)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DatasetError(f"{path} cannot be read: {error}") from error
+
+
+def is_saved(folder: Path) -> bool:
+    """By save_to_disk; else it may be a repository. Of an empty one, and of a file, saved_rows says what it is not."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def saved_rows(folder: Path, split: str | None) -> Table:
+    """What `save_to_disk` wrote: the Arrow files that state.json lists. Nothing of `datasets` is needed, nor run."""
+    folder = _split(folder, split)
+    try:
+        listed = json.loads((folder / "state.json").read_text())["_data_files"]
+        names = [str(each["filename"]) for each in listed]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DatasetError(
+            f"{folder.name} is no folder that save_to_disk wrote: its state.json cannot be read",
+            hint="in Python: datasets.load_dataset(…).save_to_disk(folder)",
+        ) from error
+    batches: list[Any] = []
+    for name in names:
+        if Path(name).name != name:
+            raise DatasetError(f"{folder.name}/state.json names a file elsewhere: {name[:80]!r}")
+        batches += _stream(folder / name)
+    return Table(batches, folder.name)
+
+
+def _split(folder: Path, split: str | None) -> Path:
+    listing = folder / "dataset_dict.json"
+    if not listing.is_file():
+        if split is not None:
+            raise DatasetError(f"{folder.name} holds one dataset and no splits", hint="leave split out")
+        return folder
+    try:
+        splits = [str(each) for each in json.loads(listing.read_text())["splits"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DatasetError(f"{folder.name}/dataset_dict.json cannot be read: {error}") from error
+    if split not in splits:
+        asked = "needs a split" if split is None else f"has no split {split!r}"
+        raise DatasetError(
+            f"{folder.name} {asked}; there is: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
+        )
+    return folder / split
+
+
+def _stream(path: Path) -> list[Any]:
+    import pyarrow
+
+    try:
+        return list(pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DatasetError(f"{path} cannot be read: {error}") from error

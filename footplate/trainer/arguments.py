@@ -1,0 +1,311 @@
+"""TrainingArguments with what needs torch. The fields, their meaning and their checks are the contract's."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pydantic.dataclasses import dataclass
+
+from footplate.contract import arguments as contract_arguments
+from footplate.contract.arguments.groups import CONFIG
+from footplate.contract.arguments.parallelism import sizes
+from footplate.trainer.accelerator_config import AcceleratorConfig
+from footplate.trainer.names import Choice, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from footplate.trainer.strategies import launcher_arguments
+from footplate.trainer.strategies.launcher import Place, launched_on_cpu, launched_precision
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ParallelMode(Choice):
+    NOT_PARALLEL = "not_parallel"
+    NOT_DISTRIBUTED = "not_distributed"
+    DISTRIBUTED = "distributed"
+    TPU = "tpu"
+
+
+_CHOICES: dict[str, type[Choice]] = {
+    "eval_strategy": IntervalStrategy,
+    "logging_strategy": IntervalStrategy,
+    "save_strategy": SaveStrategy,
+    "lr_scheduler_type": SchedulerType,
+    "optim": OptimizerNames,
+    "hub_strategy": HubStrategy,
+}
+
+
+@dataclass(config=CONFIG)
+class TrainingArguments(contract_arguments.TrainingArguments):
+    """What a script hands to the Trainer."""
+
+    @classmethod
+    def of(cls, args: contract_arguments.TrainingArguments) -> TrainingArguments:
+        """The same values, whichever side made them. The very object, where it is ours already: callbacks mutate it."""
+        if isinstance(args, cls):
+            return args
+        if not isinstance(args, contract_arguments.TrainingArguments):
+            raise TypeError(
+                f"args are a {type(args).__module__}.{type(args).__name__}: import TrainingArguments from footplate too"
+            )
+        return cls(**{field.name: getattr(args, field.name) for field in dataclasses.fields(args)})
+
+    def __post_init__(self) -> None:
+        said = launched_precision()
+        if said in ("bf16", "fp16") and not (self.bf16 or self.fp16):
+            setattr(self, said, True)
+        self.use_cpu = self.use_cpu or launched_on_cpu()
+        launcher_arguments.heed(self)
+        super().__post_init__()
+        # As the reference has them: `args.eval_strategy.value` is read by people's callbacks.
+        for name, choices in _CHOICES.items():
+            setattr(self, name, choices(getattr(self, name)))
+        self.accelerator_config = AcceleratorConfig.of(self.accelerator_config)  # type: ignore[assignment]
+        if isinstance(self.parallelism_config, dict):
+            from accelerate import ParallelismConfig
+
+            self.parallelism_config = ParallelismConfig(**self.parallelism_config)
+
+    def to_dict(self) -> dict[str, Any]:
+        accelerator = AcceleratorConfig.of(self.accelerator_config).to_dict()
+        return {
+            **super().to_dict(),
+            "accelerator_config": accelerator,
+            "parallelism_config": sizes(self.parallelism_config),
+        }
+
+    def to_sanitized_dict(self) -> dict[str, Any]:
+        """For trackers: what is no number, text or truth becomes text."""
+        values = {**self.to_dict(), "train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
+        return {name: each if type(each) in (bool, int, float, str) else str(each) for name, each in values.items()}
+
+    @contextmanager
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
+        """The main process does it, and the others find it done."""
+        from accelerate.state import PartialState
+
+        state = PartialState(cpu=self.device.type == "cpu")
+        with state.local_main_process_first() if local else state.main_process_first():
+            yield
+
+    @property
+    def ddp_timeout_delta(self) -> timedelta:
+        return timedelta(seconds=self.ddp_timeout)
+
+    @property
+    def parallel_mode(self) -> ParallelMode:
+        return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
+
+    @property
+    def place_model_on_device(self) -> bool | None:
+        """For subclasses: False leaves models where they are. None moves those that may be moved."""
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        import torch
+
+        if not torch.cuda.is_available() or self.use_cpu:
+            return torch.device("cpu")
+        return self.place.gpu if self.world_size > 1 else torch.device("cuda")
+
+    @property
+    def n_gpu(self) -> int:
+        """Of this process."""
+        return int(self.device.type == "cuda")
+
+    @property
+    def place(self) -> Place:
+        return Place.here(self.local_rank)
+
+    @property
+    def world_size(self) -> int:
+        return self.place.world
+
+    @property
+    def process_index(self) -> int:
+        return self.place.rank
+
+    @property
+    def local_process_index(self) -> int:
+        return self.place.local_rank
+
+    @property
+    def should_save(self) -> bool:
+        """Whether this process writes files."""
+        return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
+
+    @property
+    def should_log(self) -> bool:
+        return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
+
+    def _set(self, **values: Any) -> TrainingArguments:
+        """Checked as if they had been given at first; nothing is set where one of them is wrong."""
+        checked = dataclasses.replace(self, **values)
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(checked, field.name))
+        return self
+
+    def set_training(
+        self,
+        learning_rate: float = 5e-5,
+        batch_size: int = 8,
+        weight_decay: float = 0,
+        num_epochs: float = 3,
+        max_steps: int = -1,
+        gradient_accumulation_steps: int = 1,
+        seed: int = 42,
+        activation_checkpointing: bool = False,
+        gradient_checkpointing: bool | None = None,
+    ) -> TrainingArguments:
+        asked = activation_checkpointing if gradient_checkpointing is None else gradient_checkpointing
+        return self._set(
+            do_train=True,
+            learning_rate=learning_rate,
+            per_device_train_batch_size=batch_size,
+            weight_decay=weight_decay,
+            num_train_epochs=num_epochs,
+            max_steps=max_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            seed=seed,
+            activation_checkpointing=asked,
+            gradient_checkpointing=asked,
+        )
+
+    def set_evaluate(
+        self,
+        strategy: str = "no",
+        steps: int = 500,
+        batch_size: int = 8,
+        accumulation_steps: int | None = None,
+        delay: float | None = None,
+        loss_only: bool = False,
+    ) -> TrainingArguments:
+        return self._set(
+            do_eval=strategy != "no",
+            eval_strategy=strategy,
+            eval_steps=steps,
+            per_device_eval_batch_size=batch_size,
+            eval_accumulation_steps=accumulation_steps,
+            eval_delay=delay or 0,
+            prediction_loss_only=loss_only,
+        )
+
+    def set_testing(self, batch_size: int = 8, loss_only: bool = False) -> TrainingArguments:
+        return self._set(do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
+
+    def set_save(
+        self, strategy: str = "steps", steps: int = 500, total_limit: int | None = None, on_each_node: bool = False
+    ) -> TrainingArguments:
+        values = {"save_strategy": strategy, "save_steps": steps, "save_total_limit": total_limit}
+        return self._set(**values, save_on_each_node=on_each_node)
+
+    def set_logging(
+        self,
+        strategy: str = "steps",
+        steps: int = 500,
+        report_to: str | list[str] = "none",
+        level: str = "passive",
+        first_step: bool = False,
+        nan_inf_filter: bool = False,
+        on_each_node: bool = False,
+        replica_level: str = "passive",
+    ) -> TrainingArguments:
+        return self._set(
+            logging_strategy=strategy,
+            logging_steps=steps,
+            report_to=report_to,
+            log_level=level,
+            logging_first_step=first_step,
+            logging_nan_inf_filter=nan_inf_filter,
+            log_on_each_node=on_each_node,
+            log_level_replica=replica_level,
+        )
+
+    def set_push_to_hub(
+        self,
+        model_id: str,
+        strategy: str = "every_save",
+        token: str | None = None,
+        private_repo: bool | None = None,
+        always_push: bool = False,
+        revision: str | None = None,
+    ) -> TrainingArguments:
+        return self._set(
+            push_to_hub=True,
+            hub_model_id=model_id,
+            hub_strategy=strategy,
+            hub_token=token,
+            hub_private_repo=private_repo,
+            hub_always_push=always_push,
+            hub_revision=revision,
+        )
+
+    def set_optimizer(
+        self,
+        name: str = "adamw_torch",
+        learning_rate: float = 5e-5,
+        weight_decay: float = 0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        args: str | None = None,
+    ) -> TrainingArguments:
+        values = {"optim": name, "learning_rate": learning_rate, "weight_decay": weight_decay, "adam_beta1": beta1}
+        return self._set(**values, adam_beta2=beta2, adam_epsilon=epsilon, optim_args=args)
+
+    def set_lr_scheduler(
+        self, name: str = "linear", num_epochs: float = 3.0, max_steps: int = -1, warmup_steps: float = 0
+    ) -> TrainingArguments:
+        values = {"num_train_epochs": num_epochs, "max_steps": max_steps, "warmup_steps": warmup_steps}
+        return self._set(lr_scheduler_type=name, **values)
+
+    def set_dataloader(
+        self,
+        train_batch_size: int = 8,
+        eval_batch_size: int = 8,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        pin_memory: bool = True,
+        persistent_workers: bool = False,
+        prefetch_factor: int | None = None,
+        multiprocessing_context: str | None = None,
+        in_order: bool = True,
+        auto_find_batch_size: bool = False,
+        ignore_data_skip: bool = False,
+        sampler_seed: int | None = None,
+    ) -> TrainingArguments:
+        return self._set(
+            per_device_train_batch_size=train_batch_size,
+            per_device_eval_batch_size=eval_batch_size,
+            dataloader_drop_last=drop_last,
+            dataloader_num_workers=num_workers,
+            dataloader_pin_memory=pin_memory,
+            dataloader_persistent_workers=persistent_workers,
+            dataloader_prefetch_factor=prefetch_factor,
+            dataloader_multiprocessing_context=multiprocessing_context,
+            dataloader_in_order=in_order,
+            auto_find_batch_size=auto_find_batch_size,
+            ignore_data_skip=ignore_data_skip,
+            data_seed=sampler_seed,
+        )
+
+    def get_process_log_level(self) -> int:
+        """For the script's own loggers: what is said at least on this process."""
+        name = self.log_level if self.should_log else self.log_level_replica
+        if name == "passive":
+            return logging.getLogger("footplate").getEffectiveLevel()
+        return logging.getLevelNamesMapping()["DEBUG" if name == "detail" else name.upper()]
+
+    @property
+    def train_batch_size(self) -> int:
+        return self.per_device_train_batch_size * max(1, self.n_gpu)
+
+    @property
+    def eval_batch_size(self) -> int:
+        return self.per_device_eval_batch_size * max(1, self.n_gpu)

@@ -1,0 +1,351 @@
+"""The training loop in the order in which a callback sees it.
+
+    on_init_end                                 the Trainer is built
+    on_train_begin
+      [evaluation, where eval_on_start asks for it]
+      for every epoch:
+        on_epoch_begin
+        for every optimizer step:
+          on_step_begin
+            for every micro-batch but the last: forward, backward; on_substep_end
+            forward, backward of the last one; gradients are clipped
+          on_pre_optimizer_step
+            optimizer.step()
+          on_optimizer_step
+            schedule, zero_grad, global_step + 1
+          on_step_end                           may set should_log, should_evaluate, should_save, should_training_stop
+          on_log                                if should_log
+          on_prediction_step*, on_log, on_evaluate      if should_evaluate
+          on_save(checkpoint=...)               if should_save, after the checkpoint is committed
+        on_epoch_end                            and the same three again
+      on_log                                    the run's own figures
+      [the best model is loaded]
+    on_train_end                                also when training raises
+
+    on_predict                                  after predict()
+    on_push_begin                               before a checkpoint or the model goes to the hub
+
+A callback that has `figures()` is asked for them when the loss is logged: they are part of that log.
+
+Every event gets (args, state, control, **kwargs): model, processing_class, optimizer, lr_scheduler, train_dataloader,
+eval_dataloader, and metrics, logs or checkpoint where there are any. It may return a control.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.trainer.state import TrainerControl, TrainerState
+
+EVENTS = (
+    "on_init_end", "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_step_begin",
+    "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end", "on_evaluate", "on_predict",
+    "on_save", "on_log", "on_prediction_step", "on_push_begin",
+)  # fmt: skip
+
+Answer = TrainerControl | None
+
+
+class TrainerCallback:
+    """Override what you need. A callback only sees and asks; it changes nothing but the control."""
+
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kw: Any) -> Answer: ...
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+
+
+class ExportableState:
+    """A callback with state: `state()` goes into every checkpoint, its `attributes` come back on resume."""
+
+    def state(self) -> dict[str, Any]:
+        raise NotImplementedError(f"{type(self).__name__} must say what its state is")
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Any:
+        instance = cls(**state["args"])
+        vars(instance).update(state["attributes"])
+        return instance
+
+
+Listener = Callable[..., Answer]
+
+
+class CallbackHandler:
+    """Tells every listener of an event, in order. Who listens is found once, when a callback is added or removed."""
+
+    def __init__(self, callbacks: Iterable[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any):
+        self.callbacks: list[TrainerCallback] = []
+        self.model, self.processing_class = model, processing_class
+        self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
+        self.train_dataloader: Any = None
+        self.eval_dataloader: Any = None
+        self._listeners: dict[str, list[Listener]] = {}
+        for callback in callbacks:
+            self.add_callback(callback)
+        self._find_listeners()
+
+    def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
+        self.callbacks.append(_listening(callback() if isinstance(callback, type) else callback))
+        self._find_listeners()
+
+    def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
+        for mine in self.callbacks:
+            if mine is callback or (isinstance(callback, type) and isinstance(mine, callback)):
+                self.callbacks.remove(mine)
+                self._find_listeners()
+                return mine
+        return None
+
+    def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
+        self.pop_callback(callback)
+
+    def figures(self) -> dict[str, float]:
+        """What callbacks add to the log of a loss."""
+        found: dict[str, float] = {}
+        for each in self.callbacks:
+            own = getattr(each, "figures", None)
+            found.update(own() if own is not None else {})
+        return found
+
+    @property
+    def callback_list(self) -> str:
+        return "\n".join(type(each).__name__ for each in self.callbacks)
+
+    def _find_listeners(self) -> None:
+        self._listeners = {event: [] for event in EVENTS}
+        for event in EVENTS:
+            for callback in self.callbacks:
+                method = getattr(callback, event, None)
+                # An event that a callback did not override costs nothing.
+                if method is not None and getattr(method, "__func__", method) is not getattr(TrainerCallback, event):
+                    self._listeners[event].append(method)
+
+    def call_event(
+        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **extra: Any
+    ) -> TrainerControl:
+        listeners = self._listeners[event]
+        if not listeners:
+            return control
+        kwargs = {
+            "model": self.model,
+            "processing_class": self.processing_class,
+            "optimizer": self.optimizer,
+            "lr_scheduler": self.lr_scheduler,
+            "train_dataloader": self.train_dataloader,
+            "eval_dataloader": self.eval_dataloader,
+            **extra,
+        }
+        for listener in listeners:
+            answer = listener(args, state, control, **kwargs)
+            if answer is not None and answer is not control:
+                control = _control(answer, listener)
+        return control
+
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_init_end", args, state, control)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        control.should_training_stop = False
+        return self.call_event("on_train_begin", args, state, control)
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_train_end", args, state, control)
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        control.should_epoch_stop = False
+        return self.call_event("on_epoch_begin", args, state, control)
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_epoch_end", args, state, control)
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        control.should_log = control.should_evaluate = control.should_save = False
+        return self.call_event("on_step_begin", args, state, control)
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_pre_optimizer_step", args, state, control)
+
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_optimizer_step", args, state, control)
+
+    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_substep_end", args, state, control)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_step_end", args, state, control)
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float]
+    ) -> TrainerControl:
+        control.should_evaluate = False
+        return self.call_event("on_evaluate", args, state, control, metrics=metrics)
+
+    def on_predict(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float]
+    ) -> TrainerControl:
+        return self.call_event("on_predict", args, state, control, metrics=metrics)
+
+    def on_save(
+        self, args: Any, state: TrainerState, control: TrainerControl, checkpoint: Any = None
+    ) -> TrainerControl:
+        control.should_save = False
+        return self.call_event("on_save", args, state, control, checkpoint=checkpoint)
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any]) -> TrainerControl:
+        control.should_log = False
+        return self.call_event("on_log", args, state, control, logs=logs)
+
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_prediction_step", args, state, control)
+
+    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return self.call_event("on_push_begin", args, state, control)
+
+
+def _listening(callback: Any) -> Any:
+    """Of whatever class: one that hears nothing was meant to be something else, and would be silent for hours."""
+    if not any(hasattr(callback, name) for name in (*EVENTS, "figures")):
+        raise TypeError(
+            f"{callback!r} is told of no event: a callback is a TrainerCallback, its class, or an object with methods "
+            "such as on_step_end"
+        )
+    return callback
+
+
+def _control(answer: Any, listener: Any) -> TrainerControl:
+    if hasattr(answer, "should_training_stop"):
+        return answer  # type: ignore[no-any-return]
+    name = getattr(listener, "__qualname__", repr(listener))
+    raise TypeError(f"{name} returned {answer!r:.80}: return the control that it was given, or nothing")
+
+
+class DefaultFlowCallback(TrainerCallback):
+    """Turns the arguments' strategies into the control's wishes."""
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        step, last = state.global_step, state.global_step >= state.max_steps
+        if (step == 1 and args.logging_first_step) or _is_due(args.logging_strategy, step, state.logging_steps):
+            control.should_log = True
+        if args.eval_strategy == "steps" and args.eval_delay <= step and (last or step % state.eval_steps == 0):
+            control.should_evaluate = True
+        if args.save_strategy == "steps" and (last or _is_due("steps", step, state.save_steps)):
+            control.should_save = True
+        if last:
+            control.should_training_stop = True
+        return control
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        if args.logging_strategy == "epoch":
+            control.should_log = True
+        if args.eval_strategy == "epoch" and args.eval_delay <= (state.epoch or 0):
+            control.should_evaluate = True
+        if args.save_strategy == "epoch":
+            control.should_save = True
+        return control
+
+
+def _is_due(strategy: str, step: int, every: int) -> bool:
+    return strategy == "steps" and every > 0 and step % every == 0
+
+
+class PrinterCallback(TrainerCallback):
+    """One line per log, for a pipe."""
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        if state.is_local_process_zero:
+            print({name: value for name, value in kwargs["logs"].items() if name != "total_flos"}, flush=True)
+        return None
+
+
+class ProgressCallback(TrainerCallback):
+    """A bar of optimizer steps, for a terminal."""
+
+    def __init__(self) -> None:
+        self.bar: Any = None
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        if not state.is_world_process_zero:
+            return None
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+        self.bar = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
+        return None
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+        return None
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        if self.bar is not None:
+            self.bar.write(str({name: value for name, value in kwargs["logs"].items() if name != "total_flos"}))
+        return None
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+        return None
+
+
+def default_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
+    no_bar = not sys.stderr.isatty() if args.disable_tqdm is None else args.disable_tqdm
+    return [DefaultFlowCallback(), PrinterCallback() if no_bar else ProgressCallback()]
+
+
+class EarlyStoppingCallback(TrainerCallback, ExportableState):
+    """Stops when `metric_for_best_model` has not become better by the threshold for so many evaluations."""
+
+    def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float = 0.0) -> None:
+        self.early_stopping_patience = early_stopping_patience
+        self.early_stopping_threshold = early_stopping_threshold
+        self.early_stopping_patience_counter = 0
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        if args.metric_for_best_model is None or args.eval_strategy == "no":
+            raise ValueError(
+                "early stopping follows metric_for_best_model through evaluations: set metric_for_best_model, and "
+                'eval_strategy to "steps" or "epoch"'
+            )
+        return None
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        name = str(args.metric_for_best_model)
+        value = kwargs["metrics"].get(name if name.startswith("eval_") else f"eval_{name}")
+        if value is None:
+            # One of several evaluation sets: another one carries the metric.
+            return None
+        best = state.best_metric  # of the evaluations before this one; a NaN is never the best
+        gain = None if best is None else (value - best if args.greater_is_better else best - value)
+        if gain is None or gain > self.early_stopping_threshold:
+            self.early_stopping_patience_counter = 0
+        else:
+            self.early_stopping_patience_counter += 1
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
+        return control
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "args": {
+                "early_stopping_patience": self.early_stopping_patience,
+                "early_stopping_threshold": self.early_stopping_threshold,
+            },
+            "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter},
+        }

@@ -1,0 +1,421 @@
+"""Checkpoints that are whole or are not there: written aside, synced, sealed by a manifest, then renamed into place.
+
+A folder named `checkpoint-<step>` is therefore complete, unless a disk has lost or changed something since: `verify`
+reads every byte again and says what. Nothing here knows the Trainer; it hands in a function that writes the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import random
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import CheckpointCorrupt
+from footplate.trainer import adapters, weights
+
+log = logging.getLogger("footplate.trainer")
+
+MANIFEST = "manifest.json"
+MODEL, OPTIMIZER, SCHEDULER = weights.MODEL, "optimizer.pt", "scheduler.pt"
+RNG, STATE, ARGUMENTS, SCALER = "rng_state.pth", "trainer_state.json", "training_args.json", "scaler.pt"
+PIECES, OPTIMIZER_PIECES = "pytorch_model_fsdp_0", "optimizer_0"
+PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME = "checkpoint", STATE
+_NAME = re.compile(r"^checkpoint-(\d+)$")
+_ASIDE = re.compile(r"^\.old-(checkpoint-\d+)-[0-9a-f]+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A committed checkpoint: what `on_save` gets."""
+
+    path: Path
+    step: int
+    bytes: int
+    manifest_sha256: str
+
+
+class CannotSave(OSError):
+    """The disk is full, or will not take the files for another reason. Nothing was committed; the older ones stand."""
+
+
+# Writing
+
+
+def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[str, Any]) -> Checkpoint:
+    """Writes `checkpoint-<step>` below parent: all of it, or nothing that anyone would take for one."""
+    scratch = parent / f".tmp-checkpoint-{step}-{uuid.uuid4().hex[:8]}"
+    try:
+        scratch.mkdir(parents=True)
+        write(scratch)
+        reached(Moment.AFTER_CHECKPOINT_WRITTEN)
+        sealed = _seal(scratch, step, stamp)
+        reached(Moment.AFTER_CHECKPOINT_SEALED)
+        final = parent / f"checkpoint-{step}"
+        _move_into_place(scratch, final)
+        reached(Moment.AFTER_CHECKPOINT_COMMITTED)
+    except BaseException as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, (OSError, SafetensorError)):
+            raise CannotSave(f"checkpoint-{step} could not be written: {error}") from error
+        raise
+    return Checkpoint(final, step, sealed.bytes, sealed.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seal:
+    bytes: int
+    sha256: str
+
+
+def _seal(folder: Path, step: int, stamp: dict[str, Any]) -> _Seal:
+    _open_to_readers(folder)
+    files = {str(path.relative_to(folder)): _synced(path) for path in _files(folder)}
+    manifest = {"format": 1, "step": step, "stamp": stamp, "versions": _versions(), "files": files}
+    text = json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n"
+    path = folder / MANIFEST
+    path.write_bytes(text)
+    _synced(path)
+    for directory in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+        _sync_directory(directory)
+    return _Seal(sum(each["bytes"] for each in files.values()) + len(text), hashlib.sha256(text).hexdigest())
+
+
+def _open_to_readers(folder: Path) -> None:
+    """Gives every file the rights that the umask asks for, as the folder has them. safetensors writes files that only
+    their owner may read, so another user could not continue from the checkpoint."""
+    readable = folder.stat().st_mode & 0o444
+    for path in _files(folder):
+        path.chmod(path.stat().st_mode | readable)
+
+
+def _move_into_place(scratch: Path, final: Path) -> None:
+    """A folder of that name may be there, from an earlier run in the same place: it goes only once ours stands."""
+    aside = None
+    if final.exists():
+        aside = final.parent / f".old-{final.name}-{uuid.uuid4().hex[:8]}"
+        final.rename(aside)
+    scratch.rename(final)
+    reached(Moment.AFTER_CHECKPOINT_RENAMED)
+    _sync_directory(final.parent)
+    if aside is not None:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep(parent: Path) -> None:
+    """Removes what a save that died has left behind, and puts back what it had moved aside."""
+    if not parent.is_dir():
+        return
+    for path in list(parent.iterdir()):
+        aside = _ASIDE.match(path.name)
+        if aside and not (parent / aside[1]).exists():
+            path.rename(parent / aside[1])
+        elif aside or path.name.startswith(".tmp-checkpoint-"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
+    """Deletes the oldest beyond the limit. Called after a commit; what is protected stays, even beyond the limit."""
+    if limit is None:
+        return
+    kept = [path for _, path in _numbered(parent)]
+    spare = {path.resolve() for path in protect}
+    for path in list(kept):
+        if len(kept) <= limit:
+            return
+        if path.resolve() not in spare:
+            shutil.rmtree(path, ignore_errors=True)
+            kept.remove(path)
+            reached(Moment.AFTER_CHECKPOINT_ROTATED)
+
+
+def keep(parent: Path, newest: int, protect: set[Path]) -> None:
+    """Deletes all but so many of the newest, and what is protected."""
+    spare = {path.resolve() for path in protect}
+    for _, path in _numbered(parent)[:-newest]:
+        if path.resolve() not in spare:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _synced(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import version
+
+    names = ("footplate", "torch", "accelerate", "safetensors")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+# Finding and checking
+
+
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """The newest complete one, or None. What does not verify is passed over, and said."""
+    for _, path in reversed(_numbered(Path(folder))):
+        try:
+            verify(path)
+        except CheckpointCorrupt as error:
+            log.warning("passed over: %s", error)
+        else:
+            return path
+    return None
+
+
+def get_last_checkpoint(folder: str | Path) -> str | None:
+    """The reference's: the path of the newest complete one, or None."""
+    found = latest_checkpoint(folder)
+    return None if found is None else str(found)
+
+
+class Verified(str):
+    """The path of a folder that `verify` has just read, every byte of it: it need not be read again."""
+
+
+def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, Any]:
+    """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and what is wrong.
+
+    What cannot be read is as good as changed: a disk that fails, or a right that is missing, costs this checkpoint
+    only. `manifest_sha256` is the one that was committed, where somebody has kept it.
+    """
+    folder = Path(folder)
+    try:
+        if not folder.is_dir():
+            raise CheckpointCorrupt(f"{folder.name} is not there any more")
+    except OSError as error:
+        raise CheckpointCorrupt(f"{folder.name} cannot be read ({error})") from error
+    manifest = _read_manifest(folder, manifest_sha256)
+    for name, expected in manifest["files"].items():
+        try:
+            wrong = _difference(folder / name, expected)
+        except OSError as error:
+            raise CheckpointCorrupt(f"{folder.name}: {name} cannot be read ({error})") from error
+        if wrong:
+            raise CheckpointCorrupt(f"{folder.name}: {name} {wrong}")
+    return manifest
+
+
+def _difference(path: Path, expected: dict[str, Any]) -> str | None:
+    """How a file differs from what the manifest says of it."""
+    if path.is_symlink():
+        return "is a link, and was written as a file"
+    if not path.is_file():
+        return "is missing"
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        return f"has {size} bytes, and was written with {expected['bytes']}"
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+            return "has changed since it was written (its sha256 differs)"
+    return None
+
+
+def _read_manifest(folder: Path, sha256: str | None) -> dict[str, Any]:
+    try:
+        text = (folder / MANIFEST).read_bytes()
+        manifest = json.loads(text)
+    except FileNotFoundError:
+        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is missing, so it was never completed") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} cannot be read ({error})") from error
+    if sha256 and hashlib.sha256(text).hexdigest() != sha256:
+        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is not the one that was committed (its sha256 differs)")
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} is not a manifest")
+    for name, file in manifest["files"].items():
+        if not isinstance(file, dict) or not {"bytes", "sha256"} <= file.keys():
+            raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} does not say what {name} should be")
+    return manifest
+
+
+def _numbered(parent: Path) -> list[tuple[int, Path]]:
+    if not parent.is_dir():
+        return []
+    found = ((_NAME.match(path.name), path) for path in parent.iterdir() if path.is_dir())
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST)
+
+
+# What is in one
+
+
+def save_weights(model: nn.Module, path: Path, state_dict: dict[str, Tensor] | None = None) -> None:
+    """One safetensors file. Tied weights are stored once, and the file says under which names they go."""
+    tensors: dict[str, Tensor] = {}
+    tied: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in (model.state_dict() if state_dict is None else state_dict).items():
+        if not isinstance(tensor, Tensor):
+            continue
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in first:
+            tied[name] = first[place]
+        else:
+            first[place] = name
+            tensors[name] = tensor.detach()
+    save_file(_apart(tensors), path, metadata={"format": "pt", **tied})
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Views into one storage (slices of a fused weight) are copied: safetensors refuses overlapping memory."""
+    owners: set[tuple[torch.device, int]] = set()
+    apart: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        storage = (tensor.device, tensor.untyped_storage().data_ptr())
+        shares = storage in owners or tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
+        apart[name] = tensor.clone(memory_format=torch.contiguous_format) if shares else tensor.contiguous()
+        owners.add(storage)
+    return apart
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Loads the weights in place. Of a model with adapters a checkpoint holds the adapters only."""
+    if holds_adapters_only(model, folder):
+        return adapters.load(model, folder)
+    model.load_state_dict(read_weights(model, folder), strict=False)
+    return None
+
+
+def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
+    """By name. Names that are tied to a stored one need not be there; others must."""
+    if holds_adapters_only(model, folder):
+        return adapters.read(model, folder)
+    stored, own = weights.read(folder), model.state_dict()
+    there = {_address(own[name]) for name in stored if name in own}
+    wrong = [name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in there]
+    wrong += [name for name in stored if name not in own or own[name].shape != stored[name].shape]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(
+            f"{folder.name} is of another model: {', '.join(wrong[:3])}{more} are missing on one side or have another "
+            "shape"
+        )
+    return stored
+
+
+def holds_adapters_only(model: nn.Module, folder: Path) -> bool:
+    """Of a model that has some: what is below them is not in the folder."""
+    return adapters.are_in(model) and weights.file_in(folder) is None
+
+
+def _address(tensor: Tensor) -> int:
+    """Of what this process has of it."""
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local.data_ptr()
+
+
+def save_tensors(value: Any, path: Path) -> None:
+    """A `.pt` file. torch's writer tells of a full disk by RuntimeErrors that speak of its own insides."""
+    try:
+        torch.save(value, path)
+    except RuntimeError as error:
+        raise CannotSave(f"{path.name}: {error}") from error
+
+
+def load_tensors(folder: Path, name: str) -> Any:
+    """A `.pt` file of tensors, numbers and containers only. Nothing in it can run code."""
+    path = folder / name
+    if not path.is_file():
+        raise CheckpointCorrupt(f"{folder.name}: {name} is missing")
+    with torch.serialization.safe_globals(_numpy_constructors()):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+@cache
+def _numpy_constructors() -> list[Any]:
+    from numpy._core.multiarray import _reconstruct
+
+    return [_reconstruct, numpy.ndarray, numpy.dtype, numpy.dtypes.UInt32DType]
+
+
+def rng_name(rank: int, world: int) -> str:
+    """As the reference calls them."""
+    return RNG if world == 1 else f"rng_state_{rank}.pth"
+
+
+def rng_states(folder: Path) -> list[Any]:
+    """Each process's that wrote the checkpoint."""
+    if (folder / RNG).exists() or not (folder / rng_name(0, 2)).exists():
+        return [load_tensors(folder, RNG)]
+    written = len(list(folder.glob("rng_state_*.pth")))
+    return [load_tensors(folder, rng_name(rank, 2)) for rank in range(written)]
+
+
+def is_in_pieces(folder: Path) -> bool:
+    """Each of several processes wrote its own."""
+    return (folder / PIECES).is_dir() or (folder / OPTIMIZER_PIECES).is_dir()
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether a file of a checkpoint is of the optimizer's, by its path there."""
+    return name.startswith("optimizer")
+
+
+def is_no_optimizer(name: str) -> bool:
+    return not is_optimizer(name)
+
+
+def holds_model(folder: Path) -> bool:
+    """Whole, or the adapters of one."""
+    return weights.file_in(folder) is not None or (folder / adapters.WEIGHTS).exists()
+
+
+def holds_optimizer(folder: Path) -> bool:
+    return (folder / (OPTIMIZER_PIECES if is_in_pieces(folder) else OPTIMIZER)).exists()
+
+
+def rng_state() -> dict[str, Any]:
+    """Every generator that training may draw from."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state(),
+        "cpu": torch.get_rng_state(),
+    }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    numpy.random.set_state(state["numpy"])
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        devices = state["cuda"] if isinstance(state["cuda"], list) else [state["cuda"]]
+        if len(devices) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(devices)
+        else:
+            torch.cuda.set_rng_state(devices[0])

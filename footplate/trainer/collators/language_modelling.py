@@ -1,0 +1,196 @@
+"""Masked and causal language modelling. Draws come in the reference's order: one seed, one batch, here and there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from footplate.trainer.collators.padding import pad, stack_or_pad
+from footplate.trainer.collators.stacking import DataCollatorMixin
+
+IGNORE = -100
+
+
+@dataclass
+class DataCollatorForLanguageModeling(DataCollatorMixin):
+    """`mlm=True` hides `mlm_probability` of the tokens, and labels are what was hidden; False: labels are the inputs.
+
+    Of the hidden, `mask_replace_prob` become the mask token and `random_replace_prob` any token; the rest stay.
+    `whole_word_mask` hides all tokens of a word together. `seed` gives it a generator of its own, another one in each
+    loading process; None draws from the global one.
+    """
+
+    tokenizer: Any
+    mlm: bool = True
+    whole_word_mask: bool = False
+    mlm_probability: float | None = 0.15
+    mask_replace_prob: float = 0.8
+    random_replace_prob: float = 0.1
+    pad_to_multiple_of: int | None = None
+    return_tensors: str = "pt"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check()
+        if self.whole_word_mask and self.mask_replace_prob < 1:
+            warnings.warn(
+                "Random token replacement is not supported with whole word masking. Setting mask_replace_prob to 1.",
+                stacklevel=3,
+            )
+            self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
+        self.generator: torch.Generator | None = None
+
+    def _check(self) -> None:
+        for name in ("mlm_probability", "mask_replace_prob", "random_replace_prob"):
+            value = getattr(self, name)
+            if (value is None and self.mlm) or (value is not None and not 0 <= value <= 1):
+                raise ValueError(f"{name} should be between 0 and 1. It is {value}")
+        if self.mask_replace_prob + self.random_replace_prob > 1:
+            raise ValueError(
+                "The sum of mask_replace_prob and random_replace_prob should not exceed 1: "
+                f"{self.mask_replace_prob} + {self.random_replace_prob}"
+            )
+        if self.mlm and self.tokenizer.mask_token is None:
+            raise ValueError(
+                "This tokenizer does not have a mask token which is necessary for masked language modeling. "
+                "You should pass `mlm=False` to train on causal language modeling instead."
+            )
+        if self.whole_word_mask and not self.mlm:
+            raise ValueError("Whole word masking can only be used with mlm=True.")
+
+    def torch_call(self, examples: Any) -> Any:
+        if self.seed is not None and self.generator is None:
+            self.create_rng()
+        offsets = None
+        if isinstance(examples[0], Mapping):
+            rows = [{name: value for name, value in each.items() if name != "offset_mapping"} for each in examples]
+            batch = pad(self.tokenizer, rows, return_tensors="pt", pad_to_multiple_of=self.pad_to_multiple_of)
+            if self.whole_word_mask and "offset_mapping" in examples[0]:
+                offsets = self._offsets([each["offset_mapping"] for each in examples], batch["input_ids"].shape[1])
+        else:
+            batch = {"input_ids": stack_or_pad(examples, self.tokenizer, self.pad_to_multiple_of)}
+        special = batch.pop("special_tokens_mask", None)
+        if self.mlm:
+            batch["input_ids"], batch["labels"] = self.torch_mask_tokens(
+                batch["input_ids"], special_tokens_mask=special, offset_mapping=offsets
+            )
+        else:
+            labels = batch["input_ids"].clone()
+            if self.tokenizer.pad_token_id is not None:
+                labels[labels == self.tokenizer.pad_token_id] = IGNORE
+            batch["labels"] = labels
+        return batch
+
+    def _offsets(self, rows: list[Any], width: int) -> Tensor:
+        """Tokenizers pad everything but these."""
+        spans = torch.zeros(len(rows), width, 2, dtype=torch.long)
+        for line, row in zip(spans, rows, strict=True):
+            at = slice(0, len(row)) if self.tokenizer.padding_side == "right" else slice(width - len(row), width)
+            line[at] = torch.as_tensor(row)
+        return spans
+
+    def create_rng(self) -> None:
+        """A generator of its own; a loading process adds its number, or all would hide the same places."""
+        self.generator = generator_here(self.seed or 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where its own generator stands, so that a run resumed in mid-epoch hides what it would have hidden."""
+        return {} if self.generator is None else {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if "generator" in state:
+            self.generator = torch.Generator()
+            self.generator.set_state(state["generator"])
+
+    def torch_mask_tokens(
+        self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
+    ) -> tuple[Any, Any]:
+        labels = inputs.clone()
+        chances = torch.full(labels.shape, float(self.mlm_probability or 0.0))
+        special = self._special(labels, special_tokens_mask)
+        if self.whole_word_mask:
+            words, starts = self._words(labels, special, offset_mapping)
+            hidden = torch.bernoulli(chances.masked_fill_(~starts, 0.0), generator=self.generator).bool()
+            hidden = _all_of_a_word(words, hidden)
+        else:
+            hidden = torch.bernoulli(chances.masked_fill_(special, 0.0), generator=self.generator).bool()
+        labels[~hidden] = IGNORE
+        replaced = self._drawn(labels, self.mask_replace_prob) & hidden
+        inputs[replaced] = self.tokenizer.convert_tokens_to_ids(self.tokenizer.mask_token)
+        if self.mask_replace_prob == 1 or self.random_replace_prob == 0:
+            return inputs, labels
+        share = self.random_replace_prob / (1 - self.mask_replace_prob)
+        other = self._drawn(labels, share) & hidden & ~replaced
+        words_of_chance = torch.randint(len(self.tokenizer), labels.shape, dtype=torch.long, generator=self.generator)
+        inputs[other] = words_of_chance[other]
+        return inputs, labels
+
+    def _drawn(self, like: Tensor, share: float) -> Tensor:
+        return torch.bernoulli(torch.full(like.shape, float(share)), generator=self.generator).bool()
+
+    def _special(self, labels: Tensor, given: Any) -> Tensor:
+        if given is None:
+            given = [
+                self.tokenizer.get_special_tokens_mask(each, already_has_special_tokens=True)
+                for each in labels.tolist()
+            ]
+        return torch.as_tensor(given, dtype=torch.bool)
+
+    def _words(self, labels: Tensor, special: Tensor, offsets: Any) -> tuple[Tensor, Tensor]:
+        """The number of each token's word, -1 for special ones, and which tokens start a word."""
+        if offsets is not None:
+            spans = torch.as_tensor(offsets)
+            previous_end = spans[:, :, 1].roll(1, dims=1)
+            previous_end[:, 0] = -1
+            after_special = special.roll(1, dims=1)
+            after_special[:, 0] = False
+            starts = ~special & ((spans[:, :, 0] != previous_end) | after_special)
+        else:
+            starts = ~special & ~self._continues(labels)
+        words = starts.long().cumsum(dim=1)
+        words[special] = -1
+        return words, starts
+
+    def _continues(self, labels: Tensor) -> Tensor:
+        tokens = [self.tokenizer.convert_ids_to_tokens(each) for each in labels.tolist()]
+        continues = torch.tensor([[str(token).startswith("##") for token in each] for each in tokens])
+        vocabulary: Any = getattr(self.tokenizer, "get_vocab", dict)()
+        if not bool(continues.any()) and not any(str(token).startswith("##") for token in vocabulary):
+            raise ValueError(
+                "whole words cannot be told from pieces: tokenize with return_offsets_mapping=True and keep the column "
+                "(remove_unused_columns=False)"
+            )
+        return continues
+
+
+@dataclass
+class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
+    """Whole words hidden, under the name that older scripts import. Words are known by offsets, or by BERT's `##`."""
+
+    whole_word_mask: bool = True
+    mask_replace_prob: float = 1.0
+    random_replace_prob: float = 0.0
+
+
+def generator_here(seed: int) -> torch.Generator:
+    """Of this seed, plus the number of the loading process: otherwise all of them would draw the same."""
+    worker = torch.utils.data.get_worker_info()
+    if worker is None and multiprocessing.current_process().name != "MainProcess":
+        raise ValueError(
+            "`seed` in another process needs that process to be a torch DataLoader's: nobody else numbers them"
+        )
+    return torch.Generator().manual_seed(seed + (worker.id if worker is not None else 0))
+
+
+def _all_of_a_word(words: Tensor, hidden: Tensor) -> Tensor:
+    """Linear in the tokens: what is hidden is noted by word number, and read back."""
+    known = words.clamp(min=0)
+    per_word = torch.zeros(len(words), int(known.max()) + 1, dtype=torch.bool)
+    per_word.scatter_reduce_(1, known, hidden & words.ge(0), reduce="amax")
+    return per_word.gather(1, known) & words.ge(0)

@@ -1,0 +1,237 @@
+"""Padding to the longest of the batch. The processor pads what it knows; labels are padded here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from footplate.contract.errors import DatasetError
+from footplate.trainer.collators.stacking import LABELS, DataCollatorMixin
+
+
+def pad(processor: Any, features: Any, **options: Any) -> Any:
+    """What the processor's `pad` returns, without its notice that calling the tokenizer would have been faster."""
+    notices = getattr(processor, "deprecation_warnings", None)
+    if notices is None:
+        return _padded(processor, features, options)
+    before = notices.get("Asking-to-pad-a-fast-tokenizer", False)
+    notices["Asking-to-pad-a-fast-tokenizer"] = True
+    try:
+        return _padded(processor, features, options)
+    finally:
+        notices["Asking-to-pad-a-fast-tokenizer"] = before
+
+
+def _padded(processor: Any, features: Any, options: dict[str, Any]) -> Any:
+    try:
+        return processor.pad(features, **options)
+    except (KeyError, TypeError, ValueError) as error:
+        # A tokenizer speaks of its options here, whatever is wrong with the rows.
+        told = unfit(features, getattr(processor, "model_input_names", ("input_ids",))[0])
+        if told is None:
+            raise
+        raise told from error
+
+
+def unfit(features: Any, needed: str = "input_ids") -> DatasetError | None:
+    """Why samples make no batch of tokens, where their columns say it."""
+    first = features[0] if isinstance(features, Sequence) and features else None
+    if not isinstance(first, Mapping):
+        return None
+    if needed not in first:
+        there = ", ".join(map(str, first)) or "nothing"
+        return DatasetError(
+            f"the samples have {there}, and no {needed}: tokenize them first",
+            hint='in a job, list {"use": "tokenize", "args": {"column": …}} under data.map',
+        )
+    texts = next(((name, value) for each in features for name, value in each.items() if isinstance(value, str)), None)
+    if texts is None:
+        return None
+    name, value = texts
+    return DatasetError(
+        f"{name} holds texts such as {value[:40]!r}, and a batch is made of numbers: turn them into numbers, or leave "
+        "the column out",
+        hint='in a job, {"use": "labels"} under data.map numbers the names of classes, and {"use": "drop"} leaves out',
+    )
+
+
+def stack_or_pad(examples: Sequence[Any], tokenizer: Any, pad_to_multiple_of: int | None = None) -> Tensor:
+    """Token lists as one tensor, filled with the pad token on the tokenizer's side where lengths differ."""
+    rows = [each if isinstance(each, Tensor) else torch.tensor(each, dtype=torch.long) for each in examples]
+    longest = max(len(each) for each in rows)
+    width = rounded_up(longest, pad_to_multiple_of)
+    if all(len(each) == width for each in rows):
+        return torch.stack(rows)
+    if tokenizer.pad_token is None:
+        raise ValueError(
+            "You are attempting to pad samples but the tokenizer you are using"
+            f" ({type(tokenizer).__name__}) does not have a pad token: set tokenizer.pad_token"
+        )
+    return _filled(rows, width, tokenizer.pad_token_id, tokenizer.padding_side)
+
+
+def rounded_up(length: int, multiple: int | None) -> int:
+    return length if multiple is None else -(-length // multiple) * multiple
+
+
+def _filled(rows: Sequence[Any], width: int, value: int, side: str) -> Tensor:
+    rows = [torch.as_tensor(each, dtype=torch.long) for each in rows]
+    result = torch.full((len(rows), width), value, dtype=torch.long)
+    for line, row in zip(result, rows, strict=True):
+        if side == "right":
+            line[: len(row)] = row
+        else:
+            line[width - len(row) :] = row
+    return result
+
+
+@dataclass
+class DataCollatorWithPadding:
+    """Pads inputs to the longest of the batch; `label` and `label_ids` become `labels`."""
+
+    tokenizer: Any
+    padding: Any = True
+    max_length: int | None = None
+    pad_to_multiple_of: int | None = None
+    return_tensors: str = "pt"
+
+    def __call__(self, features: list[dict[str, Any]]) -> Any:
+        batch = pad(
+            self.tokenizer,
+            features,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors=self.return_tensors,
+        )
+        for name in LABELS:
+            if name in batch:
+                batch["labels"] = batch[name]
+                del batch[name]
+        return batch
+
+
+@dataclass
+class DataCollatorForTokenClassification(DataCollatorMixin):
+    """Pads inputs, and the labels beside them with what no loss counts."""
+
+    tokenizer: Any
+    padding: Any = True
+    max_length: int | None = None
+    pad_to_multiple_of: int | None = None
+    label_pad_token_id: int = -100
+    return_tensors: str = "pt"
+
+    def torch_call(self, features: Any) -> Any:
+        name, labels, rest = _without_labels(features)
+        batch = pad(
+            self.tokenizer,
+            rest,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors="pt",
+        )
+        if labels is not None:
+            width = batch["input_ids"].shape[1]
+            too_long = next((len(each) for each in labels if len(each) > width), None)
+            if too_long is not None:
+                raise ValueError(f"a sample has {too_long} {name}, and its batch is {width} tokens wide after padding")
+            batch[name] = _filled(labels, width, self.label_pad_token_id, self.tokenizer.padding_side)
+        return batch
+
+
+@dataclass
+class DataCollatorForMultipleChoice(DataCollatorMixin):
+    """Pads all choices of all samples together: (samples, choices, length)."""
+
+    tokenizer: Any
+    padding: Any = True
+    max_length: int | None = None
+    pad_to_multiple_of: int | None = None
+    return_tensors: str = "pt"
+
+    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        _, labels, rest = _without_labels(examples)
+        counts = {len(each["input_ids"]) for each in rest}
+        if len(counts) > 1:
+            raise ValueError(
+                f"the samples of a batch have {', '.join(map(str, sorted(counts)))} choices: all need one number"
+            )
+        choices = counts.pop()
+        flat = [{name: value[at] for name, value in each.items()} for each in rest for at in range(choices)]
+        padded = pad(
+            self.tokenizer,
+            flat,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors="pt",
+        )
+        batch = {name: value.view(len(examples), choices, -1) for name, value in padded.items()}
+        if labels is not None:
+            batch["labels"] = torch.tensor(labels, dtype=torch.int64)
+        return batch
+
+
+@dataclass
+class DataCollatorForSeq2Seq:
+    """Pads inputs and labels, each to their own longest; the model, where given, makes decoder inputs of the labels."""
+
+    tokenizer: Any
+    model: Any | None = None
+    padding: Any = True
+    max_length: int | None = None
+    pad_to_multiple_of: int | None = None
+    label_pad_token_id: int = -100
+    return_tensors: str = "pt"
+
+    def __call__(self, features: Any, return_tensors: str | None = None) -> Any:
+        framework = return_tensors or self.return_tensors
+        _, labels, rest = _without_labels(features)
+        batch = pad(
+            self.tokenizer,
+            rest,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors=framework,
+        )
+        if labels is None:
+            batch["labels"] = None
+            return batch
+        padded = _filled(labels, self._width(labels), self.label_pad_token_id, self.tokenizer.padding_side)
+        batch["labels"] = padded if framework == "pt" else padded.numpy()
+        shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        if shift is not None:
+            batch["decoder_input_ids"] = shift(labels=batch["labels"])
+        return batch
+
+    def _width(self, labels: list[Any]) -> int:
+        longest = max(len(each) for each in labels)
+        # A strategy of the reference's is an enum that is its own string.
+        strategy = getattr(self.padding, "value", self.padding)
+        if strategy in (False, "do_not_pad"):
+            if any(len(each) != longest for each in labels):
+                raise ValueError("labels of different lengths make no tensor without padding: set padding=True")
+            return longest
+        if strategy == "max_length" and self.max_length is not None:
+            longest = max(longest, self.max_length)
+        return rounded_up(longest, self.pad_to_multiple_of)
+
+
+def _without_labels(features: Sequence[Mapping[str, Any]]) -> tuple[str, list[Any] | None, list[dict[str, Any]]]:
+    """The labels' name, the labels where there are any, and the samples without them: the processor pads no labels."""
+    name = "label" if "label" in features[0] else "labels"
+    labels = [feature[name] for feature in features] if name in features[0] else None
+    if labels is not None and all(each is None for each in labels):
+        labels = None
+    rest = [{key: value for key, value in feature.items() if key != name} for feature in features]
+    if labels is not None and isinstance(labels[0], numpy.ndarray):
+        labels = [torch.from_numpy(each) for each in labels]
+    return name, labels, rest

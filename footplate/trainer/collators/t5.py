@@ -1,0 +1,141 @@
+"""T5's span corruption: spans of the text are replaced by sentinels, and the labels say what stood there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from footplate.trainer.collators.language_modelling import IGNORE, generator_here
+from footplate.trainer.collators.stacking import DataCollatorMixin
+
+
+def compute_input_and_target_lengths(
+    inputs_length: int, noise_density: float, mean_noise_span_length: float
+) -> tuple[int, int]:
+    """How long to cut texts so that the corrupted input is `inputs_length` tokens, and how long its labels then are."""
+    tokens = inputs_length
+    while _corrupted_lengths(tokens + 1, noise_density, mean_noise_span_length)[0] <= inputs_length:
+        tokens += 1
+    inputs, targets = _corrupted_lengths(tokens, noise_density, mean_noise_span_length)
+    # An even split wastes nothing: with half noise, inputs and targets are equally long.
+    if noise_density == 0.5 and targets > inputs:
+        return tokens - 1, targets - 1
+    return tokens, targets
+
+
+def _corrupted_lengths(tokens: int, density: float, mean_span: float) -> tuple[int, int]:
+    noise = round(tokens * density)
+    spans = round(noise / mean_span)
+    return tokens - noise + spans + 1, noise + spans + 1
+
+
+@dataclass
+class DataCollatorForT5MLM(DataCollatorMixin):
+    """`noise_density` of each text is hidden, in spans of `mean_noise_span_length` tokens on average.
+
+    Inputs keep a sentinel for every span; labels hold sentinel and span by turns; both end with the end token. Texts
+    may differ in length: inputs are padded with the pad token (and get an attention mask), labels with -100. The model
+    makes decoder inputs of the labels, as it does for any others. `input_length` and `target_length`, where given, are
+    what every batch must come to (see `compute_input_and_target_lengths`).
+    """
+
+    tokenizer: Any
+    noise_density: float = 0.15
+    mean_noise_span_length: float = 3.0
+    input_length: int | None = None
+    target_length: int | None = None
+    pad_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    return_tensors: str = "pt"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise_density < 1:
+            raise ValueError(f"noise_density must lie between 0 and 1. It is {self.noise_density}")
+        if self.mean_noise_span_length < 1:
+            raise ValueError(f"mean_noise_span_length must be 1 or more. It is {self.mean_noise_span_length}")
+        self.generator: torch.Generator | None = None
+
+    def torch_call(self, examples: list[Any]) -> dict[str, Tensor]:
+        if self.seed is not None and self.generator is None:
+            self.generator = generator_here(self.seed)
+        texts = [torch.as_tensor(each["input_ids"] if isinstance(each, Mapping) else each) for each in examples]
+        pairs = [self._corrupted(text.long()) for text in texts]
+        inputs = _joined([each for each, _ in pairs], self._pad)
+        labels = _joined([each for _, each in pairs], IGNORE)
+        self._require("input_length", self.input_length, inputs)
+        self._require("target_length", self.target_length, labels)
+        lengths = torch.tensor([len(each) for each, _ in pairs])
+        batch = {
+            "input_ids": inputs,
+            "attention_mask": (torch.arange(inputs.shape[1]) < lengths[:, None]).long(),
+            "labels": labels,
+        }
+        if self.decoder_start_token_id is not None:
+            shifted = labels.roll(1, dims=1)
+            shifted[:, 0] = self.decoder_start_token_id
+            batch["decoder_input_ids"] = shifted.masked_fill_(shifted == IGNORE, self._pad)
+        return batch
+
+    @property
+    def _pad(self) -> int:
+        return int(self.tokenizer.pad_token_id if self.pad_token_id is None else self.pad_token_id)
+
+    def _require(self, name: str, wanted: int | None, got: Tensor) -> None:
+        if wanted is not None and got.shape[1] != wanted:
+            raise ValueError(
+                f"{name} is {wanted}, and this batch came to {got.shape[1]}: cut the texts to the length that "
+                "compute_input_and_target_lengths says"
+            )
+
+    def _corrupted(self, text: Tensor) -> tuple[Tensor, Tensor]:
+        eos = self.tokenizer.eos_token_id
+        if eos is not None and len(text) and int(text[-1]) == eos:
+            text = text[:-1]
+        if len(text) < 2:
+            raise ValueError(f"a text of {len(text)} tokens has nothing to hide: leave texts shorter than 2 tokens out")
+        noise = self.random_spans_noise_mask(len(text))
+        end = torch.tensor([] if eos is None else [eos], dtype=torch.long)
+        return torch.cat([self._with_sentinels(text, noise), end]), torch.cat([self._with_sentinels(text, ~noise), end])
+
+    def random_spans_noise_mask(self, length: int) -> Tensor:
+        """Which tokens are hidden: as many as the density says, in spans that never touch, never at the beginning."""
+        noise = min(max(round(length * self.noise_density), 1), length - 1)
+        spans = max(round(noise / self.mean_noise_span_length), 1)
+        spans = min(spans, noise, length - noise)
+        lengths = torch.stack([self._parts(length - noise, spans), self._parts(noise, spans)], dim=1).flatten()
+        return torch.arange(2 * spans).remainder(2).bool().repeat_interleave(lengths)
+
+    def _parts(self, total: int, number: int) -> Tensor:
+        """`total` cut into `number` parts of at least one, every way of cutting as likely as any other."""
+        cuts = torch.randperm(total - 1, generator=self.generator)[: number - 1].sort().values + 1
+        edges = torch.cat([torch.tensor([0]), cuts, torch.tensor([total])])
+        return edges.diff()
+
+    def _with_sentinels(self, text: Tensor, hidden: Tensor) -> Tensor:
+        """Each hidden span becomes one sentinel, numbered by where it comes."""
+        starts = hidden & ~torch.cat([torch.tensor([False]), hidden[:-1]])
+        numbers = (starts.long().cumsum(0) - 1).tolist()
+        kept = [
+            self._sentinel(number) if start else int(token)
+            for token, start, gone, number in zip(text, starts.tolist(), hidden.tolist(), numbers, strict=True)
+            if start or not gone
+        ]
+        return torch.tensor(kept, dtype=torch.long)
+
+    def _sentinel(self, number: int) -> int:
+        found = self.tokenizer.convert_tokens_to_ids(f"<extra_id_{number}>")
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        if found is None or found == unknown:
+            raise ValueError(
+                f"this tokenizer has no sentinel <extra_id_{number}>: use one of T5's, or hide less of shorter texts"
+            )
+        return int(found)
+
+
+def _joined(rows: list[Tensor], fill: int) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)

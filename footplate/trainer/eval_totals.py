@@ -1,0 +1,169 @@
+"""What an evaluation keeps of what it saw: losses, added up or one by one, and predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from footplate.trainer.losses import DICT, IGNORE
+from footplate.trainer.strategies.peers import Alone
+
+if TYPE_CHECKING:
+    from footplate.trainer.evaluating import Evaluating
+
+_FOLD_AT = 256
+
+
+class MeanLoss:
+    """The mean of batch losses, weighted by samples: the reference's meaning, and its sum to the last bit.
+
+    They stay on the device, and are read some hundred at a time.
+    """
+
+    def __init__(self, *, leaves_out_not_finite: bool = False) -> None:
+        self.samples = self.seen = 0
+        self._leaves_out = leaves_out_not_finite
+        self._on_device: list[Tensor] = []
+        self._values: list[float] = []
+        self._counts: list[int] = []
+
+    def add(self, loss: Tensor | None, samples: int, weight: int) -> None:
+        self.seen += samples
+        if loss is None:
+            return
+        self.samples += samples
+        self._on_device.append(loss)
+        self._counts.append(weight)
+        if len(self._on_device) >= _FOLD_AT:
+            self._read()
+
+    def _read(self) -> None:
+        if self._on_device:
+            self._values += torch.stack(self._on_device).double().tolist()
+            self._on_device.clear()
+
+    def join(self, peers: Alone) -> None:
+        """With those of the other processes, in the order in which one would have seen them."""
+        if peers.world == 1:
+            return
+        self._read()
+        told = peers.everyone((self._values, self._counts, self.samples, self.seen))
+        rounds = range(max(len(values) for values, *_ in told))
+        each = [(values[at], counts[at]) for at in rounds for values, counts, *_ in told if at < len(values)]
+        self._values, self._counts = [value for value, _ in each], [count for _, count in each]
+        self.samples, self.seen = sum(one[2] for one in told), sum(one[3] for one in told)
+
+    def per_sample(self) -> Any:
+        """Every sample has the mean of its batch."""
+        self._read()
+        return numpy.repeat(numpy.asarray(self._values, dtype=numpy.float32), self._counts)
+
+    @property
+    def left_out(self) -> int:
+        """Batches whose loss was NaN or infinite, and so has no part in the mean."""
+        self._read()
+        finite = sum(map(math.isfinite, self._values))
+        return len(self._values) - finite if self._leaves_out and finite else 0
+
+    def mean(self) -> float:
+        every = self.per_sample()
+        finite = numpy.isfinite(every)
+        return float((every[finite] if self._leaves_out and finite.any() else every).mean())
+
+
+class ExactLoss:
+    """The mean over what the loss is a mean of: of token tasks it does not depend on how samples were batched."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, loss: Tensor | None, batch: Any, trainer: Evaluating) -> None:
+        labels = batch.get("labels") if isinstance(batch, DICT) else None
+        if loss is None or not isinstance(labels, Tensor) or labels.dim() < 2 or labels.is_floating_point():
+            return
+        items = trainer._get_num_items_in_batch([batch], loss.device)
+        if isinstance(items, Tensor):
+            self._parts.append((torch.where(items > 0, loss * items, 0.0), items))
+        if len(self._parts) >= _FOLD_AT:
+            self._parts = [self._sums()]
+
+    def _sums(self) -> tuple[Tensor, Tensor]:
+        totals, counts = zip(*self._parts, strict=True)
+        return torch.stack([each.double() for each in totals]).sum(), torch.stack(counts).sum()
+
+    def join(self, peers: Alone) -> None:
+        if peers.world == 1:
+            return
+        total, count = self._sums() if self._parts else (None, None)
+        told = peers.everyone(None if total is None or count is None else (total.cpu(), count.cpu()))
+        self._parts = [each for each in told if each is not None]
+
+    def found(self, samples: int) -> dict[str, float]:
+        if not self._parts:
+            return {}
+        total, count = (float(each) for each in self._sums())
+        return {"loss_exact": total / count} if count and count != samples else {}
+
+
+class Kept:
+    """Outputs, on the device for so many batches and then on the host."""
+
+    def __init__(self, batches_on_device: int, *, joins: bool = True) -> None:
+        self._batches_on_device, self._joins = batches_on_device, joins
+        self._on_device: list[Any] = []
+        self._on_host: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            return
+        self._on_device.append(value)
+        if len(self._on_device) >= self._batches_on_device:
+            self._move()
+
+    def _move(self) -> None:
+        self._on_host += [_on_host(each) for each in self._on_device]
+        self._on_device.clear()
+
+    def arrays(self) -> Any:
+        self._move()
+        if not self._joins:
+            return self._on_host or None
+        return _joined(self._on_host)
+
+
+def _on_host(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        value = value.detach()
+        return (value.float() if value.dtype is torch.bfloat16 else value).cpu().numpy()
+    if isinstance(value, Mapping):
+        return {name: _on_host(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_on_host(each) for each in value)
+    return value
+
+
+def _joined(parts: list[Any]) -> Any:
+    """One array along the first dimension; shorter sequences are filled with -100 on the right."""
+    # A model may name what it did not compute.
+    if not parts or parts[0] is None:
+        return None
+    if isinstance(parts[0], dict):
+        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+    if isinstance(parts[0], tuple):
+        return tuple(_joined(list(each)) for each in zip(*parts, strict=True))
+    if parts[0].ndim == 0:
+        return numpy.stack(parts)
+    if parts[0].ndim > 1:
+        widest = max(part.shape[1] for part in parts)
+        parts = [_padded(part, widest) for part in parts]
+    return numpy.concatenate(parts)
+
+
+def _padded(part: Any, width: int) -> Any:
+    missing = [(0, 0), (0, width - part.shape[1]), *([(0, 0)] * (part.ndim - 2))]
+    return numpy.pad(part, missing, constant_values=IGNORE) if part.shape[1] < width else part

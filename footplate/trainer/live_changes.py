@@ -1,0 +1,229 @@
+"""Change a run while it runs: between two steps, from a callback. What cannot be changed says why.
+
+    change(trainer, {"learning_rate": 1e-4, "max_steps": 2000})
+
+learning_rate is what the argument of that name is: the rate from which the schedule starts. The schedule goes on where
+it is, over the steps that there are then: as in a run that is resumed with these arguments, bit by bit.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from footplate.contract.errors import did_you_mean
+from footplate.trainer import schedules
+from footplate.trainer.named.spec import NamedOptimizer, length_of, make_schedule, maker
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
+CADENCES = {"logging_steps": "logging_strategy", "eval_steps": "eval_strategy", "save_steps": "save_strategy"}
+"""Each with the argument that says whether anybody counts in steps."""
+CHANGEABLE = ("learning_rate", "max_steps", *CADENCES)
+
+
+class CannotChange(ValueError):
+    """Why not, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What came of it."""
+
+    values: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """By name: what it was, and what it is."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """By name: why it stays as it is."""
+
+
+def change(trainer: Trainer, wanted: Mapping[str, Any]) -> Changed:
+    """Each of them that can be. Between two steps only: on_step_end is the place, and of every process the same one."""
+    changed = Changed()
+    for name in sorted(wanted, key=_in_order):
+        before = _before(trainer, name)
+        try:
+            _change(trainer, name, wanted[name])
+        except CannotChange as error:
+            changed.refused[name] = str(error)
+        else:
+            changed.values[name] = (before, wanted[name])
+    trainer.state.compute_steps(trainer.args, trainer.state.max_steps)
+    return changed
+
+
+def _in_order(name: str) -> int:
+    return CHANGEABLE.index(name) if name in CHANGEABLE else len(CHANGEABLE)
+
+
+def _before(trainer: Trainer, name: str) -> Any:
+    if name == "max_steps":
+        return trainer.state.max_steps
+    named = trainer.optimizer_by_name if name == "learning_rate" else None
+    return {one: _peak(each) for one, each in named.items()} if named else getattr(trainer.args, name, None)
+
+
+def _change(trainer: Trainer, name: str, value: Any) -> None:
+    if name == "learning_rate":
+        (_set_rates if trainer.optimizer_by_name else _set_rate)(trainer, value)
+    elif name == "max_steps":
+        _set_end(trainer, value)
+    elif name in CADENCES:
+        strategy = getattr(trainer.args, CADENCES[name])
+        if strategy != "steps":
+            raise CannotChange(f"{CADENCES[name]} is {str(strategy)!r}: nobody counts {name}")
+        setattr(trainer.args, name, value)
+    else:
+        raise CannotChange(f"{name} cannot change while it trains; {', '.join(CHANGEABLE)} can")
+
+
+# The rate ------------------------------------------------------------------------------------------------------------
+
+
+def _set_rate(trainer: Trainer, value: Any) -> None:
+    args, schedule = trainer.args, trainer.lr_scheduler
+    if isinstance(value, Mapping):
+        raise CannotChange("there is one optimizer: its learning_rate is a number")
+    if schedules.follows_a_metric(schedule):
+        raise CannotChange(f"{args.lr_scheduler_type} moves the rate by what evaluations find")
+    if not (trainer.made_schedule and isinstance(schedule, LambdaLR)):
+        raise CannotChange(f"its schedule, {type(schedule).__name__}, is not made from the arguments")
+    if any(base != args.learning_rate for base in schedule.base_lrs):
+        raise CannotChange("its groups of parameters have rates of their own")
+    args.learning_rate = float(value)
+    _follow(trainer, schedule, trainer.state.max_steps)
+
+
+def _follow(trainer: Trainer, schedule: LambdaLR, total: int) -> None:
+    """The arguments' schedule, over so many steps."""
+    args = trainer.args
+    made = schedules.make_schedule(
+        args.lr_scheduler_type,
+        _stand_in(args.learning_rate, groups=len(schedule.base_lrs)),
+        warmup=args.get_warmup_steps(total),
+        total=total,
+        kwargs=args.lr_scheduler_kwargs,
+    )
+    _go_on_as(schedule, made, args.learning_rate)
+
+
+def _set_rates(trainer: Trainer, value: Any) -> None:
+    """Of several optimizers, those that are named: all of them or none."""
+    named = trainer.optimizer_by_name
+    if not isinstance(value, Mapping):
+        if len(named) > 1:
+            example = {next(iter(named)): value}
+            raise CannotChange(f"there are {len(named)} optimizers, {', '.join(named)}: say whose, as in {example}")
+        value = dict.fromkeys(named, value)
+    going_on = [_with_rate(trainer, name, float(rate)) for name, rate in value.items()]
+    for go_on in going_on:
+        go_on()
+
+
+def _with_rate(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
+    named = trainer.optimizer_by_name
+    if name not in named:
+        hint = did_you_mean(name, named) or f"there is: {', '.join(named)}"
+        raise CannotChange(f"there is no optimizer {name!r}; {hint}")
+    number = list(named).index(name)
+    spec, optimizer = trainer.named_optimizers[number], named[name]
+    if "lr" not in inspect.signature(maker(spec)).parameters:
+        raise CannotChange(f"optimizer {name!r} is made without an lr")
+    schedule = trainer.lr_scheduler.of(name)
+    if not isinstance(schedule, LambdaLR | None):
+        raise CannotChange(f"the schedule of optimizer {name!r}, {type(schedule).__name__}, has rates of its own")
+
+    def go_on() -> None:
+        trainer.named_optimizers[number] = _at(spec, rate)
+        if schedule is not None:
+            _go_on_as(schedule, make_schedule(spec, _stand_in(rate), trainer.state.max_steps), rate)
+            return
+        for group in optimizer.param_groups:
+            _set_group(group, rate)
+
+    return go_on
+
+
+def _at(spec: NamedOptimizer, rate: float) -> NamedOptimizer:
+    return replace(spec, args={**spec.args, "lr": rate})
+
+
+def _peak(optimizer: Optimizer) -> float:
+    group = optimizer.param_groups[0]
+    return float(group.get("initial_lr", group["lr"]))
+
+
+def _stand_in(rate: float, *, groups: int = 1) -> Optimizer:
+    """Something that a schedule can be made for: making one for an optimizer at work would move its rate."""
+    return torch.optim.SGD([{"params": [torch.zeros(())]} for _ in range(groups)], lr=rate)
+
+
+def _go_on_as(schedule: LambdaLR, other: LambdaLR, peak: float) -> None:
+    """With the other's shape and this peak, from where it is. In place: a step holds on to the one it began with."""
+    shapes = other.lr_lambdas * (len(schedule.base_lrs) // len(other.lr_lambdas))
+    schedule.lr_lambdas, schedule.base_lrs = shapes, [peak for _ in schedule.base_lrs]
+    schedule._last_lr = [peak * shape(schedule.last_epoch) for shape in shapes]
+    for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
+        group["initial_lr"] = peak
+        _set_group(group, rate)
+
+
+def _set_group(group: dict[str, Any], rate: Any) -> None:
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+# The end -------------------------------------------------------------------------------------------------------------
+
+
+def _set_end(trainer: Trainer, value: int) -> None:
+    state, schedule = trainer.state, trainer.lr_scheduler
+    if value <= state.global_step:
+        raise CannotChange(f"step {state.global_step} is reached already: the least is {state.global_step + 1}")
+    if trainer.optimizer_by_name:
+        _lengthen(trainer, value)
+    elif trainer.made_schedule and isinstance(schedule, LambdaLR):
+        _follow(trainer, schedule, value)
+    elif not schedules.follows_a_metric(schedule) and value > state.max_steps:
+        raise CannotChange(f"its schedule, {type(schedule).__name__}, may end where the run was to end")
+    trainer._plan = trainer._plan.until(value)
+    trainer.args.max_steps = state.max_steps = value
+    state.num_train_epochs = trainer._plan.epochs
+
+
+def _lengthen(trainer: Trainer, total: int) -> None:
+    """Schedules of several optimizers that are as long as the run."""
+    found: list[tuple[LambdaLR, LambdaLR, float]] = []
+    for spec in trainer.named_optimizers:
+        optimizer, schedule = trainer.optimizer_by_name[spec.id], trainer.lr_scheduler.of(spec.id)
+        if schedule is None:
+            continue
+        if isinstance(schedule, LambdaLR):
+            peak = _peak(optimizer)
+            found.append((schedule, make_schedule(spec, _stand_in(peak), total), peak))
+        elif total > trainer.state.max_steps and length_of(spec, total):
+            raise CannotChange(f"the schedule of optimizer {spec.id!r}, {type(schedule).__name__}, ends with the run")
+    for schedule, made, peak in found:
+        _go_on_as(schedule, made, peak)
+
+
+# Before it runs ------------------------------------------------------------------------------------------------------
+
+
+def begin_with(trainer: Trainer, values: Mapping[str, Any]) -> None:
+    """What was changed in a run that goes on from a checkpoint, which was made after the change."""
+    for name, value in values.items():
+        if name == "learning_rate" and trainer.named_optimizers:
+            rates = value if isinstance(value, Mapping) else {trainer.named_optimizers[0].id: value}
+            every = trainer.named_optimizers
+            every[:] = [_at(each, rates[each.id]) if each.id in rates else each for each in every]
+        else:
+            setattr(trainer.args, name, value)

@@ -1,0 +1,49 @@
+"""Label smoothing over a model's logits, number by number the reference's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from footplate.trainer.losses.labels import IGNORE
+from footplate.trainer.losses.loss import logits_of, shifted
+
+
+@dataclass
+class LabelSmoother:
+    """A share `epsilon` of each label is spread over all classes."""
+
+    epsilon: float = 0.1
+    ignore_index: int = IGNORE
+
+    def __call__(
+        self,
+        model_output: Any,
+        labels: Tensor,
+        shift_labels: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        logits = model_output[0] if isinstance(model_output, tuple) else logits_of(model_output)
+        if shift_labels:
+            logits, labels = shifted(logits, labels)
+        costs = -functional.log_softmax(logits, dim=-1)
+        if labels.dim() == costs.dim() - 1:
+            labels = labels.unsqueeze(-1)
+        ignored = labels.eq(self.ignore_index)
+        # What is ignored is no class: gathering it would fail, so it becomes class 0 and then nothing.
+        nll = costs.gather(dim=-1, index=labels.clamp(min=0)).masked_fill_(ignored, 0.0)
+        # In single precision, whatever the logits are: a sum over a vocabulary overflows half.
+        smoothed = costs.sum(dim=-1, keepdim=True, dtype=torch.float32).masked_fill_(ignored, 0.0)
+        count = self._count(ignored, num_items_in_batch)
+        return (1 - self.epsilon) * (nll.sum() / count) + self.epsilon * (smoothed.sum() / (count * costs.shape[-1]))
+
+    @staticmethod
+    def _count(ignored: Tensor, num_items: Tensor | int | None) -> Tensor | int:
+        """Of the whole window where it is known, of this micro-batch otherwise."""
+        if num_items is None:
+            return ignored.numel() - ignored.long().sum()
+        return num_items.to(ignored.device) if isinstance(num_items, Tensor) else num_items

@@ -1,0 +1,32 @@
+"""What an evaluation says beside the loss. Metrics stream: they keep sums, and memory does not grow with the samples.
+
+sums.py      the contract, and sums that stay on the device and add up over processes
+counting.py  accuracy, precision, recall, f1, mcc; mse, mae, rmse; perplexity
+ranking.py   auroc
+text.py      bleu, sacrebleu, rouge, chrf of generated text, by torchmetrics
+others.py    torchmetrics' by name, and anything that has `add_batch` and `compute`
+"""
+
+from footplate.trainer.metrics.choose import METRICS, make_metric
+from footplate.trainer.metrics.counting import Accuracy, Counted, Error, Matthews, Perplexity
+from footplate.trainer.metrics.others import AddBatch, TorchMetric
+from footplate.trainer.metrics.ranking import Auroc
+from footplate.trainer.metrics.sums import Metric, Sums
+from footplate.trainer.metrics.text import TEXTS, Text
+
+__all__ = [
+    "METRICS",
+    "TEXTS",
+    "Accuracy",
+    "AddBatch",
+    "Auroc",
+    "Counted",
+    "Error",
+    "Matthews",
+    "Metric",
+    "Perplexity",
+    "Sums",
+    "Text",
+    "TorchMetric",
+    "make_metric",
+]

@@ -1,0 +1,50 @@
+"""Metrics by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_args
+
+import torch
+
+from footplate.contract.errors import UnknownComponent
+from footplate.trainer.metrics.counting import Accuracy, Average, Counted, Error, Matthews, Perplexity
+from footplate.trainer.metrics.others import PREFIX, AddBatch, TorchMetric
+from footplate.trainer.metrics.ranking import Auroc
+from footplate.trainer.metrics.sums import Metric
+from footplate.trainer.metrics.text import TEXTS, Text
+
+METRICS: dict[str, Callable[[], Metric]] = {
+    "accuracy": Accuracy,
+    "auroc": Auroc,
+    "mae": lambda: Error("mae", torch.abs),
+    "mcc": Matthews,
+    "mse": lambda: Error("mse", torch.square),
+    "perplexity": Perplexity,
+    "rmse": lambda: Error("rmse", torch.square, math.sqrt),
+}
+for _kind in ("f1", "precision", "recall"):
+    METRICS[_kind] = partial(Counted, _kind)
+    for _average in get_args(Average):
+        METRICS[f"{_kind}_{_average}"] = partial(Counted, _kind, _average, f"{_kind}_{_average}")
+
+
+def make_metric(metric: str | Callable[[], Any], processor: Any = None) -> Metric:
+    """A fresh one for one evaluation: by name, `torchmetrics/` and a class name, or a factory of anyone's metric.
+
+    `processor` decodes tokens for those that compare texts.
+    """
+    if isinstance(metric, str):
+        if metric in TEXTS:
+            return Text(metric, processor)
+        if metric.startswith(PREFIX):
+            return TorchMetric(metric.removeprefix(PREFIX))
+        if metric not in METRICS:
+            raise UnknownComponent("metric", metric, [*METRICS, *TEXTS])
+        return METRICS[metric]()
+    made: Any = metric()
+    if hasattr(made, "add_batch"):
+        return AddBatch(made)
+    return TorchMetric(made) if type(made).__module__.startswith("torchmetrics") else made

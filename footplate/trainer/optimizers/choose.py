@@ -1,0 +1,160 @@
+"""The reference's names of optimizers, to classes and their arguments. What is not here is declined by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.arguments.libraries import OF_BITSANDBYTES, OF_TORCHAO
+from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
+from footplate.contract.errors import NotAvailableYet, UnknownComponent
+from footplate.trainer.names import OptimizerNames
+from footplate.trainer.optimizers import extras
+from footplate.trainer.optimizers.adafactor import Adafactor
+from footplate.trainer.optimizers.lion import Lion
+from footplate.trainer.optimizers.schedule_free import AdamWScheduleFree, SGDScheduleFree
+
+Made = tuple[type[Optimizer], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the arguments say of an optimizer."""
+
+    args: TrainingArguments
+    model: nn.Module | None
+    options: dict[str, str]
+    """`optim_args`, read."""
+
+    @property
+    def name(self) -> str:
+        return str(self.args.optim)
+
+    @property
+    def rate(self) -> dict[str, Any]:
+        return {"lr": self.args.learning_rate}
+
+    @property
+    def adam(self) -> dict[str, Any]:
+        args = self.args
+        return {**self.rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+
+    def with_options(self, made: type[Optimizer], kwargs: dict[str, Any]) -> Made:
+        """The further arguments of the class that `optim_args` gives, as the kinds that it wants."""
+        return made, {**kwargs, **_typed(self.options, made, taken=kwargs)}
+
+
+def optimizer_class(args: TrainingArguments, model: nn.Module | None = None) -> Made:
+    """The class and its arguments, without parameters."""
+    name = str(args.optim)
+    if name in _MAKERS:
+        return _MAKERS[name](Wanted(args, model, parsed(getattr(args, "optim_args", None))))
+    declined = CHOICES_NOT_YET["optim"]
+    if name in declined:
+        raise NotAvailableYet(f"optim {name} is not available", hint=declined[name])
+    raise UnknownComponent("optimizer", name, _MAKERS)
+
+
+def parsed(optim_args: str | None) -> dict[str, str]:
+    """`"momentum=0.9, nesterov=true"` as a dict."""
+    found = {}
+    for part in (optim_args or "").replace(" ", "").split(","):
+        if not part:
+            continue
+        name, equals, value = part.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"optim_args has {part!r}: write name=value, with commas between")
+        found[name] = value
+    return found
+
+
+_OWNED = {
+    "lr": "learning_rate",
+    "betas": "adam_beta1 and adam_beta2",
+    "weight_decay": "weight_decay",
+    "params": "a subclass's create_optimizer",
+}
+
+
+def _typed(options: Mapping[str, str], made: type[Optimizer], *, taken: Mapping[str, Any]) -> dict[str, Any]:
+    takes = inspect.signature(made).parameters
+    free = [name for name in takes if name not in _OWNED and name not in taken]
+    found = {}
+    for name, text in options.items():
+        if name in _OWNED or name in taken:
+            instead = _OWNED.get(name, f"adam_epsilon for {name}" if name == "eps" else "nothing: it is set already")
+            raise ValueError(f"optim_args has {name}, which is said elsewhere: use {instead}")
+        if name not in takes:
+            raise ValueError(f"optim_args has {name}, and {made.__name__} takes: {', '.join(free)}")
+        found[name] = _value(name, text, takes[name].default)
+    return found
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    """As the kind of the default; where that is None, whatever it looks like."""
+    low = text.lower()
+    if low == "none":
+        return None
+    truth = {"true": True, "yes": True, "false": False, "no": False}
+    if isinstance(default, bool) or (default is None and low in truth):
+        truth |= {"1": True, "0": False}
+        if low not in truth:
+            raise ValueError(f"optim_args has {name}={text}, which is neither true nor false")
+        return truth[low]
+    try:
+        # torch writes 0 where it means 0.0.
+        return int(text) if isinstance(default, int) and text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        raise ValueError(f"optim_args has {name}={text}, and a number is needed") from None
+
+
+def _adamw(wanted: Wanted) -> Made:
+    fused = {"fused": True} if wanted.name == OptimizerNames.ADAMW_TORCH_FUSED else {}
+    return wanted.with_options(torch.optim.AdamW, {**wanted.adam, **fused})
+
+
+def _adafactor(wanted: Wanted) -> Made:
+    return wanted.with_options(Adafactor, {**wanted.rate, "scale_parameter": False, "relative_step": False})
+
+
+def _lion(wanted: Wanted) -> Made:
+    betas = {"betas": (wanted.args.adam_beta1, wanted.args.adam_beta2)}
+    return wanted.with_options(Lion, {**wanted.rate, **betas})
+
+
+def _schedule_free(wanted: Wanted) -> Made:
+    if 0 < wanted.args.warmup_steps < 1:
+        raise ValueError(
+            f"warmup_steps {wanted.args.warmup_steps:g} is a share of a schedule, and {wanted.name} has none: "
+            "give a whole number of steps"
+        )
+    warmup = {"weight_decay": wanted.args.weight_decay, "warmup_steps": int(wanted.args.warmup_steps)}
+    if wanted.name == OptimizerNames.SCHEDULE_FREE_ADAMW:
+        return wanted.with_options(AdamWScheduleFree, {**wanted.adam, **warmup})
+    return wanted.with_options(SGDScheduleFree, {**wanted.rate, **warmup})
+
+
+def _of_torch(made: type[Optimizer]) -> Callable[[Wanted], Made]:
+    return lambda wanted: wanted.with_options(made, wanted.rate)
+
+
+_MAKERS: dict[str, Callable[[Wanted], Made]] = {
+    "adamw_torch": _adamw,
+    "adamw_torch_fused": _adamw,
+    "adafactor": _adafactor,
+    "sgd": _of_torch(torch.optim.SGD),
+    "adagrad": _of_torch(torch.optim.Adagrad),
+    "rmsprop": _of_torch(torch.optim.RMSprop),
+    "lion_32bit": _lion,
+    "schedule_free_adamw": _schedule_free,
+    "schedule_free_sgd": _schedule_free,
+    **dict.fromkeys(OF_BITSANDBYTES, lambda wanted: extras.bitsandbytes(wanted)),
+    **dict.fromkeys(OF_TORCHAO, lambda wanted: extras.torchao(wanted)),
+}

@@ -1,0 +1,162 @@
+"""Schedule-free AdamW and SGD (arXiv:2405.15682): an average of the weights takes the place of a falling rate.
+
+Three sets of weights: z makes the steps, x is their average and what one wants in the end, y lies between and is where
+gradients are taken. The parameters hold y in training and x in evaluation: `train()` and `eval()` move between them,
+and the Trainer calls both. What is saved in training is y, with z in the optimizer's state: a resumed run is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from footplate.trainer.optimizers.lists import with_gradients
+
+
+class _ScheduleFree(Optimizer):
+    """What both share: the average, and the moves between y and x."""
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        if defaults["lr"] < 0:
+            raise ValueError(f"the lr of {type(self).__name__} must be 0 or more. It is {defaults['lr']}")
+        super().__init__(
+            params,
+            {**defaults, "k": 0, "train_mode": False, "weight_sum": 0.0, "lr_max": -1.0, "scheduled_lr": 0.0},
+        )
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        """From y to x."""
+        for group in self.param_groups:
+            if group["train_mode"]:
+                self._pull_to_z(group, 1 - 1 / self._towards(group))
+                group["train_mode"] = False
+
+    @torch.no_grad()
+    def train(self) -> None:
+        """From x to y."""
+        for group in self.param_groups:
+            if not group["train_mode"]:
+                self._pull_to_z(group, 1 - self._towards(group))
+                group["train_mode"] = True
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        if not all(group["train_mode"] for group in self.param_groups):
+            raise RuntimeError(
+                f"{type(self).__name__} holds its averaged weights: call optimizer.train() before training goes on, "
+                "and optimizer.eval() before evaluating"
+            )
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        number = group["k"] + 1
+        warmup = min(1.0, number / group["warmup_steps"]) if group["warmup_steps"] else 1.0
+        rate = group["scheduled_lr"] = group["lr"] * warmup
+        group["lr_max"] = max(rate, group["lr_max"])
+        weight = number ** group["r"] * group["lr_max"] ** group["weight_lr_power"]
+        group["weight_sum"] += weight
+        share = weight / group["weight_sum"] if group["weight_sum"] else 0.0
+        for parameters, gradients in with_gradients(group, type(self).__name__):
+            for each in parameters:
+                if "z" not in self.state[each]:
+                    self.state[each]["z"] = torch.clone(each, memory_format=torch.preserve_format)
+            targets = [self.state[each]["z"] for each in parameters]
+            directions = self._directions(group, parameters, gradients, number)
+            if group["weight_decay"] != 0:
+                torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
+            # y, without reckoning x out.
+            torch._foreach_lerp_(parameters, targets, weight=share)
+            torch._foreach_add_(parameters, directions, alpha=rate * (self._towards(group) * (1 - share) - 1))
+            torch._foreach_sub_(targets, directions, alpha=rate)
+        group["k"] = number
+
+    def _pull_to_z(self, group: dict[str, Any], share: float) -> None:
+        for each in group["params"]:
+            if "z" in self.state[each]:
+                each.lerp_(end=self.state[each]["z"].to(each.device), weight=share)
+
+    def _towards(self, group: dict[str, Any]) -> float:
+        """How far y lies from z towards x."""
+        raise NotImplementedError
+
+    def _directions(
+        self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], number: int
+    ) -> list[Tensor]:
+        """Which way down: fresh tensors, since the gradients are still somebody's to read."""
+        raise NotImplementedError
+
+
+class AdamWScheduleFree(_ScheduleFree):
+    """Wants a rate up to ten times AdamW's, warm-up, and lr_scheduler_type constant."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 0.0025,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        warmup_steps: int = 0,
+        r: float = 0.0,
+        weight_lr_power: float = 2.0,
+    ) -> None:
+        if not 0 < betas[0] < 1:
+            raise ValueError(f"schedule-free averaging needs a beta1 between 0 and 1. It is {betas[0]}")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "warmup_steps": warmup_steps, "r": r, "weight_lr_power": weight_lr_power})
+
+    def _towards(self, group: dict[str, Any]) -> float:
+        return float(group["betas"][0])
+
+    def _directions(
+        self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], number: int
+    ) -> list[Tensor]:
+        for each in parameters:
+            if "exp_avg_sq" not in self.state[each]:
+                self.state[each]["exp_avg_sq"] = torch.zeros_like(each, memory_format=torch.preserve_format)
+        squares = [self.state[each]["exp_avg_sq"] for each in parameters]
+        beta2 = group["betas"][1]
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+        size = torch._foreach_div(squares, 1 - beta2**number)
+        torch._foreach_sqrt_(size)
+        torch._foreach_add_(size, group["eps"])
+        return list(torch._foreach_div(gradients, size))
+
+
+class SGDScheduleFree(_ScheduleFree):
+    """Wants a rate ten to fifty times what SGD would get."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1.0,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        warmup_steps: int = 0,
+        r: float = 0.0,
+        weight_lr_power: float = 2.0,
+    ) -> None:
+        if not 0 < momentum < 1:
+            raise ValueError(f"schedule-free averaging needs a momentum between 0 and 1. It is {momentum}")
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "warmup_steps": warmup_steps, "r": r, "weight_lr_power": weight_lr_power})
+
+    def _towards(self, group: dict[str, Any]) -> float:
+        return float(group["momentum"])
+
+    def _directions(
+        self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], number: int
+    ) -> list[Tensor]:
+        return [each.clone() for each in gradients]

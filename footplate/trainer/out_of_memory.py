@@ -1,0 +1,128 @@
+"""When a micro-batch does not fit into memory: cut it where the arguments ask for that, else say what it was."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from footplate.trainer.data import batch_length
+from footplate.trainer.named import NamedOptimizers
+from footplate.trainer.step import Step
+
+log = logging.getLogger("footplate.trainer")
+
+
+class FittingStep(Step):
+    """Halves micro-batches until they fit, and does the step again. What the step sees stays the same samples.
+
+    Each part's loss counts by its share, so that the curve does not show where the cut was.
+    """
+
+    parts = 1
+    """Into how many a micro-batch is cut. It only grows: what did not fit once is not tried again."""
+
+    def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
+        while True:
+            try:
+                return self._in_parts(window, items)
+            except (RuntimeError, MemoryError) as error:
+                longest = max(map(batch_length, window))
+                if not is_out_of_memory(error) or self.parts >= longest:
+                    raise
+                self._cut_smaller(longest)
+
+    def _cut_smaller(self, longest: int) -> None:
+        from accelerate.utils.memory import clear_device_cache
+
+        self.tally.forget_step()
+        self.zero()
+        if isinstance(self.optimizer, NamedOptimizers):
+            self.optimizer.forget_step()
+        self.parts = min(2 * self.parts, longest)
+        gc.collect()
+        clear_device_cache()
+        size = -(-longest // self.parts)
+        log.warning(
+            "out of memory: micro-batches of %d samples are cut into %d, of %d or fewer, from now on. The effective "
+            "batch stays the same",
+            longest,
+            self.parts,
+            size,
+        )
+        # For who reads the state. What the loader reads stays what it is, in a second run too.
+        self.trainer.state.train_batch_size = size
+
+    def _in_parts(self, window: list[Any], items: Tensor | int | None) -> None:
+        trainer, events = self.trainer, self.trainer.callback_handler
+        parts = [(part, batch) for batch in window for part in cut(batch, self.parts)]
+        for number, (part, batch) in enumerate(parts, start=1):
+            # What a mean loss is divided by: a part of a batch weighs less than the whole.
+            share = batch_length(part) / batch_length(batch)
+            trainer.current_gradient_accumulation_steps = len(window) if share == 1 else len(window) / share
+            self.tally.add(self.micro_step(part, items))
+            self.count(part)
+            if number < len(parts):
+                trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    from accelerate.utils.memory import should_reduce_batch_size
+
+    return isinstance(error, MemoryError) or (isinstance(error, Exception) and should_reduce_batch_size(error))
+
+
+def cut(batch: Any, parts: int) -> list[Any]:
+    """Slices of all that has one entry per sample; the rest goes with every part."""
+    samples = batch_length(batch)
+    size = -(-samples // min(parts, samples))
+    return [batch] if parts == 1 else [_slice(batch, at, at + size, samples) for at in range(0, samples, size)]
+
+
+def _slice(value: Any, start: int, end: int, samples: int) -> Any:
+    if isinstance(value, Tensor):
+        return value[start:end] if value.dim() and value.shape[0] == samples else value
+    if isinstance(value, Mapping):
+        return {name: _slice(each, start, end, samples) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], Tensor):
+            return type(value)(_slice(each, start, end, samples) for each in value)
+        return value[start:end] if len(value) == samples else value
+    return value
+
+
+def explain(error: BaseException, window: list[Any]) -> None:
+    """Adds to an error of memory what the step was fed, and what would help."""
+    if not is_out_of_memory(error):
+        return
+    shapes = [_shapes(batch) for batch in window if isinstance(batch, Mapping)]
+    error.add_note(
+        f"The step had {len(window)} micro-batches: {'; '.join(shapes[:4])}. What helps: auto_find_batch_size=True, a "
+        "smaller per_device_train_batch_size with more gradient_accumulation_steps, bf16, activation_checkpointing"
+    )
+
+
+def _shapes(batch: Mapping[str, Any]) -> str:
+    tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+    return ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items())
+
+
+def find_executable_batch_size(
+    function: Callable[..., Any] | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
+) -> Any:
+    """The reference's, for scripts: calls a function of a batch size with smaller and smaller ones, until it fits."""
+    if function is None:
+        return partial(
+            find_executable_batch_size,
+            starting_batch_size=starting_batch_size,
+            auto_find_batch_size=auto_find_batch_size,
+        )
+    if auto_find_batch_size:
+        from accelerate.utils.memory import find_executable_batch_size as smaller_until_it_fits
+
+        return smaller_until_it_fits(function=function, starting_batch_size=starting_batch_size)
+    return partial(function, batch_size=starting_batch_size)

@@ -1,0 +1,60 @@
+"""Which models stay where they are: those whose parts were placed, or packed into few bits, when they were loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from footplate.trainer import adapters
+
+if TYPE_CHECKING:
+    from footplate.trainer.arguments import TrainingArguments
+
+
+def may_move(model: nn.Module, args: TrainingArguments, device: torch.device) -> bool:
+    """`place_model_on_device` of a subclass of the arguments decides, but for models that cannot be moved at all."""
+    if _is_packed(model) or getattr(model, "hf_device_map", None) is not None:
+        return False
+    wanted = args.place_model_on_device
+    return not is_model_parallel(model, device) if wanted is None else wanted
+
+
+def is_model_parallel(model: nn.Module, device: torch.device) -> bool:
+    """Its parts are on several devices, or all on another one than this process computes on."""
+    if getattr(model, "is_parallelizable", False) and getattr(model, "model_parallel", False):
+        return True
+    where: Any = getattr(model, "hf_device_map", None) or {}
+    kind = "cuda" if device.type == "cpu" else device.type
+    named = {f"{kind}:{each}" if isinstance(each, int) else str(each) for each in where.values()} - {"cpu", "disk"}
+    devices = {torch.device(each) for each in named}
+    return len(devices) > 1 or (len(devices) == 1 and devices.pop() != device)
+
+
+def _is_packed(model: Any) -> bool:
+    by_bits = getattr(model, "is_loaded_in_8bit", False) or getattr(model, "is_loaded_in_4bit", False)
+    return bool(by_bits or getattr(model, "quantization_method", None) == "bitsandbytes")
+
+
+def require_a_model(model: Any) -> None:
+    if isinstance(model, type) or not hasattr(model, "parameters"):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise TypeError(f"the model is {what}: hand in a torch.nn.Module, or a function that makes one as model_init")
+
+
+def refuse_what_cannot_learn(model: nn.Module) -> None:
+    """Weights of few bits have no gradients: what is trained on top of them is an adapter."""
+    if not getattr(model, "is_quantized", False) or adapters.are_in(model):
+        return
+    quantizer: Any = getattr(model, "hf_quantizer", None)
+    if not getattr(quantizer, "is_qat_trainable", False):
+        raise ValueError(
+            f"the model, a {type(model).__name__}, is quantized, and quantized weights cannot be trained: put an "
+            "adapter on it with peft.get_peft_model, or load it without quantization"
+        )
+    if not quantizer.is_trainable:
+        raise ValueError(
+            f"the model is quantized by {quantizer.quantization_config.quant_method}, which cannot train: load it with "
+            "another method, or without"
+        )

@@ -1,0 +1,96 @@
+"""What an evaluation does with each batch. It is chosen once; the hulls that nobody overrides are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from footplate.trainer.losses import predictions
+from footplate.trainer.step import is_overridden
+
+if TYPE_CHECKING:
+    from footplate.trainer.evaluating import Evaluating
+
+Seen = tuple[Tensor | None, Any, Any]
+"""(loss, logits, labels) of a batch; each may be None."""
+
+_HOOKS = (
+    "prediction_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager",
+    "_prepare_inputs", "_prepare_input",
+)  # fmt: skip
+
+
+def prediction_step(
+    trainer: Evaluating, model: Any, *, loss_only: bool, ignore_keys: list[str] | None
+) -> Callable[[Any], Seen]:
+    """The trainer's own `prediction_step` where anything of it is overridden; else the same without its hulls."""
+    from footplate.trainer.trainer import Trainer as Plain
+
+    if any(is_overridden(trainer, name, Plain) for name in _HOOKS):
+        return lambda batch: trainer.prediction_step(model, batch, loss_only, ignore_keys)
+    to_device, loss_of, device = trainer.strategy.to_device, trainer.loss_of, trainer.strategy.device
+    count_items = trainer._get_num_items_in_batch
+    keys = keys_to_ignore(trainer.model) if ignore_keys is None else ignore_keys
+    without_gradients = torch.no_grad()
+
+    def step(batch: Any) -> Seen:
+        inputs = to_device(batch)
+        labels, has_loss = labels_and_loss(trainer, inputs)
+        with without_gradients:
+            if has_loss:
+                loss, outputs, _ = loss_of(model, inputs, count_items([inputs], device))
+                loss = loss.mean() if loss.dim() else loss
+            else:
+                loss, outputs = None, model(**inputs)
+        return (loss, None, None) if loss_only else (loss, predictions(outputs, keys, has_loss), labels)
+
+    return step
+
+
+def labels_and_loss(trainer: Evaluating, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Returns a batch's labels, None unless all of them are there, and whether the batch has a loss.
+
+    Without label names, `return_loss` in the batch and `can_return_loss` say whether there is a loss, as in Hugging
+    Face's. Where these say no, Hugging Face's calls forward with the whole batch. A forward that names no label could
+    not take such a batch if it has labels; then the loss comes from `compute_loss`, as in training.
+    """
+    names = trainer.label_names
+    labels = [value for name in names if (value := inputs.get(name)) is not None]
+    if names:
+        is_whole = len(labels) == len(names)
+        return (labels[0] if len(labels) == 1 else tuple(labels)) if is_whole else None, is_whole
+    says = inputs.get("return_loss")
+    if trainer.can_return_loss if says is None else says:
+        return (), True
+    if trainer.args.label_names is None and inputs.get("labels") is not None:
+        return inputs["labels"], True
+    return None, _only_compute_loss_takes(trainer, inputs)
+
+
+def _only_compute_loss_takes(trainer: Evaluating, inputs: Mapping[str, Any]) -> bool:
+    from footplate.trainer.trainer import Trainer as Plain
+
+    anatomy = trainer.anatomy
+    return (
+        not anatomy.is_open
+        and not inputs.keys() <= set(anatomy.arguments)
+        and is_overridden(trainer, "compute_loss", Plain)
+    )
+
+
+def keys_to_ignore(model: Any) -> list[str]:
+    """What of the outputs is no prediction, as the model's config says it."""
+    config = getattr(model, "config", None)
+    return [] if config is None else getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
+
+
+def weight_of(trainer: Evaluating) -> Callable[[Any, int], int]:
+    """As how many samples a batch counts in the mean of losses: as it has, where nobody says otherwise."""
+    from footplate.trainer.trainer import Trainer as Plain
+
+    if is_overridden(trainer, "_loss_weight", Plain):
+        return lambda batch, samples: trainer._loss_weight(batch)
+    return lambda batch, samples: samples

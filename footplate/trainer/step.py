@@ -1,0 +1,194 @@
+"""One optimizer step. What it is made of is chosen once, here in the constructor; running it asks no questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from footplate.trainer.collators import require_batch
+from footplate.trainer.loss_total import Tally
+from footplate.trainer.losses import require_labels
+from footplate.trainer.named import NamedOptimizers, backward_of
+from footplate.trainer.precision import LossScale
+from footplate.trainer.schedules import follows_a_metric
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
+MicroStep = Callable[[Any, Tensor | int | None], Tensor]
+"""Forward and backward of one micro-batch, of so many items in its window: its share of the step's loss, detached."""
+
+
+class Step:
+    """Forward and backward of a window of micro-batches, then clip, step, schedule, zero."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        strategy, args = trainer.strategy, trainer.args
+        self.trainer = trainer
+        self.model = trainer.model_wrapped
+        self.optimizer = strategy.plain_optimizer(trainer.optimizer)
+        stepper = strategy.stepper(trainer.optimizer)
+        self.step = stepper.step
+        self.micro_step = micro_step(trainer, self.model)
+        if not isinstance(self.micro_step, partial):
+            self.micro_step = partial(self._first_micro_step, self.micro_step)
+        self.count = _counter(trainer)
+        # In the model's order, so that the norm is summed up as the reference sums it.
+        self.parameters = list(trainer.model.parameters())
+        self.zeroed = self.parameters + strategy.held_by_optimizer(trainer.model, self.optimizer)
+        self.max_norm = args.max_grad_norm
+        self.clip = strategy.clip if self.max_norm > 0 else _norm_when_logged(trainer)
+        if isinstance(self.optimizer, NamedOptimizers):
+            self.clip = self.optimizer.clip
+        # A schedule that follows a metric moves after evaluations, not after steps.
+        follows_metric = follows_a_metric(trainer.lr_scheduler)
+        self.advance = _nothing if follows_metric else trainer.lr_scheduler.step
+        if strategy.scale is not None and not follows_metric:
+            self.advance = partial(_unless_skipped, strategy.scale, trainer.lr_scheduler.step)
+        # torch warns where a schedule has never seen its optimizer step; it may have seen Accelerate's wrapper only.
+        own = getattr(trainer.lr_scheduler, "optimizer", None)
+        if own is not None:
+            own._opt_called = True
+        # Schedule-free optimizers hold other weights in evaluation than in training.
+        self.optimizer_to_training = getattr(self.optimizer, "train", _nothing)
+        self.has_begun = False
+        self.tally = Tally(leaves_out_not_finite=args.logging_nan_inf_filter)
+        self.grad_norm: Tensor | None = None
+        self.learning_rate: Any = None
+        """The one this step was made with."""
+
+    def run(self, window: list[Any], items: Tensor | int | None) -> None:
+        trainer, events = self.trainer, self.trainer.callback_handler
+        args, state = trainer.args, trainer.state
+        # An evaluation leaves the model in eval mode. Its wrapper would not say so.
+        if not (self.has_begun and trainer.model.training):
+            self.to_training()
+        self.optimizer_to_training()
+        self.accumulate(window, items)
+        self.tally.end_step()
+        self.grad_norm = self.clip(self.parameters, self.max_norm)
+        trainer.control = events.on_pre_optimizer_step(args, state, trainer.control)
+        self.step()
+        trainer.control = events.on_optimizer_step(args, state, trainer.control)
+        self.learning_rate = self.optimizer.param_groups[0]["lr"]
+        self.advance()
+        self.zero()
+
+    def to_training(self) -> None:
+        """Puts the model and all its parts into train mode. In the first step a pretrained part may be in eval mode
+        inside a model that is not."""
+        self.model.train()
+        self.has_begun = True
+
+    def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
+        trainer, last = self.trainer, len(window)
+        trainer.current_gradient_accumulation_steps = last
+        for number, batch in enumerate(window, start=1):
+            self.tally.add(self.micro_step(batch, items))
+            self.count(batch)
+            if number < last:
+                events = trainer.callback_handler
+                trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
+
+    def _first_micro_step(self, then: MicroStep, batch: Any, items: Tensor | int | None) -> Tensor:
+        """What the collator made is looked at once; nothing of the user's own is between it and the model."""
+        require_batch(batch, self.trainer.data_collator)
+        require_labels(batch, self.trainer.model, self.trainer.label_names or ("labels",))
+        self.micro_step = then
+        return then(batch, items)
+
+    def zero(self) -> None:
+        for parameter in self.zeroed:
+            parameter.grad = None
+
+
+def micro_step(trainer: Trainer, model: Any) -> MicroStep:
+    """The trainer's own `training_step` where anything of it is overridden; else the same without its hulls."""
+    from footplate.trainer.trainer import Trainer as Plain
+
+    hooks = (
+        "training_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager",
+        "_prepare_inputs", "_prepare_input",
+    )  # fmt: skip
+    if any(is_overridden(trainer, name, Plain) for name in hooks):
+        return partial(trainer.training_step, model)
+    to_device, loss_of = trainer.strategy.to_device, trainer.loss_of
+    backward = backward_of(trainer.strategy, trainer.optimizer)
+    forced, factor = trainer.loss_is_scaled_for_ga, trainer.strategy.loss_factor
+
+    def run_among_others(batch: Any, items: Tensor | int | None) -> Tensor:
+        loss, _, scaled = loss_of(model, to_device(batch), items)
+        if scaled if forced is None else forced:
+            loss = loss * factor
+        else:
+            loss = loss / trainer.current_gradient_accumulation_steps
+        backward(loss)
+        return loss.detach()
+
+    def run(batch: Any, items: Tensor | int | None) -> Tensor:
+        loss, _, scaled = loss_of(model, to_device(batch), items)
+        if not (scaled if forced is None else forced):
+            loss = loss / trainer.current_gradient_accumulation_steps
+        backward(loss)
+        return loss.detach()
+
+    return run if factor == 1 else run_among_others
+
+
+def is_overridden(trainer: Any, name: str, plain: type) -> bool:
+    """By a subclass, or on this one object."""
+    return name in vars(trainer) or getattr(type(trainer), name) is not getattr(plain, name)
+
+
+def _counter(trainer: Trainer) -> Callable[[Any], None]:
+    """Counts floating point operations and tokens of a micro-batch: what the arguments and the model ask for."""
+    from footplate.trainer.trainer import Trainer as Plain
+
+    counters: list[Callable[[Any], None]] = []
+    own_count: Any
+    if is_overridden(trainer, "floating_point_ops", Plain):
+        counters.append(trainer.count_flos)
+    elif (own_count := getattr(trainer.model, "num_parameters", None)) is not None:
+        # Walking over the parameters of a large model takes milliseconds, and their number does not change.
+        elements = trainer.strategy.in_all(own_count(exclude_embeddings=True))
+        counters.append(partial(trainer.count_flos_of_tokens, 6 * elements))
+    if trainer.args.include_num_input_tokens_seen != "no":
+        counters.append(trainer.count_tokens)
+    return counters[0] if len(counters) == 1 else partial(_each, counters) if counters else _nothing_of
+
+
+def _each(counters: list[Callable[[Any], None]], batch: Any) -> None:
+    for count in counters:
+        count(batch)
+
+
+def _norm_when_logged(trainer: Trainer) -> Callable[[Any, float], Tensor | None]:
+    """Without clipping a norm is for the log alone: it is taken in the steps that the arguments log."""
+    args, strategy = trainer.args, trainer.strategy
+
+    def norm(parameters: Any, max_norm: float) -> Tensor | None:
+        step = trainer.state.global_step + 1
+        by_step = args.logging_strategy == "steps" and step % trainer.state.logging_steps == 0
+        first = step == 1 and args.logging_first_step
+        if by_step or first or args.logging_strategy == "epoch":
+            return strategy.clip(parameters, float("inf"))
+        return None
+
+    return norm
+
+
+def _unless_skipped(scale: LossScale, advance: Callable[[], None]) -> None:
+    """A step that overflowed was not made, and the schedule does not count it."""
+    if not scale.skipped:
+        advance()
+
+
+def _nothing() -> None:
+    return None
+
+
+def _nothing_of(batch: Any) -> None:
+    return None

@@ -1,0 +1,77 @@
+"""Which strategy the arguments and the launcher ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.trainer.strategies import launcher_arguments, parallelism
+from footplate.trainer.strategies.launcher import Place
+
+if TYPE_CHECKING:
+    from footplate.trainer.strategies.single import Single
+
+
+def choose(args: TrainingArguments, model: Any = None) -> Single:
+    """What several processes need is imported where there are several; Accelerate, where there is a Trainer."""
+    place = Place.here(args.local_rank)
+    launcher_arguments.refuse(place.world)
+    config: Any = args.parallelism_config or _as_loaded(model)
+    if config is not None:
+        parallelism.refuse(config, args, place.world)
+        if config.tp_size > 1:
+            return _tensor_parallel(args, place, config)
+        if config.cp_size > 1:
+            from footplate.trainer.strategies.context_parallel import ContextParallel
+
+            return ContextParallel(args, place, config.cp_size)
+    if args.fsdp:
+        _refuse_one("fsdp", place)
+        from footplate.trainer.strategies.fsdp_settings import FsdpSettings
+
+        settings = FsdpSettings.of(args)
+        if settings.version == 1:
+            from footplate.trainer.strategies.fsdp1 import Fsdp1
+
+            return Fsdp1(args, place, settings)
+        from footplate.trainer.strategies.fsdp import Fsdp
+
+        return Fsdp(args, place, settings)
+    if args.deepspeed:
+        if not place.is_launched:
+            _refuse_one("deepspeed", place)
+        from footplate.trainer.strategies.deepspeed import DeepSpeed
+
+        return DeepSpeed(args, place)
+    if place.world == 1:
+        from footplate.trainer.strategies.single import Single
+
+        return Single(args)
+    from footplate.trainer.strategies.ddp import Ddp
+
+    return Ddp(args, place)
+
+
+def _as_loaded(model: Any) -> Any:
+    """transformers may have cut the model as it loaded it; then nobody has to say so again."""
+    size = getattr(model, "tp_size", None)
+    if not isinstance(size, int) or size < 2:
+        return None
+    from accelerate import ParallelismConfig
+
+    return ParallelismConfig(tp_size=size, dp_shard_size=model.config.distributed_config.dp_size)
+
+
+def _tensor_parallel(args: TrainingArguments, place: Place, config: Any) -> Single:
+    from footplate.trainer.strategies.fsdp_settings import FsdpSettings
+    from footplate.trainer.strategies.tensor_parallel import TensorParallel
+
+    return TensorParallel(args, place, config, FsdpSettings.of(args))
+
+
+def _refuse_one(name: str, place: Place) -> None:
+    if place.world == 1:
+        raise ValueError(
+            f"{name} shares a model out among processes, and there is one: start the script with torchrun "
+            f"--nproc-per-node 2 or more, or leave {name} out"
+        )

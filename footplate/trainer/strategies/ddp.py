@@ -1,0 +1,154 @@
+"""Many processes, each with the whole model: gradients are averaged in backward, and everybody makes the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.trainer.callbacks import CallbackHandler
+from footplate.trainer.samplers import Share
+from footplate.trainer.strategies import shared_folder
+from footplate.trainer.strategies.agreement import Agreeing
+from footplate.trainer.strategies.gather import everyones, refuse_objects
+from footplate.trainer.strategies.launcher import Place
+from footplate.trainer.strategies.lockstep import lockstep
+from footplate.trainer.strategies.peers import Peers
+from footplate.trainer.strategies.single import Single
+from footplate.trainer.stream import ShareOfStream
+
+T = TypeVar("T")
+
+
+class Ddp(Single):
+    peers: Peers
+
+    def __init__(self, args: TrainingArguments, place: Place) -> None:
+        refuse_what_one_process_does(args, place.world)
+        device = place.gpu if _has_gpu(args) else torch.device("cpu")
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        peers = Peers(place, args.ddp_backend, timedelta(seconds=args.ddp_timeout), device)
+        super().__init__(args, peers)
+        self.readers = peers.every(self.tensor_parallel * self.context_parallel)
+        self.loss_factor = self.readers.world if args.average_tokens_across_devices else 1
+        self._wrapped: dict[nn.Module, nn.Module] = {}
+        self._knows_graph = False
+
+    def _handlers(self) -> list[Any]:
+        return [DistributedDataParallelKwargs(**self._options())]
+
+    def _options(self) -> dict[str, Any]:
+        """As the reference has them: it looks for unused parameters, but where activations are recomputed."""
+        args = self.args
+        looks = args.ddp_find_unused_parameters
+        asked = {
+            "find_unused_parameters": not args.activation_checkpointing if looks is None else looks,
+            "bucket_cap_mb": args.ddp_bucket_cap_mb,
+            "broadcast_buffers": args.ddp_broadcast_buffers,
+            "static_graph": args.ddp_static_graph,
+        }
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        _, optimizer = super().prepare(model, optimizer)
+        return self._wrap(model), optimizer
+
+    def _wrap(self, model: nn.Module) -> nn.Module:
+        """Around a model that Accelerate has placed. What one process was given, all of them now have."""
+        if model not in self._wrapped:
+            on = [self.device] if self.device.type == "cuda" else None
+            trains = any(each.requires_grad for each in model.parameters())
+            self._wrapped[model] = DistributedDataParallel(model, device_ids=on, **self._options()) if trains else model
+        return self._wrapped[model]
+
+    def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
+        """The model itself: nobody waits for another in forward. Buffers first become those of the main process, as in
+        every forward of training; it is also who writes them."""
+        wrapped = self._wrapped.get(model)
+        if isinstance(wrapped, DistributedDataParallel) and wrapped.will_sync_module_buffers():  # type: ignore[no-untyped-call]
+            wrapped._sync_buffers()  # type: ignore[no-untyped-call]
+        return super().prepare_for_evaluation(model)
+
+    def prepare_loader(self, loader: Any) -> Any:
+        """Made by us, it already reads this process's share only."""
+        return loader
+
+    def plain_loader(self, loader: Any) -> Any:
+        return loader
+
+    def make_step(self, trainer: Any) -> Any:
+        from footplate.trainer.strategies.shared_step import SharedStep
+
+        return SharedStep(trainer)
+
+    def callback_handler(self, *args: Any) -> CallbackHandler:
+        return Agreeing(self.peers, *args)
+
+    def is_uneven(self, loader: Any) -> bool:
+        if self.readers.world == 1:
+            return False
+        share = getattr(getattr(loader, "batch_sampler", None), "share", None)
+        is_stream = isinstance(getattr(loader, "dataset", None), ShareOfStream)
+        return is_stream or (isinstance(share, Share) and not share.evens)
+
+    def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
+        return lockstep(epoch, self.readers) if self.is_uneven(loader) else epoch
+
+    def batches(self, opened: Iterator[Any]) -> Iterator[Any]:
+        return lockstep(opened, self.readers)
+
+    def seen(self, one: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
+        if not shares or self.readers.world == 1:
+            return [one] if counts else []
+        objects = self.args.eval_use_gather_object
+        if not objects:
+            refuse_objects(one)
+        return everyones(one, self.readers, counts=counts, objects=objects)
+
+    def hold_back(self, model: nn.Module, holds: bool) -> None:
+        if isinstance(model, DistributedDataParallel):
+            # A static graph is learned in the first backward, which must not be held back.
+            learns = model.static_graph and not self._knows_graph
+            self._knows_graph = True
+            model.require_backward_grad_sync = learns or not holds
+
+    # Files
+
+    def written(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
+        work: Callable[[], Any] = commit if self.args.should_save else follow
+        made: T = self.peers.each(work)[0]
+        return made
+
+    def brought(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
+        return shared_folder.brought(self.peers, folder, Path(self.args.output_dir or "."), wants)
+
+    def forget(self, *, all_but: nn.Module) -> None:
+        super().forget(all_but=all_but)
+        self._wrapped = {model: wrapped for model, wrapped in self._wrapped.items() if model is all_but}
+
+
+def refuse_what_one_process_does(args: TrainingArguments, world: int) -> None:
+    if args.auto_find_batch_size:
+        raise ValueError(
+            f"auto_find_batch_size cuts a batch in one process, and there are {world}, which must all do the same: "
+            "set a smaller per_device_train_batch_size with more gradient_accumulation_steps"
+        )
+    if args.save_in_background:
+        raise ValueError(
+            f"save_in_background writes beside training, and {world} processes write a checkpoint together: leave "
+            "save_in_background out, or train in one process"
+        )
+
+
+def _has_gpu(args: TrainingArguments) -> bool:
+    return torch.cuda.is_available() and not args.use_cpu

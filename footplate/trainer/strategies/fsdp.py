@@ -1,0 +1,66 @@
+"""FSDP 2: parameters, gradients and moments are cut along their first dimension, and gathered layer by layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.trainer.activations import checkpoint_activations
+from footplate.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
+from footplate.trainer.strategies.launcher import Place
+from footplate.trainer.strategies.sharded import Sharded
+
+
+class Fsdp(Sharded):
+    def __init__(self, args: TrainingArguments, place: Place, settings: FsdpSettings) -> None:
+        self.settings = settings
+        self.writes_shards = settings.state_dict_type == SHARDED
+        super().__init__(args, place)
+        self._whole_mesh: DeviceMesh | None = None
+
+    def _wrap(self, model: nn.Module) -> nn.Module:
+        """In place: the same object, and names, with pieces for parameters."""
+        if model in self._wrapped:
+            return model
+        self._place(model)
+        if self.settings.activation_checkpointing:
+            checkpoint_activations(model)
+        mesh = self._shard_over(model)
+        for module in [*self.settings.units(model), model]:
+            fully_shard(
+                module,
+                mesh=mesh,
+                reshard_after_forward=self.settings.reshard == "full_shard",
+                mp_policy=self._precision(),
+                offload_policy=CPUOffloadPolicy() if self.settings.cpu_offload else OffloadPolicy(),
+            )
+        if callable(getattr(model, "generate", None)):
+            # It may call an encoder by itself, and what lies outside of the layers comes together with the whole.
+            register_fsdp_forward_method(model, "generate")
+        self._wrapped[model] = model
+        return model
+
+    def _shard_over(self, model: nn.Module) -> DeviceMesh:
+        if self._whole_mesh is None:
+            self._whole_mesh = init_device_mesh(self.device.type, (self.peers.world,))
+        return self._whole_mesh
+
+    def _precision(self) -> MixedPrecisionPolicy:
+        """Gathered and computed in half the bits, summed up in all of them."""
+        if self.precision == "no":
+            return MixedPrecisionPolicy()
+        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+    def hold_back(self, model: nn.Module, holds: bool) -> None:
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(not holds)

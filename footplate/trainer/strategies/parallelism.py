@@ -1,0 +1,80 @@
+"""What a `parallelism_config` asks for and cannot be: said before anything is opened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.errors import NotAvailableYet
+from footplate.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
+
+
+def refuse(config: Any, args: TrainingArguments, world: int) -> None:
+    if config.sp_size > 1:
+        raise NotAvailableYet(
+            f"parallelism_config has sp_size {config.sp_size}, which is DeepSpeed's way to cut samples, for GPUs",
+            hint="cut them with cp_size",
+        )
+    if config.cp_size > 1:
+        _refuse_beside_context_parallel(args, config, world)
+        return
+    if config.dp_replicate_size > 1 and (args.fsdp or config.dp_shard_size > 1):
+        raise NotAvailableYet(
+            "parallelism_config has copies (dp_replicate_size) beside shards (dp_shard_size), which is hybrid sharding",
+            hint="leave dp_replicate_size out, and give dp_shard_size the product of both",
+        )
+    if config.total_size not in (1, world):
+        sizes = ", ".join(f"{name}_size {size}" for name, size in config._sizes.items() if size > 1)
+        raise ValueError(
+            f"parallelism_config's {sizes} make {config.total_size} processes, and there are {world}: start as many "
+            "with torchrun --nproc-per-node, or change the sizes"
+        )
+    if config.tp_size > 1:
+        _refuse_beside_tensor_parallel(args, config)
+    elif config.dp_shard_size > 1 and not args.fsdp:
+        raise ValueError(
+            f"parallelism_config has dp_shard_size {config.dp_shard_size}, which FSDP does, and fsdp does not ask for "
+            "it: set fsdp=True"
+        )
+
+
+def _refuse_beside_tensor_parallel(args: TrainingArguments, config: Any) -> None:
+    said = f"parallelism_config has tp_size {config.tp_size}, and"
+    if args.deepspeed:
+        raise ValueError(f"{said} deepspeed shares the model out in a way of its own: leave one of them out")
+    if args.fp16:
+        raise ValueError(f"{said} fp16's loss scale is not shared among its processes: use bf16, which needs none")
+    settings = FsdpSettings.of(args)
+    if settings.state_dict_type == SHARDED:
+        raise ValueError(f"{said} checkpoints are whole then: leave fsdp_config's state_dict_type out")
+    if settings.version == 1:
+        raise ValueError(f"{said} FSDP 1 knows no parts: leave fsdp_config's version out")
+    if args.fsdp and config.dp_shard_size == 1:
+        raise ValueError(f"{said} fsdp has nobody to share with: give dp_shard_size too, or leave fsdp out")
+
+
+def _refuse_beside_context_parallel(args: TrainingArguments, config: Any, world: int) -> None:
+    said = f"parallelism_config has cp_size {config.cp_size}, and"
+    if world % config.cp_size:
+        raise ValueError(
+            f"{said} there are {world} processes, which is no multiple of it: start as many with torchrun "
+            "--nproc-per-node, or change cp_size"
+        )
+    beside = {
+        f"tp_size {config.tp_size} cuts the model": config.tp_size > 1,
+        f"dp_shard_size {config.dp_shard_size} shards the model": config.dp_shard_size > 1,
+        "fsdp shards the model": args.fsdp,
+        "deepspeed shares the model out in a way of its own": args.deepspeed,
+    }
+    for other in (name for name, is_asked in beside.items() if is_asked):
+        raise NotAvailableYet(
+            f"{said} {other}: each process has all of the model here",
+            hint="leave one of them out; with more processes than cp_size, groups read different batches by themselves",
+        )
+    changes = {
+        "torch_compile": args.torch_compile,
+        "use_liger_kernel": args.use_liger_kernel,
+        "neftune_noise_alpha": args.neftune_noise_alpha is not None,
+    }
+    for name in (name for name, is_asked in changes.items() if is_asked):
+        raise NotAvailableYet(f"{said} {name} computes a sample as a whole", hint="leave one of them out")

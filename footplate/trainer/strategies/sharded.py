@@ -1,0 +1,170 @@
+"""Many processes, each with a piece of the model: what all kinds of pieces have in common, their files above all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.errors import NotAvailableYet
+from footplate.trainer import adapters
+from footplate.trainer import checkpoint as files
+from footplate.trainer.named import NamedOptimizers
+from footplate.trainer.precision import precision_of
+from footplate.trainer.strategies import shards, shared_folder
+from footplate.trainer.strategies.ddp import Ddp
+from footplate.trainer.strategies.launcher import Place
+
+T = TypeVar("T")
+
+
+class Sharded(Ddp):
+    generates_in_step = True
+    holds_whole = False
+    _gathered: dict[str, Tensor] | None = None
+
+    def __init__(self, args: TrainingArguments, place: Place) -> None:
+        if precision_of(args) == "fp8":
+            raise NotAvailableYet(
+                f"fp8 puts layers of its own into a model, and {type(self).__name__} cuts these into pieces",
+                hint="use bf16, or train in fp8 by DDP or in one process",
+            )
+        super().__init__(args, place)
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """It stays where it is: as a whole it may not fit on the device."""
+        return model
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """The optimizer was made for whole parameters, whose pieces now stand in their place."""
+        plain = self.plain_optimizer(optimizer)
+        if isinstance(plain, NamedOptimizers):
+            raise ValueError(
+                f"several named optimizers send losses to parameters one by one, and {type(self).__name__.lower()} "
+                "shares these out among processes: use DDP, or one optimizer"
+            )
+        with self.named(model):
+            adapters.require_places(model, type(self).__name__)
+            names = {id(each): name for name, each in model.named_parameters(remove_duplicate=False)}
+        wrapped = self._wrap(model)
+        with self.named(model):
+            pieces = dict(model.named_parameters(remove_duplicate=False))
+        for group in plain.param_groups:
+            group["params"] = [pieces[names[id(each)]] if id(each) in names else each for each in group["params"]]
+        return wrapped, self.accelerator.prepare(optimizer)
+
+    def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
+        return self._wrap(model)
+
+    def _place(self, model: nn.Module) -> nn.Module:
+        """Autocast is put around forward; nothing is moved. All begin with the main process's weights."""
+        self._share_first_weights(model)
+        placed: nn.Module = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
+        return placed
+
+    def _share_first_weights(self, model: nn.Module) -> None:
+        if len(set(self.peers.everyone(_fingerprint(model)))) > 1:
+            for tensor in model.state_dict().values():
+                dist.broadcast(tensor, src=0, group=self.peers.way_of(tensor))
+
+    def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
+        norm = super().clip(parameters, max_norm)
+        whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return whole
+
+    # Files
+
+    def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
+        """In the main process; the others have helped. Of a model with adapters, what of it changes."""
+        if self._gathered is not None:
+            return self._gathered
+        return gathered(adapters.to_copy(model), keep=self.args.should_save)
+
+    @contextmanager
+    def gathered(self, model: nn.Module) -> Iterator[None]:
+        if self.writes_shards:
+            yield
+            return
+        self._gathered = self.whole_weights(model)
+        try:
+            yield
+        finally:
+            self._gathered = None
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        state = self.plain_optimizer(optimizer).state_dict()
+        if self.writes_shards:
+            return state
+        keep = self.args.should_save
+        whole = {at: gathered(each, keep=keep) for at, each in state["state"].items()}
+        return {"state": whole, "param_groups": state["param_groups"]}
+
+    def load_weights(self, model: nn.Module, folder: Path) -> None:
+        if not any(isinstance(each, DTensor) for each in model.parameters()):
+            return super().load_weights(model, folder)
+        if files.is_in_pieces(folder):
+            return shards.load_model(model, folder)
+        whole = files.read_weights(model, folder)
+        for name, own in model.state_dict().items():
+            if name in whole:
+                own.copy_(as_piece(whole[name], own))
+        return None
+
+    def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:
+        if files.is_in_pieces(folder):
+            return shards.load_optimizer(optimizer, folder)
+        return super().stored_optimizer(optimizer, folder)
+
+    def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        """A parameter's moments are cut as it is."""
+        numbered = [each for group in optimizer.param_groups for each in group["params"]]
+        pieces = {
+            at: {name: as_piece(value, numbered[at]) for name, value in values.items()}
+            for at, values in state["state"].items()
+        }
+        optimizer.load_state_dict({"state": pieces, "param_groups": state["param_groups"]})
+
+    def written_in_pieces(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
+        return shared_folder.written(self.peers, commit, pieces, Path(self.args.output_dir or "."))
+
+
+def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:
+    """Whole, on the host. Tensors that are one stay one: tied weights are told by that."""
+    whole: dict[str, Any] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, value in tensors.items():
+        if not isinstance(value, DTensor):
+            whole[name] = (value.detach().cpu() if keep else None) if isinstance(value, Tensor) else value
+            continue
+        local = value.to_local()
+        place = (local.device, local.data_ptr(), value.shape)
+        if local.numel() and place in first:
+            whole[name] = whole[first[place]]
+            continue
+        first[place] = name
+        full = value.full_tensor().detach()
+        whole[name] = full.cpu() if keep else None
+    return whole
+
+
+def as_piece(whole: Any, like: Tensor) -> Any:
+    """Of a tensor that every process has as a whole, this process's part."""
+    if not isinstance(like, DTensor) or not isinstance(whole, Tensor) or isinstance(whole, DTensor):
+        return whole
+    if whole.shape != like.shape:
+        return whole
+    whole = whole.to(like.device)
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _fingerprint(model: nn.Module) -> tuple[float, ...]:
+    with torch.no_grad():
+        return tuple(float(each.double().sum()) for each in model.state_dict().values() if each.numel())

@@ -1,0 +1,92 @@
+"""For tests of training, ours and anyone's: what a run was, in values that can be compared to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+
+from footplate.trainer.callbacks import EVENTS, Answer, TrainerCallback
+from footplate.trainer.checkpoint import rng_state
+from footplate.trainer.state import TrainerControl, TrainerState
+
+
+class StopAt(TrainerCallback):
+    """Saves and stops at a step: what a pause does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+        if state.global_step == self.step:
+            control.should_save = control.should_training_stop = True
+        return control
+
+
+class Events(TrainerCallback):
+    """Writes down the name of every event, and what was logged."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.logs: list[dict[str, Any]] = []
+        self.checkpoints: list[Any] = []
+        for event in EVENTS:
+            setattr(self, event, self._noting(event))
+
+    def _noting(self, event: str) -> Any:
+        def note(args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+            self.names.append(event)
+            if event == "on_log":
+                self.logs.append({**kwargs["logs"], "step": state.global_step})
+            if event == "on_save":
+                self.checkpoints.append(kwargs["checkpoint"])
+
+        return note
+
+    @property
+    def losses(self) -> list[float]:
+        return [each["loss"] for each in self.logs if "loss" in each]
+
+
+@dataclass(frozen=True)
+class Print:
+    """A fingerprint of everything that decides how training goes on."""
+
+    weights: str
+    optimizer: str
+    schedule: str
+    rng: str
+    losses: list[float] = field(default_factory=list)
+
+
+def fingerprint(trainer: Any, losses: list[float]) -> Print:
+    optimizer = trainer.strategy.plain_optimizer(trainer.optimizer).state_dict()
+    schedule = {name: value for name, value in trainer.lr_scheduler.state_dict().items() if name != "lr_lambdas"}
+    return Print(
+        weights=digest(trainer.model.state_dict()),
+        optimizer=digest(optimizer),
+        schedule=digest(schedule),
+        rng=digest(rng_state()),
+        losses=losses,
+    )
+
+
+def digest(value: Any) -> str:
+    """sha256 of nested containers of tensors, arrays and numbers, to the last bit."""
+    return hashlib.sha256(_bytes(value)).hexdigest()
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, torch.Tensor):
+        return _bytes(value.detach().cpu().contiguous().view(torch.uint8).numpy() if value.dim() else value.item())
+    if isinstance(value, numpy.ndarray):
+        return value.tobytes()
+    if isinstance(value, dict):
+        return b"{" + b",".join(_bytes(key) + b":" + _bytes(each) for key, each in value.items()) + b"}"
+    if isinstance(value, (list, tuple)):
+        return b"[" + b",".join(_bytes(each) for each in value) + b"]"
+    return json.dumps(value).encode() if not isinstance(value, float) else value.hex().encode()

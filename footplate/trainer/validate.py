@@ -1,0 +1,117 @@
+"""What is known to be wrong before the first step: said then, and not hours later."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from footplate.contract.errors import DatasetError, did_you_mean
+from footplate.trainer.data import has_length, require_samples
+from footplate.trainer.metrics import METRICS
+
+if TYPE_CHECKING:
+    from footplate.trainer.trainer import Trainer
+
+FIGURES = ("loss", "loss_exact", "runtime", "samples_per_second", "steps_per_second")
+
+
+def validate(trainer: Trainer) -> None:
+    _data(trainer)
+    _optimizers(trainer)
+    _metrics(trainer)
+
+
+def _data(trainer: Trainer) -> None:
+    args = trainer.args
+    if not callable(trainer.data_collator):
+        raise TypeError(
+            f"the data_collator is a {type(trainer.data_collator).__name__}, which cannot be called: hand in a "
+            "function of a list of samples, or an object with __call__"
+        )
+    if args.eval_strategy != "no" and trainer.eval_dataset is None and _is_plain(trainer, "get_eval_dataloader"):
+        raise ValueError(
+            f"eval_strategy is {args.eval_strategy} and there is no eval_dataset: hand one in, or set eval_strategy no"
+        )
+    if (args.eval_strategy != "no" or args.eval_on_start) and _is_plain(trainer, "get_eval_dataloader"):
+        _can_be_evaluated(trainer.eval_dataset)
+    if trainer.train_dataset is not None and _is_plain(trainer, "get_train_dataloader"):
+        require_samples(trainer.train_dataset, "train_dataset")
+    if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
+        raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
+
+
+def _can_be_evaluated(evaluated: Any) -> None:
+    for name, one in evaluated.items() if isinstance(evaluated, dict) else (("", evaluated),):
+        which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+        if one is None:
+            continue
+        require_samples(one, which)
+        if has_length(one) and len(one) == 0:
+            raise DatasetError(f"there is nothing in {which}, and it is to be evaluated: fill it, or leave it out")
+
+
+def _optimizers(trainer: Trainer) -> None:
+    if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
+        raise ValueError("optimizers and optimizer_cls_and_kwargs both say what the optimizer is: hand in one of them")
+    if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
+        raise ValueError(
+            "a model_init makes a new model for every run, and optimizers= was made for another one: override "
+            "create_optimizer, or hand in optimizer_cls_and_kwargs"
+        )
+    if isinstance(trainer.optimizer, torch.optim.Optimizer) and _is_plain(trainer, "training_step", "compute_loss"):
+        its = {id(each) for group in trainer.optimizer.param_groups for each in group["params"]}
+        if not any(id(each) in its for each in trainer.model.parameters()):
+            raise ValueError(
+                "the optimizer that was handed in has no parameter of this model, so that nothing would be trained: "
+                "make it from this model's parameters()"
+            )
+
+
+def _metrics(trainer: Trainer) -> None:
+    args, compute = trainer.args, trainer.compute_metrics
+    unknown = [name for name in args.include_for_metrics if name not in ("inputs", "loss")]
+    if unknown:
+        raise ValueError(f"include_for_metrics names {unknown[0]!r}: known are inputs and loss")
+    if args.batch_eval_metrics and compute is not None and not _takes(compute, "compute_result"):
+        raise ValueError(
+            "with batch_eval_metrics, compute_metrics is called for every batch and must take compute_result, which is "
+            "True the last time"
+        )
+    watched = args.metric_for_best_model
+    if watched is None or args.eval_strategy == "no":
+        return
+    known = _known_metrics(trainer)
+    name = watched.removeprefix("eval_")
+    if known is not None and name not in known:
+        hint = did_you_mean(name, known) or f"there will be {', '.join(sorted(known))}"
+        raise ValueError(f"metric_for_best_model is {watched!r}, and no evaluation will have it: {hint}")
+
+
+def _known_metrics(trainer: Trainer) -> set[str] | None:
+    """All that an evaluation will tell; None where code of the user's own decides."""
+    own = ("evaluate", "evaluation_loop", "prediction_step", "compute_loss")
+    if trainer.compute_metrics is not None or not _is_plain(trainer, *own):
+        return None
+    if any(not isinstance(each, str) or each not in METRICS for each in trainer.metrics):
+        return None
+    names = {*FIGURES, *(str(each) for each in trainer.metrics)}
+    sets: Iterable[str] = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else ()
+    return {f"{each}_{name}" for each in sets for name in names} or names
+
+
+def _is_plain(trainer: Trainer, *names: str) -> bool:
+    from footplate.trainer.step import is_overridden
+    from footplate.trainer.trainer import Trainer as Plain
+
+    return not any(is_overridden(trainer, name, Plain) for name in names)
+
+
+def _takes(function: object, name: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return True
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
