@@ -14,7 +14,7 @@ def up(words: Sequence[str]) -> int:
     """Comes back only where the embedded extra is not installed."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if not missing:
-        os.execv(sys.executable, [sys.executable, "-m", "embedded", *words])
+        os.execv(sys.executable, [sys.executable, "-m", "footplate.local", *words])
     print(
         f"footplate: this installation cannot run the whole system: {', '.join(missing)} missing. "
         "Install it with: pip install 'footplate[embedded]'",

@@ -31,7 +31,7 @@ MAX_PATH_CHARS = 240
 MAX_DEPTH = 16
 """Folders inside each other."""
 
-OURS = frozenset({"contract", "service", "worker", "footplate", "embedded", "migrations"})
+OURS = frozenset({"footplate"})
 OF_TRAINING = frozenset({"accelerate", "numpy", "pydantic", "safetensors", "torch", "transformers"})
 AT_EVERY_START = frozenset({"sitecustomize", "usercustomize"})
 """Python imports these by itself."""

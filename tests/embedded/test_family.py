@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from embedded import processes
-from embedded.home import Busy, hold, note_holder
-from embedded.processes import Failed, Family, Program, Stop, Stopped
-from embedded.redis import bundled_server, newest_server, redis_for, version
+from footplate.local import processes
+from footplate.local.home import Busy, hold, note_holder
+from footplate.local.processes import Failed, Family, Program, Stop, Stopped
+from footplate.local.redis import bundled_server, newest_server, redis_for, version
 
 
 def program(folder: Path, script: str, patience: float = 10.0) -> Program:

@@ -76,7 +76,7 @@ def test_a_start_says_why_no_node_announces_its_components_and_ends_when_a_child
 
 def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None:
     launcher = up.start()
-    shows = up.pid_of(launcher, "embedded.first_job")
+    shows = up.pid_of(launcher, "footplate.local.first_job")
     until(lambda: up.get("/jobs")["data"], what="the first job is there")
     with suppress(ProcessLookupError):  # the job may be done, and who showed it gone
         os.kill(shows, signal.SIGKILL)

@@ -16,10 +16,10 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from embedded.home import Home, hold, note_holder
-from embedded.processes import Child, Failed, Family, Program, Stop, Stopped, die_with, python
-from embedded.redis import redis_for
 from footplate.contract.lifecycle import NODE_BEGINS
+from footplate.local.home import Home, hold, note_holder
+from footplate.local.processes import Child, Failed, Family, Program, Stop, Stopped, die_with, python
+from footplate.local.redis import redis_for
 
 DEFAULT_PORT = 8080
 START_SECONDS = 60.0
@@ -176,7 +176,7 @@ class Launcher:
         """By a process of its own, so that neither its waiting nor its failing is ours."""
         if self.options.first_job and not self.home.first_job.exists():
             quiet = ["--quiet"] if self.options.as_json else []
-            words = python("embedded.first_job", self.url, str(self.home.first_job), *quiet)
+            words = python("footplate.local.first_job", self.url, str(self.home.first_job), *quiet)
             self.first_job = subprocess.Popen(words, start_new_session=True, preexec_fn=die_with(os.getpid()))
             Thread(target=self.first_job.wait, daemon=True).start()  # or it stays a zombie for as long as we run
 

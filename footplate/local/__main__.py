@@ -1,4 +1,4 @@
-"""`footplate up`, as `python -m embedded`: what may be said on the command line."""
+"""`footplate up`, as `python -m footplate.local`: what may be said on the command line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from embedded.home import Busy, NoHome
-from embedded.processes import Failed
-from embedded.up import Options, up
 from footplate.contract.variables import unknown
+from footplate.local.home import Busy, NoHome
+from footplate.local.processes import Failed
+from footplate.local.up import Options, up
 
 
 def main() -> int:

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
-from embedded.home import SOCKET_PATH_LIMIT, Home
-from embedded.processes import Failed, Program
+from footplate.local.home import SOCKET_PATH_LIMIT, Home
+from footplate.local.processes import Failed, Program
 
 
 @dataclass(frozen=True)
