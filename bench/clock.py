@@ -32,8 +32,8 @@ def read(path: Path) -> list[tuple[int, int, int, int]]:
 
 def clock() -> Any:
     """Notes when each step ended, in a file in the attempt's own folder."""
+    from footplate.runtime.emit import Wire
     from footplate.trainer.callbacks import TrainerCallback
-    from worker.emit import Wire
 
     spent = [0, 0]
 

@@ -23,8 +23,8 @@ from footplate.contract.events import Kind, now_text
 from footplate.contract.ids import Fence
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer
-from worker.control import Sender
-from worker.journal import Header, Journal
+from worker.attempt.control_link import Sender
+from worker.attempt.journal import Header, Journal
 
 BARS = {"sqlite": 20_000, "postgres": 12_000}
 ATTEMPTS = 4

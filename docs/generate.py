@@ -28,6 +28,7 @@ from footplate.contract.arguments.legacy import LEGACY, Renamed
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.components import GROUPS
 from footplate.contract.settings import Settings, variable
+from footplate.runtime.catalogue import describe
 from footplate.sdk.settings import ClientSettings
 from footplate.trainer.declined import NEVER_CALLED
 from service.api.description import describe as describe_api
@@ -35,7 +36,6 @@ from service.app import routes
 from service.counts import Counts, prometheus_name
 from service.prometheus import Meters
 from service.settings import ServiceSettings
-from worker.catalogue import describe
 from worker.settings import WorkerSettings
 
 FOLDER = Path(__file__).parent

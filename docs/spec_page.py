@@ -17,7 +17,7 @@ from footplate.contract.resources import STRATEGIES, Resources, Retry
 from footplate.contract.short_forms import READERS, long_form
 from footplate.contract.spec import JobSpec, job_schema
 from footplate.contract.spec_parts import Bundle, Component, Data, Optimizer, ResumeFrom, Schedule, Script
-from worker.catalogue import describe_all
+from footplate.runtime.catalogue import describe_all
 
 Json = dict[str, Any]
 

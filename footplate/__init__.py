@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from footplate.contract.errors import FootplateError as FootplateError
     from footplate.errors import JobCancelled as JobCancelled
     from footplate.errors import JobFailed as JobFailed
+    from footplate.runtime.notes import note as note
     from footplate.sdk.blocking import Job as Job
     from footplate.sdk.client import AsyncClient as AsyncClient
     from footplate.sdk.client import Client as Client
@@ -106,7 +107,6 @@ if TYPE_CHECKING:
     from footplate.trainer.state import TrainerState as TrainerState
     from footplate.trainer.state import TrainOutput as TrainOutput
     from footplate.trainer.trainer import Trainer as Trainer
-    from worker.notes import note as note
 
 _HOMES = {
     "footplate.contract.errors": (
@@ -123,7 +123,7 @@ _HOMES = {
         "Client",
     ),
     "footplate.sdk.jobs": ("AsyncJob",),
-    "worker.notes": ("note",),
+    "footplate.runtime.notes": ("note",),
     "footplate.trainer.accelerator_config": ("AcceleratorConfig",),
     "footplate.trainer.argparser": (
         "HfArg",

@@ -11,7 +11,7 @@ from kombu.entity import Exchange, Queue
 
 from footplate.contract import keys
 from footplate.contract.ids import NodeId
-from worker.redis_line import SOCKET_SECONDS
+from worker.redis_client import SOCKET_SECONDS
 from worker.settings import WorkerSettings
 
 
@@ -39,7 +39,7 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         # Stopping is a fact in SQL. A remote-control broadcast that nobody hears is lost.
         "worker_enable_remote_control": False,
         # No mingle, gossip or heartbeats among workers, and nobody reads Celery's own events: nodes tell the service.
-        "worker_consumer": "worker.consumer:SilentConsumer",
+        "worker_consumer": "worker.node.consumer:SilentConsumer",
         "worker_send_task_events": False,
         "task_send_sent_event": False,
         # A mistyped queue raises here instead of filling a list that nobody empties.
@@ -61,7 +61,7 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         "worker_soft_shutdown_timeout": settings.drain_seconds,
         # Attempts print through their own pipes, and our log is not a task's business.
         "worker_redirect_stdouts": False,
-        "include": ["worker.tasks"],
+        "include": ["worker.node.tasks"],
     }
 
 
@@ -69,6 +69,6 @@ app = Celery("footplate")
 app.conf.update(configuration(WorkerSettings.from_environment()))
 
 # Connects Celery's signals: identity and queue, the warm parent, heartbeats, drain.
-from worker import parent  # noqa: E402
+from worker.node import parent  # noqa: E402
 
 parent.connect()

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from footplate.contract.host.user import User, take_over, tidy_up
 from footplate.contract.ids import JobId
-from worker.user import User, take_over, tidy_up
 
 LOCKS = Path("/run/footplate-users")
 """The folder of locks, which only root can write to. All nodes of a machine use this one."""

@@ -172,7 +172,9 @@ def _command(pid: int) -> bytes:
 
 def _is_warm(pid: int) -> bool:
     """The warm parent itself; what it forks bears its command line too, but another parent."""
-    return b"worker.warm" in _command(pid) and b"worker.warm" not in _command(_parent(pid))
+    return b"footplate.runtime.warm_parent" in _command(pid) and b"footplate.runtime.warm_parent" not in _command(
+        _parent(pid)
+    )
 
 
 def _parent(pid: int) -> int:

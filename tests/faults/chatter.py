@@ -85,7 +85,7 @@ class Chatter(TrainerCallback):
         self.folder = Path(books)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        from worker.emit import Emit
+        from footplate.runtime.emit import Emit
 
         # There is one in every training process, and nothing hands it to user code.
         self.wire = next(one for one in gc.get_objects() if isinstance(one, Emit)).wire

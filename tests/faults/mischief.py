@@ -157,7 +157,7 @@ def _flood(lair: Path) -> None:
     """As fast as it can: events, one of them of ten megabytes, and lines."""
     import gc
 
-    from worker.emit import Emit
+    from footplate.runtime.emit import Emit
 
     wire = next(one for one in gc.get_objects() if isinstance(one, Emit)).wire
     wire.send("log", {"huge": "x" * 10_000_000})

@@ -42,7 +42,7 @@ def test_training_that_became_another_user_dies_with_the_warm_parent(system: Sys
     training = system.training_pids(job)
     assert os.stat(f"/proc/{training[0]}/cwd", follow_symlinks=True).st_uid != 0, "its folder is its user's"
     warm = parent_of(training[0])
-    assert "worker.warm" in command(warm)
+    assert "footplate.runtime.warm_parent" in command(warm)
 
     # Nobody is left to kill it: neither its supervisor, nor the node, which adopts it.
     frozen = [pid for pid in (node, *children(node)) if pid not in (*training, warm)]

@@ -14,7 +14,7 @@ import pytest
 from tests.support.processes import Process, children
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.system import JSON, LONG_TOY, System, assert_whole
-from worker.journal import is_owned
+from worker.attempt.journal import is_owned
 
 ENDLESS: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000, "save_total_limit": 2}}
 

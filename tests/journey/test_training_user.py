@@ -22,7 +22,7 @@ from tests.support.s3_server import S3Server
 from tests.support.system import JSON, LONG_TOY, SHORT_TOY, System, standing_system
 from tests.support.ways import OpenProcesses
 from tests.worker.test_extensions import FILES
-from worker.rights import USUAL
+from worker.node.rights import USUAL
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
 

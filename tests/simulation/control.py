@@ -15,8 +15,8 @@ from unittest.mock import patch
 
 import service.turns
 import service.upkeep
-import worker.control
-import worker.journal
+import worker.attempt.control_link
+import worker.attempt.journal
 from footplate.contract.errors import Unavailable
 from service.settings import ServiceSettings
 from service.turns import AWAY, Turns

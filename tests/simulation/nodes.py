@@ -12,9 +12,9 @@ from footplate.contract.messages import TO_ATTEMPT, Claim, Denial, Grant, NodeBe
 from tests.simulation.control import SETTINGS
 from tests.simulation.pipe import Line, parted
 from tests.simulation.supervisor import Supervisor
-from worker.heartbeat import Resender
-from worker.journal import SUFFIX
-from worker.redis_line import AWAY, post
+from worker.attempt.journal import SUFFIX
+from worker.node.heartbeat import Resender
+from worker.redis_client import AWAY, post
 
 if TYPE_CHECKING:
     from tests.simulation.railway import Railway

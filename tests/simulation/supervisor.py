@@ -1,4 +1,4 @@
-"""One attempt on a node: worker.supervise and worker.control, with a journal and a sender of the real kind between."""
+"""One attempt on a node: the real supervisor and its control link, with the real kind of journal and sender between."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, Grant, Stop
 from service.store.times import text_of
 from tests.simulation.training import Event, Training
-from worker.control import Sender
-from worker.journal import Header, Journal
-from worker.redis_line import AWAY
+from worker.attempt.control_link import Sender
+from worker.attempt.journal import Header, Journal
+from worker.redis_client import AWAY
 
 if TYPE_CHECKING:
     from tests.simulation.nodes import Start

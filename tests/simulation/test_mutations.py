@@ -23,7 +23,7 @@ from service.turns import Turns
 from tests.simulation.ground import Ground
 from tests.simulation.seeds import run
 from tests.simulation.training import Store
-from worker.control import Sender
+from worker.attempt.control_link import Sender
 
 WITHIN = 60
 """Seeds."""

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-import worker.journal
+import worker.attempt.journal
 from service.events.ingest import _Ledger
 from tests.simulation import users
 from tests.simulation.control import in_place_of_reality
@@ -17,7 +17,7 @@ from tests.simulation.ground import Ground
 from tests.simulation.railway import Railway
 from tests.simulation.training import Plan
 from tests.simulation.world import QUIET, Violation, World
-from worker.control import Sender
+from worker.attempt.control_link import Sender
 
 
 class Story:

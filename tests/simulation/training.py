@@ -128,6 +128,6 @@ class Training:
         return Kind.CHECKPOINT, self.step, data.model_dump(mode="json")
 
     def _relied_on(self) -> str | None:
-        """As worker.emit has it: the newest that SQL knows, or the first that it will know."""
+        """As footplate.runtime.emit has it: the newest that SQL knows, or the first that it will know."""
         known = [path for step, path in self._saved if step <= self.stored_step]
         return (known or [path for _, path in self._saved[:1]] or [None])[-1]

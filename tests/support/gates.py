@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from footplate.trainer.callbacks import TrainerCallback
 
 if TYPE_CHECKING:
+    from footplate.runtime.emit import Emit
     from tests.support.system import JSON
-    from worker.emit import Emit
 
 ENTRY_POINTS = "[footplate.callbacks]\ntest/gate = tests.support.gates:Gatekeeper\n"
 
@@ -73,6 +73,6 @@ class Gatekeeper(TrainerCallback):
 
 def _emit() -> Emit:
     """There is one in every training process, and nothing hands it to user code."""
-    from worker.emit import Emit
+    from footplate.runtime.emit import Emit
 
     return next(one for one in gc.get_objects() if isinstance(one, Emit))

@@ -198,13 +198,20 @@ def import_service() -> None:
 
 
 def import_worker() -> None:
-    from worker import parent, warm
+    from footplate.runtime import warm_parent
+    from worker.node import parent
 
     outside = dict(os.environ)
     _set_environment(parent.clean_environment(outside))
-    warm.preload()
+    warm_parent.preload()
     _set_environment(outside)
-    for name in ("worker.parent", "worker.consumer", "worker.supervise", "worker.claim", "celery.apps.worker"):
+    for name in (
+        "worker.node.parent",
+        "worker.node.consumer",
+        "worker.attempt.supervise",
+        "worker.attempt.claim",
+        "celery.apps.worker",
+    ):
         importlib.import_module(name)
     for name in ("celery.bin.celery", "celery.bin.worker", "celery.concurrency.prefork", "kombu.transport.redis"):
         importlib.import_module(name)
@@ -280,9 +287,9 @@ def take_on(argv: Sequence[str], env: Mapping[str, str]) -> None:
     before = {REPOSITORY, *_folders(os.environ)}
     sys.path[:] = [os.getcwd(), *_folders(env), *(folder for folder in sys.path if folder not in before)]
     importlib.invalidate_caches()
-    if "worker.build" in sys.modules:
+    if "footplate.runtime.build" in sys.modules:
         # Other folders have other entry points.
-        sys.modules["worker.build"].registered.cache_clear()
+        sys.modules["footplate.runtime.build"].registered.cache_clear()
     _set_environment(env)
     _say_in_proc("\0".join(argv), "\0".join(f"{name}={value}" for name, value in env.items()))
     tempfile.tempdir = None
@@ -316,7 +323,7 @@ def _say_in_proc(argv: str, environ: str) -> None:
 def keep_a_warm_seed() -> None:
     """The node's first warm parent is a fork of this node, made before anything of the node runs. Its later ones are
     started in the usual way."""
-    from worker import parent
+    from worker.node import parent
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()

@@ -12,16 +12,16 @@ from pathlib import Path
 
 from footplate.contract.ids import Fence, new_claim_id, new_job_id
 from footplate.contract.messages import Grant
-from worker import control
-from worker.control import Link
-from worker.journal import Header, Journal
-from worker.redis_line import connect
+from worker.attempt import control_link
+from worker.attempt.control_link import Link
+from worker.attempt.journal import Header, Journal
+from worker.redis_client import connect
 
 HUNG_SECONDS = 1.0
 
 
 def main(url: str, folder: Path) -> None:
-    control.HUNG_SECONDS = HUNG_SECONDS
+    control_link.HUNG_SECONDS = HUNG_SECONDS
     grant = Grant(
         job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec={}, lease_seconds=4, beat_seconds=0.1
     )

@@ -10,10 +10,20 @@ from unittest.mock import patch
 import pytest
 
 from footplate.contract.errors import SettingsError
+from footplate.contract.host import outcome
+from footplate.contract.host.launch import Order
 from footplate.contract.ids import new_claim_id, new_job_id
-from worker import address, gang, outcome
-from worker.address import host_and_port, interface_of, leads_there, meeting_place, own_address, require_own, said
-from worker.launch import Order
+from footplate.runtime import process_group
+from worker.attempt import address
+from worker.attempt.address import (
+    host_and_port,
+    interface_of,
+    leads_there,
+    meeting_place,
+    own_address,
+    require_own,
+    said,
+)
 from worker.settings import WorkerSettings
 
 
@@ -82,7 +92,7 @@ def order(**more: object) -> Order:
 def test_a_rank_of_the_second_node_is_told_what_torchrun_would_have_told_it() -> None:
     there = order(rank=3, world=4, node=1, nodes=2, host="10.0.0.1", port=29500, interface="eth1")
     with patch.dict(os.environ, clear=True):
-        told = gang.environment(there)
+        told = process_group.environment(there)
 
     assert told == {
         "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
@@ -94,7 +104,7 @@ def test_a_rank_of_the_second_node_is_told_what_torchrun_would_have_told_it() ->
 def test_a_network_that_the_operator_has_chosen_is_kept() -> None:
     there = order(world=2, nodes=2, host="10.0.0.1", port=29500, interface="eth1", gpus=["g"])
     with patch.dict(os.environ, {"NCCL_SOCKET_IFNAME": "ib0"}, clear=True):
-        told = gang.environment(there)
+        told = process_group.environment(there)
 
     assert told["GLOO_SOCKET_IFNAME"] == "eth1"
     assert "NCCL_SOCKET_IFNAME" not in told
@@ -103,6 +113,6 @@ def test_a_network_that_the_operator_has_chosen_is_kept() -> None:
 def test_who_loses_the_line_to_another_is_no_reason_and_may_be_tried_again() -> None:
     lost = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711")
 
-    assert gang.is_another_s(lost)
+    assert process_group.is_another_s(lost)
     assert (outcome.of_exception(lost).reason, outcome.of_exception(lost).error.code) == ("crashed", "peer_lost")
-    assert not gang.is_another_s(ValueError("a bad sample"))
+    assert not process_group.is_another_s(ValueError("a bad sample"))

@@ -12,7 +12,7 @@ from footplate.contract import keys
 from footplate.contract.ids import NodeId
 from tests.support.processes import REPOSITORY, clean_environment
 from worker.app import app, configuration, queue_of
-from worker.consumer import SILENT
+from worker.node.consumer import SILENT
 from worker.settings import WorkerSettings
 
 EXPECTED = {
@@ -24,7 +24,7 @@ EXPECTED = {
     "worker_prefetch_multiplier": 1,
     "worker_disable_prefetch": True,
     "worker_enable_remote_control": False,
-    "worker_consumer": "worker.consumer:SilentConsumer",
+    "worker_consumer": "worker.node.consumer:SilentConsumer",
     "worker_send_task_events": False,
     "task_send_sent_event": False,
     "task_create_missing_queues": False,
@@ -69,7 +69,8 @@ def test_a_queue_has_an_exchange_and_a_routing_key_of_its_own() -> None:
 
 def test_what_celery_forks_has_no_torch_in_it() -> None:
     code = (
-        "import sys, worker.app, worker.tasks; print([m for m in ('torch', 'accelerate', 'numpy') if m in sys.modules])"
+        "import sys, worker.app, worker.node.tasks; "
+        "print([name for name in ('torch', 'accelerate', 'numpy') if name in sys.modules])"
     )
     told = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"

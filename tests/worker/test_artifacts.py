@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from footplate.contract import layout
+from footplate.contract.host.artifacts import AttemptFiles, store_trouble
 from footplate.contract.ids import new_job_id
 from footplate.trainer.checkpoint import STATE
 from footplate.trainer.saving import _read_state
 from footplate.trainer.state import TrainerState
-from worker.artifacts import AttemptFiles, store_trouble
 
 
 def test_a_store_that_is_read_and_written_is_no_trouble(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from footplate.contract.messages import Deed
 from tests.support.processes import children, is_alive, until
 from tests.worker.conftest import Lasting, NodeStarter
 from tests.worker.fake_control import FakeControl, offer_of
-from worker.journal_lines import seal
+from worker.attempt.journal_lines import seal
 
 SLOW = {"use": "toy/regression", "args": {"seconds_per_item": 0.003}}
 ENDLESS = {"max_steps": 100_000, "logging_steps": 1, "save_strategy": "no", "per_device_train_batch_size": 4}

@@ -12,11 +12,11 @@ import pytest
 from footplate.components import hf_models, toy
 from footplate.contract.components import Catalogue, check
 from footplate.contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
+from footplate.contract.host.file_roots import Roots
 from footplate.contract.spec import JobSpec
 from footplate.contract.testing import make_spec
-from worker.build import build
-from worker.catalogue import describe
-from worker.roots import Roots
+from footplate.runtime.build import build
+from footplate.runtime.catalogue import describe
 
 
 @pytest.fixture

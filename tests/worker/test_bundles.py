@@ -13,9 +13,10 @@ import pytest
 
 from footplate.contract import layout
 from footplate.contract.errors import OwnCodeError
+from footplate.contract.host import outcome
+from footplate.contract.host.bundle_files import Bundle, unpack
 from footplate.contract.lifecycle import Reason
-from worker import bundles, outcome
-from worker.bundle_files import Bundle, unpack
+from footplate.runtime import own_code
 
 NET = """
 class Net:
@@ -47,10 +48,10 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         file = tmp_path / layout.bundle_file(sha)
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(packed.getvalue())
-        return bundles.opened(sha, tmp_path, tmp_path / "scratch")
+        return own_code.opened(sha, tmp_path, tmp_path / "scratch")
 
     yield make
-    bundles.close()
+    own_code.close()
 
 
 def fails(do: Callable[[], Any]) -> OwnCodeError:
@@ -62,16 +63,16 @@ def fails(do: Callable[[], Any]) -> OwnCodeError:
 def test_a_class_is_made_and_a_function_is_called_or_taken_as_the_group_has_it(opened: Open) -> None:
     opened(my_code=NET)
 
-    assert bundles.own("models", "my_code:Net").load()(hidden=8).hidden == 8
-    assert bundles.own("data", "my_code:data").load()(n=2) == [0, 1]
-    assert bundles.own("collators", "my_code:stack").load()()([1]) == ([1], 0)
-    assert bundles.own("collators", "my_code:stack").load()(pad=9)([1]) == ([1], 9)
+    assert own_code.own("models", "my_code:Net").load()(hidden=8).hidden == 8
+    assert own_code.own("data", "my_code:data").load()(n=2) == [0, 1]
+    assert own_code.own("collators", "my_code:stack").load()()([1]) == ([1], 0)
+    assert own_code.own("collators", "my_code:stack").load()(pad=9)([1]) == ([1], 9)
 
 
 def test_what_is_unpacked_is_read_only_and_out_of_the_way(opened: Open) -> None:
     bundle = opened(my_code=NET, pack__inner="x = 1")
 
-    assert bundles.attribute("pack.inner:x") == 1
+    assert own_code.attribute("pack.inner:x") == 1
     modes = {path.stat().st_mode & 0o777 for path in [bundle.folder, *bundle.folder.rglob("*")]}
     assert modes == {0o555, 0o444}
     assert not list(bundle.folder.rglob("__pycache__"))
@@ -93,7 +94,7 @@ def test_a_changed_or_missing_file_in_the_store_is_not_unpacked(opened: Open, tm
 def test_broken_python_is_told_by_file_and_line(opened: Open) -> None:
     opened(my_code="import helper", helper="x = 1\ndef f(:\n    pass\n")
 
-    failed = fails(lambda: bundles.attribute("my_code:Net"))
+    failed = fails(lambda: own_code.attribute("my_code:Net"))
 
     assert failed.message.startswith("importing my_code failed: helper.py, line 2: SyntaxError")
     assert failed.trace is not None
@@ -117,15 +118,15 @@ def test_broken_python_is_told_by_file_and_line(opened: Open) -> None:
 def test_what_goes_wrong_with_an_import_is_said(opened: Open, text: str, said: str) -> None:
     opened(my_code=text)
 
-    assert said in fails(lambda: bundles.own("models", "my_code:Net").load()).message
+    assert said in fails(lambda: own_code.own("models", "my_code:Net").load()).message
 
 
 def test_a_module_that_is_not_there_and_one_that_is_somebody_elses(opened: Open) -> None:
     import filelock  # noqa: F401
 
     opened(my_code=NET, filelock="x = 1")
-    missing = fails(lambda: bundles.attribute("my_cod:Net"))
-    taken = fails(lambda: bundles.attribute("filelock:x"))
+    missing = fails(lambda: own_code.attribute("my_cod:Net"))
+    taken = fails(lambda: own_code.attribute("filelock:x"))
 
     assert missing.hint == "did you mean 'my_code'?"
     assert "installed on this node" in taken.message
@@ -141,18 +142,18 @@ def test_a_module_that_is_not_there_and_one_that_is_somebody_elses(opened: Open)
 def test_other_arguments_are_told_by_the_signature(opened: Open, args: Any, said: str, hint: str | None) -> None:
     opened(my_code=NET)
 
-    failed = fails(lambda: bundles.own("models", "my_code:Net").load()(**args))
+    failed = fails(lambda: own_code.own("models", "my_code:Net").load()(**args))
 
     assert said in failed.message
     assert failed.hint == hint
 
 
 def test_required_packages_are_looked_for_here(opened: Open) -> None:
-    bundles.require(["pytest>=7", "Pytest"])
+    own_code.require(["pytest>=7", "Pytest"])
 
-    assert "this node has no einops-of-nobody" in fails(lambda: bundles.require(["einops-of-nobody"])).message
-    assert "this node has" in fails(lambda: bundles.require(["pytest>=10000"])).message
+    assert "this node has no einops-of-nobody" in fails(lambda: own_code.require(["einops-of-nobody"])).message
+    assert "this node has" in fails(lambda: own_code.require(["pytest>=10000"])).message
 
 
 def test_without_a_bundle_a_name_leads_nowhere() -> None:
-    assert "the job has no bundle" in fails(lambda: bundles.own("models", "os:system").load()).message
+    assert "the job has no bundle" in fails(lambda: own_code.own("models", "os:system").load()).message

@@ -53,7 +53,9 @@ class Running:
         self.everyone = children(worker.pid)
         self.training = descendants(worker.pid, folder)
         self.head = next(pid for pid in self.training if os.getpgid(pid) == pid)
-        self.warm = next(pid for pid in self.everyone if "worker.warm" in command(pid) and pid not in self.training)
+        self.warm = next(
+            pid for pid in self.everyone if "footplate.runtime.warm_parent" in command(pid) and pid not in self.training
+        )
         self.supervisors = self._holders_of(start.journals.resolve().as_posix())
         self.supervisor = self.supervisors[0]
         assert len(self.training) == 3

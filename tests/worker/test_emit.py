@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.launch import STOP_BYTES
 from footplate.contract.ids import new_job_id
 from footplate.contract.lifecycle import StopMode
+from footplate.runtime.emit import Emit, StoppedEvaluating, Wire
 from footplate.trainer.state import TrainerControl, TrainerState
 from tests.support.processes import at_ease
-from worker.artifacts import AttemptFiles
-from worker.emit import Emit, StoppedEvaluating, Wire
-from worker.launch import STOP_BYTES
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from footplate.contract import layout
+from footplate.contract.host.bundle_files import UNPACKED_AT, Bundle, at_its_place, unpack
+from footplate.runtime import extensions
+from footplate.runtime.extensions import Baton, Telling
 from tests.support.processes import until
 from tests.worker.conftest import Lasting
-from worker import extensions
-from worker.bundle_files import UNPACKED_AT, Bundle, at_its_place, unpack
-from worker.extensions import Baton, Telling
 
 OP = """
 import importlib.util

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from footplate.contract.host.launch import Order
 from footplate.contract.ids import ClaimId, Fence, new_job_id
 from footplate.contract.testing import make_spec
 from tests.support.processes import REPOSITORY
-from worker.gpus import inventory
-from worker.launch import Order
+from worker.node.gpus import inventory
 
 LOOK = """
 import sys
-from worker.launch import Order
-from worker.run import settle
+from footplate.contract.host.launch import Order
+from footplate.runtime.run import settle
 
 settle(Order.model_validate_json(sys.argv[1]))
 

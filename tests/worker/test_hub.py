@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from footplate.contract.host import outcome
+from footplate.contract.host.file_roots import Roots
 from footplate.contract.ids import Fence, new_claim_id, new_job_id
 from footplate.contract.messages import Grant
 from footplate.contract.testing import make_spec
@@ -18,10 +20,8 @@ from tests.support.file_server import FileServer, file_server
 from tests.support.hub_server import TOKEN, HubServer
 from tests.support.processes import Processes, children, until
 from tests.support.s3_server import S3Server
-from worker import hub as module
-from worker import outcome
-from worker.hub import HubFetch
-from worker.roots import Roots
+from worker.attempt import prefetch as module
+from worker.attempt.prefetch import HubFetch
 from worker.settings import WorkerSettings
 
 FILES = {"config.json": b"{}", "model.safetensors": b"weights", "pytorch_model.bin": b"pickle", "onnx/m.onnx": b"x"}

@@ -15,8 +15,8 @@ import pytest
 from footplate.contract.events import now_text
 from footplate.contract.ids import Fence, new_claim_id, new_job_id
 from tests.support.processes import at_ease
-from worker.journal import SUFFIX, Header, Journal, JournalFull, header_of, is_owned
-from worker.journal_lines import seal
+from worker.attempt.journal import SUFFIX, Header, Journal, JournalFull, header_of, is_owned
+from worker.attempt.journal_lines import seal
 
 
 def header() -> Header:

@@ -20,11 +20,11 @@ from footplate.contract.testing import make_spec
 from tests.support.processes import REPOSITORY, Processes, until
 from tests.support.redis_server import RedisServer
 from tests.worker.hanging import HUNG_SECONDS
-from worker import control
-from worker.control import Link, Sender
-from worker.heartbeat import KEEP_JOURNALS_SECONDS, Resender
-from worker.journal import SUFFIX, Header, Journal
-from worker.redis_line import connect
+from worker.attempt import control_link
+from worker.attempt.control_link import Link, Sender
+from worker.attempt.journal import SUFFIX, Header, Journal
+from worker.node.heartbeat import KEEP_JOURNALS_SECONDS, Resender
+from worker.redis_client import connect
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def stack_of(thread: Any) -> list[str]:
 def test_a_service_that_stands_at_an_earlier_mark_than_it_once_said_is_sent_what_it_lacks(
     redis: RedisServer, journal: Journal, grant: Grant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "SILENCE_SECONDS", -1.0)
+    monkeypatch.setattr(control_link, "SILENCE_SECONDS", -1.0)
     client, sender = connect(redis.url), Sender(journal, acknowledged=8)
     client.set(keys.EPOCH, "epoch")
     client.set(keys.watermark(grant.job, grant.attempt, 0), 3)

@@ -12,7 +12,7 @@ from tests.support.processes import REPOSITORY
 
 GUARDIAN = """
 import ctypes, os, signal, sys, time
-from worker.linux import Leftovers, adopt_orphans, children, kill_user
+from footplate.contract.host.linux import Leftovers, adopt_orphans, children, kill_user
 
 libc = ctypes.CDLL(None)
 SPARED, UID, NOBODY = [], 61_700, 61_701

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from footplate.contract.errors import OwnCodeError
+from footplate.contract.host.bundle_files import Bundle
+from footplate.contract.host.launch import Order
 from footplate.contract.ids import ClaimId, Fence, JobId, new_job_id
 from footplate.contract.spec import JobSpec
+from footplate.runtime import own_code, own_loop, process_group
+from footplate.runtime.emit import Emit, Wire
 from footplate.trainer.checkpoint import verify
-from worker import bundles, gang, loop
-from worker.bundle_files import Bundle
-from worker.emit import Emit, Wire
-from worker.launch import Order
 
 
 class Attempt:
@@ -39,9 +39,9 @@ class Attempt:
         self.wire = Wire(theirs.detach())
         self.emit = Emit(self.wire, self.stop_fd, self.order.files)
 
-    def job(self, latest: str | None = None, **training: Any) -> loop.Job:
+    def job(self, latest: str | None = None, **training: Any) -> own_loop.Job:
         spec = JobSpec.parse({"loop": "my:main", "code": {"bundle": "0" * 64}, "training": training})
-        return loop.Job(spec, self.order, self.emit, lambda: latest)
+        return own_loop.Job(spec, self.order, self.emit, lambda: latest)
 
     def told(self) -> list[dict[str, Any]]:
         self.wire.flush(within=5)
@@ -124,15 +124,15 @@ def test_a_loop_that_is_not_there_or_takes_no_job_is_told(attempt: Attempt, tmp_
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "my.py").write_text("def main(): ...\n")
-    bundles.use(Bundle("0" * 64, folder, ("my.py",)))
+    own_code.use(Bundle("0" * 64, folder, ("my.py",)))
     try:
         for name, said in (("my:man", "did you mean 'main'?"), ("my:main", "too many positional arguments")):
             spec = JobSpec.parse({"loop": name, "code": {"bundle": "0" * 64}})
             with pytest.raises(OwnCodeError) as failed:
-                loop.run(spec, attempt.order, attempt.emit, lambda: None)
+                own_loop.run(spec, attempt.order, attempt.emit, lambda: None)
             assert said in f"{failed.value.message} {failed.value.hint}"
     finally:
-        bundles.close()
+        own_code.close()
 
 
 def test_a_file_that_two_processes_keep_is_whole(attempt: Attempt, tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_a_file_that_two_processes_keep_is_whole(attempt: Attempt, tmp_path: Pat
 def test_who_loses_another_is_not_the_reason() -> None:
     lost = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3127")
 
-    assert gang.is_another_s(lost)
-    assert not gang.is_another_s(ValueError("closed by peer"))
+    assert process_group.is_another_s(lost)
+    assert not process_group.is_another_s(ValueError("closed by peer"))
 
 
 @pytest.mark.parametrize("is_marked", ["last", "first"], ids=["protected", "control"])
@@ -156,7 +156,7 @@ def test_a_script_that_is_ended_before_it_had_all_that_was_left_loses_none_of_it
 ) -> None:
     job = new_job_id()
     first, second, third = attempts = [Attempt(tmp_path, number, job) for number in (1, 2, 3)]
-    loop._continue_in_a_copy(first.order)
+    own_loop._continue_in_a_copy(first.order)
     for name in ("model", "optimizer"):
         (first.order.files.folder / name).write_text("10")
 
@@ -167,12 +167,12 @@ def test_a_script_that_is_ended_before_it_had_all_that_was_left_loses_none_of_it
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copytree", dies_half_way)
         with pytest.raises(SystemExit):
-            loop._continue_in_a_copy(second.order)
+            own_loop._continue_in_a_copy(second.order)
     if is_marked == "first":
-        (second.order.files.folder / loop.BEGUN).touch()
-    loop._continue_in_a_copy(third.order)
+        (second.order.files.folder / own_loop.BEGUN).touch()
+    own_loop._continue_in_a_copy(third.order)
 
-    found = {path.name for path in third.order.files.folder.iterdir()} - {loop.BEGUN}
+    found = {path.name for path in third.order.files.folder.iterdir()} - {own_loop.BEGUN}
     assert found == ({"model", "optimizer"} if is_marked == "last" else {"model"})
     for attempt in attempts:
         attempt.close()

@@ -8,8 +8,8 @@ import pytest
 
 from footplate.contract.ids import new_claim_id, new_job_id
 from footplate.contract.messages import Grant
-from worker.address import host_and_port, meeting_place, said
-from worker.meeting import Meeting
+from worker.attempt.address import host_and_port, meeting_place, said
+from worker.attempt.rendezvous import Meeting
 
 
 def grant(**more: object) -> Grant:

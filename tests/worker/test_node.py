@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from footplate.contract.ids import is_id, new_node_id
-from worker.node import Node, claim_node
+from worker.identity import Node, claim_node
 
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Node]:
     """As if the process before had ended: its lock is not asked for."""
-    monkeypatch.setattr("worker.node._lock", lambda _: True)
+    monkeypatch.setattr("worker.identity._lock", lambda _: True)
     return lambda: claim_node(tmp_path, 1)
 
 

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from footplate.contract.errors import OwnCodeError
-from worker.prepared import Watch
+from footplate.runtime.unprepared import Watch
 
 
 class Loop:

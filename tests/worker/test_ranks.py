@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from footplate.contract.host import launch
+from footplate.contract.host.launch import FD_NAMES, Exited, Order, Started
 from footplate.contract.ids import new_claim_id, new_job_id
 from footplate.contract.lifecycle import StopMode
-from worker import launch, training
-from worker.launch import FD_NAMES, Exited, Order, Started
-from worker.training import Training
+from worker.attempt import training_processes
+from worker.attempt.training_processes import Training
 
 
 class Stage:
@@ -103,7 +104,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "LAST_WORDS_SECONDS", -1.0)
+    monkeypatch.setattr(training_processes, "LAST_WORDS_SECONDS", -1.0)
 
 
 def test_every_rank_is_heard_under_its_number_and_the_first_tells_what_all_know(stage: Stage) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from footplate.contract.host.user import User, give, make_room, take_over
 from footplate.contract.ids import JobId
 from footplate.contract.layout import PASSED_ONLY
 from tests.support.processes import REPOSITORY
 from tests.support.ways import open_ways
-from worker.rights import USUAL
-from worker.user import User, give, make_room, take_over
+from worker.node.rights import USUAL
 from worker.user_range import UserRange, hold
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give tr
 SETTLE = """
 import json
 from footplate.contract.errors import SettingsError
-from worker.node_folder import Places
-from worker.rights import settled
+from footplate.contract.host.node_folder import Places
+from worker.node.rights import settled
 from worker.settings import WorkerSettings
 settings = WorkerSettings.from_environment()
 try:

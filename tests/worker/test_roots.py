@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from footplate.contract.errors import DatasetError
-from worker.roots import Roots, resolved
+from footplate.contract.host.file_roots import Roots, resolved
 
 ROWS = b'{"x": 1}\n'
 ID = f"file_{sha256(ROWS).hexdigest()}.jsonl"

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from footplate.contract.host import outcome
+from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.testing import make_spec
-from worker import outcome, run
-from worker.artifacts import AttemptFiles
+from footplate.runtime import run
 
 
 def test_outputs_that_do_not_fit_are_said_with_where_and_what_would_work(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from footplate.contract.errors import DatasetError
-from worker import same_data
-from worker.same_data import looks, require_same, write_down
+from footplate.contract.host import data_fingerprint
+from footplate.contract.host.data_fingerprint import looks, require_same, write_down
 
 NAME = "data://part-*.jsonl"
 
@@ -60,8 +60,8 @@ def test_others_are_told_by_their_name(parts: list[Path], tmp_path: Path, change
 def test_large_files_are_looked_at_in_blocks_of_all_of_them(
     parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(same_data, "BLOCK", 64)
-    monkeypatch.setattr(same_data, "BLOCKS", 16)
+    monkeypatch.setattr(data_fingerprint, "BLOCK", 64)
+    monkeypatch.setattr(data_fingerprint, "BLOCKS", 16)
     write_down(tmp_path, seen(parts))
     found = 0
     for file in parts:
@@ -84,7 +84,7 @@ def test_an_attempt_that_wrote_nothing_of_it_down_is_taken_at_its_word(
     parts: list[Path], tmp_path: Path, record: str | None
 ) -> None:
     if record is not None:
-        (tmp_path / same_data.RECORD).write_text(record)
+        (tmp_path / data_fingerprint.RECORD).write_text(record)
 
     require_same(tmp_path, seen(parts))
 

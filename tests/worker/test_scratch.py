@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from footplate.contract.host.scratch import LONGEST, YOUNG_SECONDS, scratch, sweep
 from footplate.contract.ids import new_node_id
-from worker.scratch import LONGEST, YOUNG_SECONDS, scratch, sweep
 
 
 @pytest.fixture

@@ -16,19 +16,19 @@ import pytest
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.errors import NoValidCheckpoint
+from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.data_fingerprint import RECORD
+from footplate.contract.host.file_roots import Roots
 from footplate.contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id, new_job_id
 from footplate.contract.messages import CheckpointOffer, Grant
 from footplate.contract.spec import JobSpec
 from footplate.contract.testing import make_spec
+from footplate.runtime.starting_point import Beginning, beginning
 from footplate.trainer import checkpoint as files
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
-from worker import shipping
-from worker.artifacts import AttemptFiles
-from worker.roots import Roots
-from worker.same_data import RECORD
-from worker.shipping import Shipping
-from worker.starting import Beginning, beginning
+from worker.attempt import artifact_sync
+from worker.attempt.artifact_sync import Shipping
 
 JSON = dict[str, Any]
 
@@ -275,7 +275,7 @@ def test_an_emptied_store_is_waited_for_and_not_believed(
     first = attempt(1)
     event = first.save(10)
     first.send(event)
-    monkeypatch.setattr(shipping, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(artifact_sync, "LONGEST_SECONDS", 0.2)
     emptied = RemoteStore("s3://shelf/emptied")
     second = attempt(2, offer_of(event))
     second.shipping._store = emptied

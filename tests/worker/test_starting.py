@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from footplate.contract.errors import AttemptError, DatasetError, NotBuildable, NoValidCheckpoint
+from footplate.contract.host import launch
+from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.file_roots import Roots
 from footplate.contract.ids import new_checkpoint_id, new_job_id
 from footplate.contract.messages import CheckpointOffer
 from footplate.contract.testing import make_spec
+from footplate.runtime.inherited_best import KeepBest
+from footplate.runtime.starting_point import Beginning, beginning
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import STATE, Verified
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import Alone
-from worker import launch
-from worker.artifacts import AttemptFiles
-from worker.best_before import KeepBest
-from worker.roots import Roots
-from worker.starting import Beginning, beginning
 
 OTHER = new_job_id()
 CKPT = new_checkpoint_id()

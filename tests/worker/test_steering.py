@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from footplate.contract.host.launch import NEWS_AT
 from footplate.contract.messages import Deed
+from footplate.runtime.emit import Wire
+from footplate.runtime.live_commands import Steering
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.testing import Events, Print, fingerprint
 from tests.trainer.test_changing import a_trainer
-from worker.emit import Wire
-from worker.launch import NEWS_AT
-from worker.steering import Steering
-from worker.training import Training
+from worker.attempt.training_processes import Training
 
 
 class Line:

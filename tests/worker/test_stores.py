@@ -12,8 +12,8 @@ import pytest
 
 from footplate.contract.outbound import Allowed, read_url
 from tests.support.file_server import FileServer, file_server
-from worker import stores as module
-from worker.stores import NotHad, Stores
+from worker.attempt import url_files as module
+from worker.attempt.url_files import NotHad, Stores
 
 ROWS = b'{"x": 1}\n'
 HERE = Allowed.of("127.0.0.1/32")

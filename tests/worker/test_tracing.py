@@ -89,7 +89,7 @@ def test_where_nobody_asks_nothing_is_kept_and_nothing_that_sends_is_imported() 
 
     # Redis's client has a look at OpenTelemetry's metrics wherever they are installed.
     sends = "{'opentelemetry.exporter', 'opentelemetry.sdk.trace', 'worker.spans'}"
-    look = f"import worker.tasks, sys; print({sends} & {{*sys.modules}})"
+    look = f"import worker.node.tasks, sys; print({sends} & {{*sys.modules}})"
     told = subprocess.run(
         [sys.executable, "-c", look], check=True, capture_output=True, text=True, env=clean_environment()
     )

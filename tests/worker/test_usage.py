@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from worker.usage import Usage
+from worker.attempt.usage import Usage
 
 
 def test_no_look_ever_shows_more_than_this_machine_has() -> None:

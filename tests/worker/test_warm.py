@@ -15,7 +15,7 @@ from footplate.contract.messages import Gpu
 from tests.support.processes import at_ease, children, until
 from tests.worker.conftest import Lasting, NodeStarter
 from tests.worker.fake_control import FakeControl
-from worker.parent import clean_environment
+from worker.node.parent import clean_environment
 
 SHORT = {"training": {"max_steps": 2, "save_strategy": "no"}}
 
@@ -30,7 +30,7 @@ def warm_parent(lasting: Lasting) -> int:
     for pid in children(lasting.process.pid):
         # Another may end by itself while we look.
         with suppress(OSError):
-            if b"worker.warm" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"footplate.runtime.warm_parent" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     raise AssertionError("there is no warm parent")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from worker import working_folder
-from worker.bundle_files import Bundle
-from worker.working_folder import keep_outputs, lay_out
+from footplate.contract.host.bundle_files import Bundle
+from footplate.runtime import working_folder
+from footplate.runtime.working_folder import keep_outputs, lay_out
 
 FILES = {"train.py": "print()", "conf/ds.json": "{}", "outputs/example.txt": "brought"}
 

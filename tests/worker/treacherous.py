@@ -1,4 +1,4 @@
-"""A data loader whose process ends as the first argument says; prints what worker/outcome.py makes of it.
+"""A data loader whose process ends as the first argument says. Prints what `contract/host/outcome.py` makes of that.
 
 A process of its own: torch raises what a dead data worker means from a signal handler, in whoever runs at that moment.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from worker.outcome import of_exception
+from footplate.contract.host.outcome import of_exception
 
 
 class Treacherous(Dataset[Any]):

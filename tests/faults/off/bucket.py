@@ -10,7 +10,7 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("a checkpoint is told once the store has it", module="worker.shipping")
+@switch("a checkpoint is told once the store has it", module="worker.attempt.artifact_sync")
 def tell_at_once(shipping: ModuleType) -> None:
     hold = shipping.Shipping.hold
 
@@ -31,12 +31,12 @@ def leave_the_old_manifest(remote: ModuleType) -> None:
     remote.RemoteStore.commit = commit
 
 
-@switch("what a script continues with was left by all of its nodes", module="worker.left")
+@switch("what a script continues with was left by all of its nodes", module="worker.attempt.output_files")
 def take_what_some_have_left(left: ModuleType) -> None:
     by_all = left.by_all
     left.by_all = lambda found, nodes: by_all([*found, *(left._mark(node, nodes) for node in range(nodes))], nodes)
 
 
-@switch("what lay there already is nobody's to leave again", module="worker.left")
+@switch("what lay there already is nobody's to leave again", module="worker.attempt.output_files")
 def take_all_for_own(left: ModuleType) -> None:
     left.Left._was_found = lambda self, opened, path: False

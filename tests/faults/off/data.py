@@ -8,7 +8,7 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("rows that changed are not trained on", module="worker.run")
+@switch("rows that changed are not trained on", module="footplate.runtime.run")
 def take_what_is_there(run: ModuleType) -> None:
     run.require_same = lambda before, now: None  # type: ignore[attr-defined]
 

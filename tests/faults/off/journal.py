@@ -9,12 +9,12 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("every line is checked", module="worker.journal_lines")
+@switch("every line is checked", module="worker.attempt.journal_lines")
 def believe_every_line(lines: ModuleType) -> None:
     lines.unseal = lambda line: line[9:] or None
 
 
-@switch("what is lost is told as a gap", module="worker.journal")
+@switch("what is lost is told as a gap", module="worker.attempt.journal")
 def pass_over_what_is_lost(journal: ModuleType) -> None:
     known = journal.Journal._from
 
@@ -24,7 +24,7 @@ def pass_over_what_is_lost(journal: ModuleType) -> None:
     journal.Journal._from = without_gaps
 
 
-@switch("a full journal ends its attempt", module="worker.supervise")
+@switch("a full journal ends its attempt", module="worker.attempt.supervise")
 def go_on_without_a_journal(supervise: ModuleType) -> None:
     known = supervise.Supervisor._end_with
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tests.faults.off import switch
 
 
-@switch("hearing how training ended", module="worker.training")
+@switch("hearing how training ended", module="worker.attempt.training_processes")
 def hear_no_end(training: Any) -> None:
     """The guardian's word that a process has ended goes unheard."""
     known = training.FROM_WARM.validate_json
@@ -25,12 +25,12 @@ def hear_no_end(training: Any) -> None:
     training.FROM_WARM = Deaf()
 
 
-@switch("the table of foreign errors", module="worker.outcome")
+@switch("the table of foreign errors", module="footplate.contract.host.outcome")
 def know_no_errors(outcome: Any) -> None:
     outcome.EXCEPTIONS = ()
 
 
-@switch("the stall limit", module="worker.supervise")
+@switch("the stall limit", module="worker.attempt.supervise")
 def never_stalled(supervise: Any) -> None:
     started = supervise.Supervisor.__init__
 
@@ -41,7 +41,7 @@ def never_stalled(supervise: Any) -> None:
     supervise.Supervisor.__init__ = patient
 
 
-@switch("KILL after TERM", module="worker.stopping")
+@switch("KILL after TERM", module="worker.attempt.stopping")
 def ask_only(stopping: Any) -> None:
     stopping.KILL_SHARE = math.inf
 
@@ -51,7 +51,7 @@ def count_no_poison(conclude: Any) -> None:
     conclude.POISON_AFTER = math.inf
 
 
-@switch("dying with the worker", module="worker.linux")
+@switch("dying with the worker", module="footplate.contract.host.linux")
 def outlive_everyone(linux: Any) -> None:
     """The kernel tells nobody, as Celery too had asked it to, and the warm parent holds its own lifeline."""
     adopt = linux.adopt_orphans
@@ -86,7 +86,7 @@ def take_from_whoever_claimed(ingest: Any) -> None:
     ingest.holds = lambda job, part, attempt, fence, claim: part.claim == claim
 
 
-@switch("the checkpoint of a drain", module="worker.emit")
+@switch("the checkpoint of a drain", module="footplate.runtime.emit")
 def stop_without_saving(emit: Any) -> None:
     obey = emit.Emit._obey
 
@@ -103,7 +103,7 @@ def count_drains(conclude: Any) -> None:
     conclude._after_a_stop = lambda job: conclude.Move(conclude.JobState.FAILED, conclude.Reason.CRASHED)
 
 
-@switch("dying with the warm parent as another user", module="worker.user")
+@switch("dying with the warm parent as another user", module="footplate.contract.host.user")
 def forget_the_parent(user: Any) -> None:
     """Asked for before the process became another user, and not again."""
     become = user.User.become
@@ -116,7 +116,7 @@ def forget_the_parent(user: Any) -> None:
     user.User.become = become_and_forget
 
 
-@switch("ending all that training has forked", module="worker.linux")
+@switch("ending all that training has forked", module="footplate.contract.host.linux")
 def end_nothing_but_the_group(linux: Any) -> None:
     """Processes that left the process group of training are adopted and reaped, and nothing ends them."""
 

@@ -19,7 +19,7 @@ def ring_once(turns: ModuleType) -> None:
     turns.dispatch.due = lambda rows, *_: [row for row in rows if row.rung_at is None]
 
 
-@switch("what is not acknowledged is sent again", module="worker.control")
+@switch("what is not acknowledged is sent again", module="worker.attempt.control_link")
 def send_once(control: ModuleType) -> None:
     control.Sender.rewind = lambda self: None
 

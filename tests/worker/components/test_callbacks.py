@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 
 from footplate.components import toy
 from footplate.components.callback_kinds import Ema
+from footplate.runtime.build import load, registered
+from footplate.runtime.catalogue import arguments_schema
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.testing import StopAt, digest, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
-from worker.build import load, registered
-from worker.catalogue import arguments_schema
 
 
 def callback(name: str, **args: Any) -> Any:

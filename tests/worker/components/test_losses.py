@@ -13,11 +13,11 @@ from torch.nn import functional
 from footplate.components import toy
 from footplate.components.loss_kinds import OfLogits
 from footplate.contract.errors import DatasetError
+from footplate.runtime.build import load, registered
+from footplate.runtime.catalogue import arguments_schema
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.testing import digest
 from footplate.trainer.trainer import Trainer, set_seed
-from worker.build import load, registered
-from worker.catalogue import arguments_schema
 
 LOGITS = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.2, -1.0], [2.0, 0.0, 0.0], [-1.0, 1.0, 0.0]])
 CLASSES = torch.tensor([0, 2, -100, 1])

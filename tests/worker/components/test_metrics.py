@@ -9,9 +9,9 @@ import torch
 
 from footplate.contract.errors import UnknownComponent
 from footplate.contract.spec_parts import Component
+from footplate.runtime.build import load, registered
+from footplate.runtime.learning import metric, torchmetrics_names
 from footplate.trainer.metrics import METRICS, make_metric
-from worker.build import load, registered
-from worker.learning import metric, torchmetrics_names
 
 LOGITS = torch.eye(3)[[0, 1, 1, 2, 0, 2]]
 LABELS = torch.tensor([0, 1, 2, 2, 1, 2])

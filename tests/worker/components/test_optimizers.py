@@ -11,11 +11,11 @@ from torch.optim import lr_scheduler
 
 from footplate.contract.learning_rules import NO_SCHEDULES, OVER_THE_RUN
 from footplate.contract.testing import make_spec
+from footplate.runtime.build import load, registered
+from footplate.runtime.catalogue import arguments_schema
+from footplate.runtime.learning import named_optimizers
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.names import SchedulerType
-from worker.build import load, registered
-from worker.catalogue import arguments_schema
-from worker.learning import named_optimizers
 
 NEEDED: dict[str, dict[str, Any]] = {
     "StepLR": {"step_size": 2},

@@ -1,0 +1,116 @@
+"""The files of a bundle on a node: checked against its sha256, unpacked read-only, and kept where builds find them."""
+
+from __future__ import annotations
+
+import fcntl
+import filecmp
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from footplate.contract.bundles import InvalidBundle, look_into, modules
+from footplate.contract.errors import OwnCodeError
+from footplate.contract.host.scratch import remove
+from footplate.contract.host.stored_files import Changed, open_kept
+
+FOLDER = "code"
+UNPACKED_AT = 315_532_800
+"""The first second that a zip can name, and older than anything that is built."""
+_PIECE = 1024 * 1024
+CODE, LOCK = "code", "code.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An unpacked one."""
+
+    sha256: str
+    folder: Path
+    paths: tuple[str, ...]
+
+    @property
+    def modules(self) -> list[str]:
+        return modules(self.paths)
+
+
+def unpacked(sha256: str, folder: Path) -> Bundle:
+    """A bundle whose files root has unpacked for this process, which may not change them."""
+    paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return Bundle(sha256, folder, tuple(paths))
+
+
+def unpack(sha256: str, file: Path, folder: Path) -> Bundle:
+    """Every byte is checked before one is unpacked: what lies in the store may have changed."""
+    try:
+        with open_kept(file, sha256) as archive:
+            entries = look_into(archive, os.fstat(archive.fileno()).st_size)
+            folder.mkdir(parents=True)
+            with zipfile.ZipFile(archive) as packed:
+                for entry in entries:
+                    _unpack_one(packed, entry.path, folder / entry.path)
+    except Changed as error:
+        raise OwnCodeError(f"bundle {error}", hint="DELETE the bundle, and POST the zip again") from error
+    except FileNotFoundError as error:
+        raise OwnCodeError(
+            f"bundle {sha256} is not in the artifact store", hint="POST the same zip again, then resume the job"
+        ) from error
+    except InvalidBundle as error:
+        raise OwnCodeError(f"bundle {sha256} cannot be used: {error.message}") from error
+    for parent, _, _ in os.walk(folder, topdown=False):
+        os.chmod(parent, 0o555)
+    return Bundle(sha256, folder, tuple(entry.path for entry in entries))
+
+
+def _unpack_one(packed: zipfile.ZipFile, name: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with packed.open(name) as source, path.open("xb") as target:
+        while piece := source.read(_PIECE):
+            target.write(piece)
+    # Ninja builds anew what is older than its sources, and these are as old as ever in each attempt.
+    os.utime(path, (UNPACKED_AT, UNPACKED_AT))
+    path.chmod(0o444)
+
+
+def at_its_place(bundle: Bundle, folder: Path) -> Bundle:
+    """The same files below `folder`, as long as a node keeps that: ninja knows sources by path and time, and
+    each attempt unpacks to another. Where there is no room it stays where it is, and what it builds is built anew.
+    """
+    place = folder / CODE
+    with suppress(OSError), _held(folder / LOCK):
+        if not _is_copy(bundle, place):
+            remove(place)
+            shutil.copytree(bundle.folder, place)
+        return replace(bundle, folder=place)
+    return bundle
+
+
+def _is_copy(bundle: Bundle, place: Path) -> bool:
+    """Byte for byte: any job's code runs as the user that this folder belongs to."""
+    there = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir() or path.is_symlink()}
+    _, differ, missing = filecmp.cmpfiles(bundle.folder, place, bundle.paths, shallow=False)
+    return there == set(bundle.paths) and not differ and not missing
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    descriptor = lock(path)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock(path: Path) -> int:
+    """Waits for the lock on a file. The kernel releases the lock when the process that holds it is killed."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        # The last holder removed the file, so another file may have this name by now.
+        os.close(descriptor)

@@ -1,0 +1,165 @@
+"""Names of files: what `data://`, `models://`, `hub://` and uploaded files' ids mean here, and how arguments get them.
+
+A spec reaches files by these names and in no other way: nothing outside a root, whatever links lie in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from footplate.contract.errors import DatasetError, did_you_mean
+from footplate.contract.files import is_url, sha256_of, shown
+from footplate.contract.host.stored_files import Changed, open_kept
+from footplate.contract.hub import PATH_ARGUMENTS, hub_name, is_hub_name
+from footplate.contract.ids import FileId, is_file
+
+ROOTS = ("data://", "models://", "hub://")
+
+MOST_FILES = 100_000
+"""A pattern that matches more is a mistake, and would be minutes of looking."""
+
+
+Files = dict[str, list[str]]
+"""By the name in the spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """What `data://` and `models://` mean on this node, and where uploaded files lie."""
+
+    data: Path
+    models: Path
+    uploads: Path | None = None
+    hub: Mapping[str, str] = field(default_factory=dict)
+    """The folder of each place on a hub that was fetched, and the file of each URL."""
+    read: Files = field(default_factory=dict, compare=False)
+    """The files behind each `data://` name that was resolved. Uploaded ones cannot change."""
+
+    def resolve(self, name: str) -> str:
+        """The file behind `data://a/b`, or an uploaded one. Nothing outside its root, whatever links lie in it."""
+        if is_file(name):
+            return str(self._uploaded(FileId(name)))
+        if is_url(name):
+            return self._fetched(name)
+        root, rest = self._parts(name)
+        path = _inside(root, root / rest, name)
+        if not path.exists():
+            known = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+            hint = did_you_mean(path.name, known) or (_of_hub(known) if is_hub_name(name) else f"put it below {root}")
+            raise DatasetError(f"{name} is not on this node: there is no {path}", hint=hint)
+        return self._noted(name, [str(path)])[0]
+
+    def _uploaded(self, name: FileId) -> Path:
+        """Every byte of it was compared: a job that is tried again must not go on with other data."""
+        if self.uploads is None:
+            raise DatasetError(f"{name} is an uploaded file, and there is no artifact store here")
+        path = self.uploads / name
+        hint = "POST the same file to /files again, then resume the job"
+        try:
+            open_kept(path, sha256_of(name)).close()
+        except FileNotFoundError as error:
+            raise DatasetError(f"{name} is not in the artifact store", hint=hint) from error
+        except Changed as error:
+            raise DatasetError(str(error), hint=f"DELETE it; {hint}") from error
+        except OSError as error:
+            raise DatasetError(f"{name} cannot be read from the artifact store: {error.strerror}") from error
+        return path
+
+    def _fetched(self, url: str) -> str:
+        if url not in self.hub:
+            raise DatasetError(
+                f"{shown(url)} was not fetched: a URL names rows, in an argument of data's that is a path"
+            )
+        return self.hub[url]
+
+    def matching(self, name: str) -> list[str]:
+        """The files behind `data://a/part-*.jsonl`, in the order of their names; a plain name is its one file."""
+        if is_url(name) or not any(letter in name for letter in "*?["):
+            return [self.resolve(name)]
+        root, rest = self._parts(name)
+        found = sorted({str(_inside(root, each, name)) for each in self._glob(root, rest, name) if each.is_file()})
+        if not found:
+            raise DatasetError(f"{name} matches no file on this node", hint=f"{rest} is looked for below {root}")
+        return self._noted(name, found)
+
+    def _noted(self, name: str, found: list[str]) -> list[str]:
+        if name.startswith("data://"):
+            self.read[name] = found
+        return found
+
+    def _glob(self, root: Path, pattern: str, name: str) -> Iterator[Path]:
+        for number, each in enumerate(root.glob(pattern)):
+            if number >= MOST_FILES:
+                raise DatasetError(f"{name} matches more than {MOST_FILES} files", hint="name fewer, or join them")
+            yield each
+
+    def _parts(self, name: str) -> tuple[Path, str]:
+        if is_hub_name(name):
+            named = hub_name(name)
+            if named.place not in self.hub:
+                raise DatasetError(f"{name} was not fetched: no argument of a component names it")
+            return Path(self.hub[named.place]), named.path
+        scheme, _, rest = name.partition("://")
+        rest = rest.lstrip("/")
+        if ".." in rest.split("/"):
+            raise DatasetError(f"{name} leads out of {scheme}://", hint="name something inside it")
+        return {"data": self.data, "models": self.models}[scheme].resolve(), rest
+
+
+def _of_hub(known: list[str]) -> str:
+    return f"what was fetched there: {', '.join(sorted(known)[:20]) or 'nothing'}; pickled files never are"
+
+
+def _inside(root: Path, path: Path, name: str) -> Path:
+    found = path.resolve()
+    if is_hub_name(name):
+        # A file there is a link to its bytes, which lie beside the repository's commits, under no name that says much.
+        root = root.resolve().parent.parent
+        return path if found.is_relative_to(root) else _leads_out(name)
+    return found if found.is_relative_to(root) else _leads_out(name)
+
+
+def _leads_out(name: str) -> NoReturn:
+    scheme = name.partition("://")[0]
+    raise DatasetError(f"{name} leads out of {scheme}://", hint="name something inside it, without links out")
+
+
+def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
+    """A component's arguments with real files for names of files."""
+    return {name: _value(value, roots, name in PATH_ARGUMENTS) for name, value in args.items()}
+
+
+def _value(value: Any, roots: Roots, is_path: bool) -> Any:
+    if isinstance(value, str):
+        _require_root(value, is_path)
+        return roots.resolve(value) if _names_a_file(value, is_path) else value
+    if isinstance(value, list):
+        return list(_items(value, roots, is_path))
+    if isinstance(value, dict):
+        return {name: _value(item, roots, is_path or name in PATH_ARGUMENTS) for name, item in value.items()}
+    return value
+
+
+def _items(values: list[Any], roots: Roots, is_path: bool) -> Iterator[Any]:
+    """In a list of files a pattern is all that it matches."""
+    for value in values:
+        if is_path and isinstance(value, str):
+            _require_root(value, is_path)
+            yield from roots.matching(value)
+        else:
+            yield _value(value, roots, is_path)
+
+
+def _names_a_file(value: str, is_path: bool) -> bool:
+    """A URL does where a path is asked for; elsewhere it is just a string."""
+    return value.startswith(ROOTS) or is_file(value) or (is_path and is_url(value))
+
+
+def _require_root(value: str, is_path: bool) -> None:
+    if is_path and not _names_a_file(value, is_path):
+        raise DatasetError(
+            f"{value!r} names no root", hint="write data://…, models://…, hub://… or an uploaded file's id"
+        )

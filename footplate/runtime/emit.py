@@ -1,0 +1,325 @@
+"""What training says: one line of JSON per event on an inherited socket. It never waits for who reads.
+
+When the socket is full, state, eval, checkpoint and notes queue here; log and progress are merged, the newest wins, and
+a note says how many were. What stops training is a byte of shared memory: looking at it costs 40 ns a step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import socket
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Literal
+
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.events import KEPT, CheckpointData, Kind, ProgressData, json_safe, now_text
+from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.launch import OUTCOME, STOP_BYTES, STORED_AT, TICK, steps_held
+from footplate.contract.lifecycle import StopMode
+from footplate.contract.messages import CheckpointOffer
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.strategies.peers import Alone
+
+QUEUE_BYTES = 256 * 1024
+"""Log events queue as well until so much waits. What is kept queues beyond it."""
+MAX_LINE_BYTES = 512 * 1024
+"""More than the journal keeps of any event; a longer one is cut down before it is sent."""
+MAX_NOTE = 4000
+"""Characters of a sentence of the user's own."""
+PROGRESS_SECONDS = 0.25
+TICK_SECONDS = 1.0
+
+
+class Wire:
+    """Lines to the supervisor."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._socket.setblocking(False)
+        # A data loader's fork shares this socket; its copy of a half-sent line must not come out twice.
+        os.register_at_fork(after_in_child=self._silence)
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._merged: dict[str, int] = {}
+        self._newest: dict[str, bytes] = {}
+        self._is_silent = False
+
+    def send(
+        self,
+        kind: str,
+        data: dict[str, Any],
+        step: int | None = None,
+        epoch: float | None = None,
+        *,
+        is_users: bool = False,
+    ) -> None:
+        """`is_users`: a note of the user's own, of which there may be any number."""
+        line = _line({"kind": str(kind), "at": now_text(), "step": step, "epoch": epoch, "data": data})
+        self.flush()
+        may_be_merged = is_users or (kind not in KEPT and kind not in (Kind.NOTE, OUTCOME))
+        if self._waiting_bytes > QUEUE_BYTES and may_be_merged:
+            self._merged[kind] = self._merged.get(kind, 0) + (kind in self._newest)
+            self._newest[kind] = line
+            return
+        self._take_merged()
+        self._queue(line)
+        self.flush()
+
+    def flush(self, *, within: float = 0.0) -> None:
+        """Sends what the socket takes; with `within`, waits so long for it to take all."""
+        deadline = time.monotonic() + within
+        while (self._waiting or self._newest) and not self._is_silent:
+            if not self._waiting:
+                self._take_merged()
+            try:
+                sent = self._socket.send(self._waiting[0])
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                self._wait_writable(left)
+                continue
+            except OSError:
+                # The supervisor is gone, and with it, in a moment, we.
+                self._waiting.clear()
+                return
+            self._waiting_bytes -= sent
+            line = self._waiting.popleft()
+            if sent < len(line):
+                self._waiting.appendleft(line[sent:])
+
+    def _take_merged(self) -> None:
+        for kind, line in self._newest.items():
+            self._queue(line)
+            if count := self._merged.get(kind):
+                text = f"{count} {kind} events were merged into the next one: they came faster than they could be sent"
+                mark = {"message": text, "merged": count, "kind": kind}
+                self._queue(_line({"kind": "note", "at": now_text(), "data": mark}))
+        self._newest.clear()
+        self._merged.clear()
+
+    def _queue(self, line: bytes) -> None:
+        self._waiting.append(line)
+        self._waiting_bytes += len(line)
+
+    def _wait_writable(self, seconds: float) -> None:
+        import select
+
+        select.select([], [self._socket], [], seconds)
+
+    def _silence(self) -> None:
+        self._is_silent = True
+        self._waiting.clear()
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(event, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):
+        text = json.dumps(json_safe(event), separators=(",", ":"))
+    if len(text) > MAX_LINE_BYTES:
+        kept = {key: value for key, value in event["data"].items() if len(json.dumps(json_safe(value))) < 4096}
+        kept = dict(list(kept.items())[:64]) | {"truncated": True, "bytes": len(text)}
+        text = json.dumps(json_safe({**event, "data": kept}), separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+class SecondaryWire(Wire):
+    """Of a rank that is not the first, which tells what all know alike. This one says that it is there."""
+
+    def send(
+        self,
+        kind: str,
+        data: dict[str, Any],
+        step: int | None = None,
+        epoch: float | None = None,
+        *,
+        is_users: bool = False,
+    ) -> None:
+        if kind in TOLD_BY_THE_FIRST:
+            kind, data = TICK, {}
+        super().send(kind, data, step, epoch, is_users=is_users)
+
+
+TOLD_BY_THE_FIRST = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO})
+
+
+class StoppedEvaluating(Exception):
+    """Asked to stop while it evaluates or predicts and nothing is trained: there is no step to stop after."""
+
+
+class Emit(TrainerCallback):
+    """Turns what the Trainer does into events, and a stop from outside into the Trainer's control."""
+
+    def __init__(self, wire: Wire, stop_fd: int, files: AttemptFiles) -> None:
+        self.wire = wire
+        self.had_checkpoint = False
+        self.latest: dict[str, Any] = {}
+        """The newest value of every metric: what a result tells."""
+        self.obeyed: StopMode | None = None
+        self.peers: Alone = Alone()
+        """The other ranks, once there is a Trainer: what one of them obeys, all do."""
+        self.stop_fd = stop_fd
+        self._stop = mmap.mmap(stop_fd, mmap.PAGESIZE)
+        self._files = files
+        self._committed: dict[Path, int] = {}
+        """Path and step, in the order of their commits."""
+        self._progress_due = self._tick_due = 0.0
+        self._began, self._first_step = 0.0, 0
+        self._state: TrainerState | None = None
+        self._told_step = 0
+        self._trains = False
+
+    def note(self, message: str, **more: Any) -> None:
+        self.wire.send(Kind.NOTE, {"message": message, **more})
+
+    def users_note(self, message: str) -> None:
+        if len(message) > MAX_NOTE:
+            message = f"{message[:MAX_NOTE]}… ({len(message):,} characters)"
+        self.wire.send(Kind.NOTE, {"message": message}, is_users=True)
+
+    def found(self, status: Literal["corrupt", "healed"], offer: CheckpointOffer, message: str) -> None:
+        """What became of a checkpoint that was committed once."""
+        data = CheckpointData(status=status, path=offer.path, manifest_sha256=offer.manifest_sha256, message=message)
+        self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), offer.step)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._began, self._first_step = time.monotonic(), state.global_step
+        self._trains = True
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._trains = False
+        # A run that stops before its last step has not told where.
+        self.last_progress()
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        if self._stop[0]:
+            self._obey(control)
+        self.progress(state)
+        return control
+
+    def progress(self, state: TrainerState) -> None:
+        """Where it is: now and then, and at its last step."""
+        self._state = state
+        now = time.monotonic()
+        if now >= self._progress_due or state.global_step == state.max_steps:
+            self._progress_due, self._tick_due = now + PROGRESS_SECONDS, now + TICK_SECONDS
+            self._progress(state, now)
+
+    def agree(self) -> bool:
+        """Whether training was stopped. A rank may have looked at the stop byte a step before another."""
+        if self.peers.any([self.obeyed is not None])[0] and self.obeyed is None:
+            self.obeyed = StopMode.GRACEFUL
+        return self.obeyed is not None
+
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not self._trains and self.peers.any([self._stop[0] != 0])[0]:
+            self._obey(control)
+            raise StoppedEvaluating
+        now = time.monotonic()
+        if now >= self._tick_due:
+            self._tick_due = now + TICK_SECONDS
+            self.wire.send(TICK, {})
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs = {name: value for name, value in kwargs["logs"].items() if name not in ("epoch", "step")}
+        self.latest.update(logs)
+        # An evaluation logs its metrics too; they come as `eval`.
+        if not any(name.startswith("eval_") for name in logs):
+            self.wire.send(Kind.LOG, logs, state.global_step, state.epoch)
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        metrics = {name: value for name, value in kwargs["metrics"].items() if name != "epoch"}
+        self.latest.update(metrics)
+        self.wire.send(Kind.EVAL, metrics, state.global_step, state.epoch)
+
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """What a test set's predictions come to; their names begin with `test_`."""
+        self.on_evaluate(args, state, control, metrics=kwargs["metrics"])
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """After the commit: only now does anyone hear of it."""
+        saved = kwargs["checkpoint"]
+        self._committed.pop(saved.path, None)
+        gone = [path for path in self._committed if not path.exists()]
+        for path in gone:
+            del self._committed[path]
+        self._committed[saved.path] = saved.step
+        self.had_checkpoint = True
+        data = CheckpointData(
+            status="committed",
+            path=self._files.relative(saved.path),
+            bytes=saved.bytes,
+            manifest_sha256=saved.manifest_sha256,
+            files=sum(path.is_file() for path in saved.path.rglob("*")),
+            metrics=json_safe(self.latest),
+            is_best=state.best_global_step == saved.step,
+            score=_score(args, state, saved.step),
+            deleted=[self._files.relative(path) for path in gone],
+        )
+        self.wire.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
+        reached(Moment.AFTER_CHECKPOINT_TOLD)
+
+    def asked_to_stop(self) -> bool:
+        """For a loop that is not the Trainer's. Who has heard it is taken to obey."""
+        if self._stop[0]:
+            self._obey(TrainerControl())
+        return self.obeyed is not None
+
+    @property
+    def told_step(self) -> int:
+        """The last one of which progress was told."""
+        return self._told_step
+
+    def last_progress(self) -> None:
+        """Where it stood when it ended, if that was not told yet: a failure shows the step that it came to."""
+        if self._state is not None and self._state.global_step != self._told_step:
+            self._progress(self._state, time.monotonic())
+
+    def relied_on(self) -> set[Path]:
+        """The newest checkpoint that SQL knows, or the first that it will know.
+
+        The next attempt continues from there if this node dies now, before anybody hears of the newer ones. And those
+        that other jobs start from.
+        """
+        there = [path for path in self._committed if path.exists()]
+        stored = int.from_bytes(self._stop[STORED_AT], "little")
+        known = [path for path in there if self._committed[path] <= stored]
+        steps = steps_held(self._stop)
+        return set(known[-1:] or there[:1]) | {path for path in there if self._committed[path] in steps}
+
+    def save_failed(self, failed: Any) -> None:
+        """A disk was full: the older checkpoint stands, training goes on for a while."""
+        path = self._files.relative(self._files.folder / f"checkpoint-{failed.step}")
+        data = CheckpointData(status="failed", path=path, message=failed.error).model_dump(mode="json")
+        self.wire.send(Kind.CHECKPOINT, data, failed.step)
+
+    def _obey(self, control: TrainerControl) -> None:
+        self.obeyed = StopMode.CHECKPOINT if self._stop[0] == STOP_BYTES[StopMode.CHECKPOINT] else StopMode.GRACEFUL
+        control.should_training_stop = True
+        if self.obeyed is StopMode.CHECKPOINT:
+            control.should_save = True
+
+    def _progress(self, state: TrainerState, now: float) -> None:
+        step, epoch = state.global_step, state.epoch or 0.0
+        self._told_step = step
+        done, left = step - self._first_step, state.max_steps - step
+        eta = (now - self._began) / done * left if done > 1 and left >= 0 else None
+        data = ProgressData(step=step, max_steps=max(state.max_steps, 0), epoch=epoch, eta_s=eta and round(eta, 2))
+        self.wire.send(Kind.PROGRESS, data.model_dump(), step, epoch)
+
+
+def _score(args: Any, state: TrainerState, step: int) -> float | None:
+    """By what the trainer ranks this checkpoint: nothing where it was not evaluated, or is no number."""
+    name = args.metric_for_best_model or ""
+    name = name if name.startswith("eval_") else f"eval_{name}"
+    found = [each[name] for each in state.log_history if each.get("step") == step and name in each]
+    return float(found[-1]) if found and math.isfinite(found[-1]) else None

@@ -1,0 +1,49 @@
+"""The best checkpoint that another job had where this one goes on: it gets a name of this job's own.
+
+The other job may find a better one and let go of it, or be deleted, while this one trains, does no better, and is to
+load it in the end. Its files get a second name each; where the store has no hard links, they are copied.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.layout import BEST_BEFORE
+from footplate.runtime.emit import Emit
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.state import TrainerControl, TrainerState
+
+
+class KeepBest(TrainerCallback):
+    """Of a job that goes on from another's checkpoint. A later attempt finds it below its own job's folder."""
+
+    def __init__(self, files: AttemptFiles, emit: Emit) -> None:
+        self._files, self._emit = files, emit
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        best = state.best_model_checkpoint
+        if best is None or not args.load_best_model_at_end:
+            return
+        state.best_model_checkpoint = self._emit.peers.first(lambda: self._kept(Path(best)))
+
+    def _kept(self, best: Path) -> str | None:
+        place = self._files.folder / BEST_BEFORE / best.name
+        try:
+            shutil.copytree(best, place, copy_function=_linked)
+        except (OSError, shutil.Error) as error:
+            shutil.rmtree(place, ignore_errors=True)
+            self._emit.note(f"the best checkpoint so far, {best.name} of the other job, is gone: {error}")
+            return None
+        return str(place)
+
+
+def _linked(source: str, target: str) -> None:
+    with suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copy2(source, target)

@@ -1,0 +1,119 @@
+"""What somebody asks of the running loop: heard after a step, done there, and told with an event.
+
+    supervisor -> a line of JSON behind the stop page -> here, between on_step_end and what the control asks for
+
+A save or an evaluation is the control's, as if the arguments had asked for it at this step. What is set holds in every
+later attempt: before its first step where the checkpoint was made after it, else at the same step once more, so that
+the steps between come out as they did. Evaluations come again, too: a callback may count them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from footplate.contract.events import Change, DoData, Kind
+from footplate.contract.host.launch import NEWS_AT
+from footplate.contract.messages import Deed
+from footplate.runtime.emit import Wire
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.checkpoint import STATE
+from footplate.trainer.live_changes import Changed, begin_with, change
+from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.step import is_overridden
+from footplate.trainer.trainer import Trainer
+
+NOTHING = bytes(8)
+
+
+class Steering(TrainerCallback):
+    def __init__(self, trainer: Trainer, wire: Wire, stop_fd: int, deeds: Sequence[Deed]) -> None:
+        self._trainer, self._wire = trainer, wire
+        self._page, self._fd = mmap.mmap(stop_fd, mmap.PAGESIZE), stop_fd
+        self._heard = NOTHING
+        self._read = 0
+        self._waiting = [deed for deed in deeds if deed.step is None]
+        self._again: dict[int, list[Deed]] = {}
+        self._known = list(deeds)
+
+    def begin(self, folder: str | None) -> None:
+        """Training goes on from here. What was set before is in the arguments; what came after comes again."""
+        peers = self._trainer.strategy.peers
+        step = 0 if folder is None else peers.first(lambda: _step_of(Path(folder)))
+        held: dict[str, Any] = {}
+        for deed in self._known:
+            if deed.step is not None and deed.step > step:
+                self._again.setdefault(deed.step, []).append(deed)
+            elif deed.step is not None:
+                held |= _merged(held, deed.set)
+        begin_with(self._trainer, held)
+        if held:
+            text = f"goes on with {', '.join(f'{name} {value}' for name, value in held.items())}, as it was set"
+            self._wire.send(Kind.NOTE, {"message": text, "set": held}, step)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        step, peers = state.global_step, self._trainer.strategy.peers
+        for deed in self._again.pop(step, ()) if self._again else ():
+            self._do(deed, state, control, "again")
+        # The first rank reads what is asked, for all: to the others it would be news for ever.
+        has_news = peers.is_main and (bool(self._waiting) or self._page[NEWS_AT] != self._heard)
+        if peers.any([has_news])[0]:
+            # One process may have looked a moment before another.
+            for deed in peers.first(self._hear):
+                self._do(deed, state, control, "done")
+        return control
+
+    def _hear(self) -> list[Deed]:
+        """All that came since; a line that is still being written comes the next time."""
+        self._heard = self._page[NEWS_AT]
+        behind = int.from_bytes(self._heard, "little") - self._read
+        lines = os.pread(self._fd, behind, mmap.PAGESIZE + self._read)
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._read += len(whole)
+        asked, self._waiting = self._waiting, []
+        return [*asked, *(Deed.model_validate_json(line) for line in whole.splitlines())]
+
+    def _do(self, deed: Deed, state: TrainerState, control: TrainerControl, status: Literal["done", "again"]) -> None:
+        changed = change(self._trainer, deed.set) if deed.set else Changed()
+        saves, refused = deed.save and status == "done", dict(changed.refused)
+        evaluates = deed.evaluate
+        if evaluates and not can_evaluate(self._trainer):
+            evaluates, refused["evaluate"] = False, "there is nothing to evaluate with"
+        control.should_save |= saves
+        control.should_evaluate |= evaluates
+        data = DoData(
+            status=status, message=_sentence(saves, evaluates, changed, refused, self._trainer), asked=deed.no,
+            save=saves, evaluate=evaluates, refused=refused,
+            set={name: Change(was=was, now=now) for name, (was, now) in changed.values.items()},
+        )  # fmt: skip
+        self._wire.send(Kind.DO, data.model_dump(exclude_defaults=True), state.global_step, state.epoch)
+
+
+def _step_of(folder: Path) -> int:
+    """Read where the folder is: not every node need see it."""
+    return TrainerState.load_from_json(folder / STATE).global_step
+
+
+def can_evaluate(trainer: Trainer) -> bool:
+    own = any(is_overridden(trainer, name, Trainer) for name in ("evaluate", "get_eval_dataloader"))
+    return own or trainer.eval_dataset is not None
+
+
+def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """Rates of several optimizers are set one by one."""
+    before = held.get("learning_rate")
+    rate = later.get("learning_rate")
+    both = isinstance(before, dict) and isinstance(rate, dict)
+    return {**later, "learning_rate": {**before, **rate}} if both else later  # type: ignore[dict-item]
+
+
+def _sentence(saves: bool, evaluates: bool, changed: Changed, refused: dict[str, str], trainer: Trainer) -> str:
+    said = [word for word, does in (("saves", saves), ("evaluates", evaluates)) if does]
+    said += [f"{name} is {now}, was {was}" for name, (was, now) in changed.values.items()]
+    if "learning_rate" in changed.values or "max_steps" in changed.values:
+        said.append(f"the rate is {trainer._get_learning_rate():.6g} now")
+    said += [f"{name} is not done: {why}" for name, why in refused.items()]
+    return "; ".join(said)

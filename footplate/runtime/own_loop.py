@@ -1,0 +1,303 @@
+"""A user's own loop: a function of his bundle that gets a Job, or a script that runs as it is.
+
+main(job, **args)      job.accelerator, job.parts, job.latest(); while it trains: job.log, job.eval, job.checkpoint;
+                       and where job.should_stop says so: save, return
+{"script": "train.py"} run as `__main__` with its argv, in a folder that has the bundle's files. It is watched and
+                       killed like any other; it continues where its own code does, in a copy of the folder that the
+                       attempt before it left
+
+In several processes each runs the same, with the environment that a launcher would have given it. The first one tells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.utils import DistributedDataParallelKwargs
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import OwnCodeError
+from footplate.contract.events import DoneData, Ending, json_safe
+from footplate.contract.host.file_roots import resolved
+from footplate.contract.host.launch import Order
+from footplate.contract.layout import attempt_folder, bundle_file
+from footplate.contract.lifecycle import Reason
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Component, Script
+from footplate.runtime import own_code, process_group, unprepared, working_folder
+from footplate.runtime.build import Parts, build
+from footplate.runtime.emit import Emit
+from footplate.trainer import checkpoint as files
+from footplate.trainer.checkpoint import CannotSave, Checkpoint
+from footplate.trainer.precision import fp8_handlers, precision_of
+from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.strategies import shared_folder
+from footplate.trainer.strategies.launcher import Place
+from footplate.trainer.strategies.peers import Alone, Peers
+
+BROUGHT = ".brought"
+"""In an attempt's folder: the checkpoint of which a node was handed a copy."""
+BEGUN = ".begun"
+"""In a script's: it has all that the attempt before it left. One that was ended before has a part, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Where to continue from: verified, every byte of it."""
+
+    path: Path
+    step: int
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+class Job:
+    """What an own loop gets: its accelerator and parts, its folder, and a way to say where it is."""
+
+    def __init__(self, spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> None:
+        self.args: TrainingArguments = spec.training
+        """The spec's `training`, with every default."""
+        self.folder = order.files.folder
+        """This attempt's own: the loop stands in it, and writes nowhere else."""
+        self._spec, self._order, self._emit, self._find = spec, order, emit, find
+        self._state, self._control = TrainerState(max_steps=max(0, spec.training.max_steps)), TrainerControl()
+        self._latest: Latest | None = None
+        self._has_looked = False
+        emit.on_train_begin(self.args, self._state, self._control)
+
+    @cached_property
+    def accelerator(self) -> Accelerator:
+        """As the spec says: precision, accumulation and `ddp_*` of `training`, on what the job was granted."""
+        precision = precision_of(self.args)
+        handlers, asked = fp8_handlers(precision), {}
+        if self._peers.world > 1:
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            handlers.append(DistributedDataParallelKwargs(**_ddp(self.args)))
+            # By the number of the epoch: the state of a generator of Accelerate's own is in no checkpoint.
+            asked = {"dataloader_config": DataLoaderConfiguration(use_seedable_sampler=True, data_seed=seed)}
+        made = Accelerator(
+            cpu=not self._order.gpus,
+            mixed_precision=precision,
+            gradient_accumulation_steps=self.args.gradient_accumulation_steps,
+            kwargs_handlers=handlers,
+            **asked,
+        )
+        if self._peers.world > 1:
+            unprepared.Watch(made)
+        return made
+
+    @cached_property
+    def parts(self) -> Parts:
+        """What else the spec names, built: model, train, eval, collator, …; None where it names none."""
+        return build(self._spec, self._order.roots)
+
+    @property
+    def step(self) -> int:
+        """The last one that was told."""
+        return self._state.global_step
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether somebody pauses, cancels or drains: save what is worth it, and return. Costs nothing to ask in one
+        process; of several, each asks, and all hear the same."""
+        self._emit.peers = self._peers
+        self._emit.asked_to_stop()
+        return self._emit.agree()
+
+    def latest(self) -> Latest | None:
+        """The job's newest checkpoint that verifies, of this attempt or one before; None: start at step 0. A node that
+        does not see the first one's folder is handed a copy."""
+        if not self._has_looked:
+            self._has_looked = True
+            if (found := self._peers.first(self._find)) is not None:
+                self._latest = Latest(Path(found), int(Path(found).name.rpartition("-")[2]))
+                self._state.global_step = self._latest.step
+                self._emit.on_train_begin(self.args, self._state, self._control)
+        return self._latest and self._brought(self._latest)
+
+    def _brought(self, latest: Latest) -> Latest:
+        place = self.folder / BROUGHT
+        is_here = self._peers.is_main or latest.path.is_dir()
+        seen = latest.path if is_here else place / latest.path.name
+        return Latest(shared_folder.bring(self._peers, seen, place), latest.step)
+
+    def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
+        """Figures of training, and how far it is."""
+        self._is_at(step, epoch)
+        self._emit.on_log(self.args, self._state, self._control, logs=_plain(values))
+        self._emit.progress(self._state)
+
+    def eval(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
+        """Figures of an evaluation; each is called eval_…, as everywhere."""
+        self._is_at(step, epoch)
+        named = {name if name.startswith("eval_") else f"eval_{name}": value for name, value in _plain(values).items()}
+        self._state.log_history.append({**named, "step": step})
+        self._emit.on_evaluate(self.args, self._state, self._control, metrics=named)
+
+    def checkpoint(self, *, step: int, write: Callable[[Path], None] | None = None) -> Latest:
+        """Commits `checkpoint-<step>`: all of it, or nothing. `write(folder)` fills it; without one the accelerator
+        saves all that it has prepared, for `accelerator.load_state(job.latest())`. Of several processes each comes
+        here: the first one commits, and calls `write`."""
+        self._is_at(step, None)
+        saved = self._committed(step, write)
+        self._emit.on_save(self.args, self._state, self._control, checkpoint=saved)
+        if self._peers.is_main:
+            files.rotate(self.folder, self.args.save_total_limit, {saved.path, *self._emit.relied_on()})
+        self._latest, self._has_looked = Latest(saved.path, step), True
+        return self._latest
+
+    def _committed(self, step: int, write: Callable[[Path], None] | None) -> Checkpoint:
+        def commit(fill: Callable[[Path], None]) -> Checkpoint:
+            return files.commit(self.folder, step, fill, self._order.stamp)
+
+        if write is not None:
+            return self._peers.first(lambda: commit(write))
+        return shared_folder.written(self._peers, commit, self._save_prepared, self.folder)
+
+    def _save_prepared(self, folder: Path) -> None:
+        self.accelerator.save_state(str(folder), safe_serialization=True)
+
+    def save(self, path: str | Path) -> None:
+        """Keeps a file or a folder among the job's outputs, by its name: of whichever process asks."""
+        source, target = Path(path), self._order.files.outputs / Path(path).name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True, copy_function=_copied)
+        else:
+            _copied(source, target)
+
+    def note(self, message: str) -> None:
+        """A sentence for whoever watches."""
+        self._emit.users_note(str(message))
+
+    def _is_at(self, step: int, epoch: float | None) -> None:
+        self._state.global_step = int(step)
+        if epoch is not None:
+            self._state.epoch = float(epoch)
+
+    @cached_property
+    def _peers(self) -> Alone:
+        """The other processes. A loop may have opened their group already; where it has not, this one speaks on the
+        host as well."""
+        if self._order.world == 1:
+            return Alone()
+        device = torch.device("cuda" if self._order.gpus else "cpu")
+        return Peers(Place.here(), self.args.ddp_backend, timedelta(seconds=self.args.ddp_timeout), device)
+
+
+def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> DoneData:
+    """To its end, or to where it was asked to stop."""
+    returned: Any = None
+    if isinstance(spec.loop, Script):
+        _run_script(spec, spec.loop, order)
+    else:
+        assert spec.loop is not None
+        returned = _run_function(spec.loop, Job(spec, order, emit, find))
+    emit.last_progress()
+    told = {"steps": emit.told_step, "final": json_safe(emit.latest), "best": None}
+    if isinstance(returned, Mapping):
+        told["returned"] = json_safe(dict(returned))
+    if emit.obeyed is not None:
+        return DoneData(ending=Ending.STOPPED, reason=Reason.CANCEL, result=told, had_checkpoint=emit.had_checkpoint)
+    return _finished(spec, order, emit, told)
+
+
+def _run_function(loop: Component, job: Job) -> Any:
+    args = resolved(loop.args, job._order.roots)
+    return own_code.own("loops", loop.use).load()(job, **args)
+
+
+def _run_script(spec: JobSpec, loop: Script, order: Order) -> None:
+    process_group.first(order, lambda: _continue_in_a_copy(order))
+    assert spec.code is not None
+    laid_out = partial(working_folder.lay_out, folder=order.files.folder)
+    bundle = own_code.opened(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()), laid_out)
+    path = bundle.folder / loop.script
+    if not path.is_file():
+        raise OwnCodeError(f"the bundle has no file {loop.script!r}")
+    sys.argv = [str(path), *loop.argv]
+    # Where Python itself would look first for what a script imports.
+    sys.path.insert(0, str(path.parent))
+    if not order.gpus:
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            raise
+
+
+def _continue_in_a_copy(order: Order) -> None:
+    """Of what the last attempt that had begun left in its folder: an attempt writes below its own only."""
+    own = order.files.folder
+    for attempt in range(order.attempt - 1, 0, -1):
+        theirs = order.artifacts / attempt_folder(order.job, attempt)
+        if (theirs / BEGUN).is_file():
+            shutil.copytree(theirs, own, ignore=partial(_its_mark, theirs), dirs_exist_ok=True, symlinks=True)
+            break
+    (own / BEGUN).touch()
+
+
+def _its_mark(attempt: Path, folder: str, names: list[str]) -> set[str]:
+    return {BEGUN} if Path(folder) == attempt else set()
+
+
+def _finished(spec: JobSpec, order: Order, emit: Emit, told: dict[str, Any]) -> DoneData:
+    folder = order.files.outputs
+    try:
+        is_script = isinstance(spec.loop, Script)
+        if is_script and spec.code is not None:
+            archive = order.artifacts / bundle_file(spec.code.bundle)
+            for sentence in working_folder.keep_outputs(order.files.folder, archive):
+                if order.rank == 0:
+                    emit.note(sentence)
+        if order.rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in (("spec.json", spec.as_json()), ("metrics.json", told)):
+                # A script's own file of that name stands.
+                if not (is_script and (folder / name).exists()):
+                    (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CannotSave(f"the loop is done, and its outputs could not be written to {folder}: {error}") from error
+    reached(Moment.AFTER_OUTPUTS_WRITTEN)
+    return DoneData(
+        ending=Ending.FINISHED,
+        reason=Reason.COMPLETED,
+        result=told,
+        had_checkpoint=emit.had_checkpoint,
+        outputs=order.files.relative(folder),
+    )
+
+
+def _ddp(args: TrainingArguments) -> dict[str, Any]:
+    """What of it was said."""
+    names = ("find_unused_parameters", "bucket_cap_mb", "broadcast_buffers", "static_graph")
+    said = {name: getattr(args, f"ddp_{name}") for name in names}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _copied(source: str | Path, target: str | Path) -> None:
+    """Whole, or as it was: several processes may keep the same."""
+    aside = f"{target}.{os.getpid()}"
+    shutil.copyfile(source, aside)
+    os.replace(aside, target)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors of one number as that number."""
+    return {str(name): value.item() if hasattr(value, "item") else value for name, value in values.items()}

@@ -1,0 +1,104 @@
+"""A script's working folder: it begins with the bundle's files, and what the script writes there is among the outputs.
+
+`lay_out` runs in every rank before the script, `keep_outputs` in every rank after it. Ranks may share the folder, so
+both may run several times at once, and neither replaces a file that is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+from footplate.contract.host.bundle_files import Bundle
+from footplate.contract.layout import OUTPUTS
+
+MAX_FILES = 10_000
+MAX_BYTES = 64 * 2**30
+CACHES = "__pycache__"
+
+
+def lay_out(bundle: Bundle, folder: Path) -> Bundle:
+    """Copies the bundle's files into `folder`, writable, and returns the bundle as it lies there.
+
+    A file that is there already stays: another rank has laid it, or an earlier attempt has left it.
+    """
+    for path in bundle.paths:
+        target = folder / path
+        if not os.path.lexists(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.with_name(f".laid-{uuid4().hex}")
+            shutil.copyfile(bundle.folder / path, aside)
+            with suppress(FileExistsError):
+                os.link(aside, target)
+            aside.unlink()
+    return replace(bundle, folder=folder)
+
+
+def keep_outputs(folder: Path, archive: Path) -> list[str]:
+    """Puts what the script has written below `folder` among its outputs, and returns sentences about what is not.
+
+    Left out are what begins with a dot, `__pycache__`, links, and the files of the bundle (`archive`) that are as they
+    were. A file is a second name of the same bytes, so that a resumed attempt still finds it at its place.
+    """
+    outputs, kept_files, kept_bytes, too_many = folder / OUTPUTS, 0, 0, 0
+    shadowed: list[str] = []
+    with zipfile.ZipFile(archive) as packed:
+        # What lies near the top comes first: a table of results rather than the thousandth shard.
+        for file in sorted(_written(folder), key=lambda file: (len(file.parts), file)):
+            name = file.relative_to(folder).as_posix()
+            # Another rank may remove a file between two of these lines.
+            with suppress(FileNotFoundError):
+                size, is_output = file.stat().st_size, name.startswith(f"{OUTPUTS}/")
+                if _is_as_brought(file, packed, name):
+                    if is_output:
+                        file.unlink()
+                elif is_output:
+                    continue
+                elif kept_files == MAX_FILES or kept_bytes + size > MAX_BYTES:
+                    too_many += 1
+                elif _linked(file, outputs / name):
+                    kept_files, kept_bytes = kept_files + 1, kept_bytes + size
+                else:
+                    shadowed.append(name)
+    return list(_sentences(shadowed, too_many))
+
+
+def _sentences(shadowed: list[str], too_many: int) -> Iterator[str]:
+    if shadowed:
+        some = ", ".join(shadowed[:5]) + (f" and {len(shadowed) - 5} more" if len(shadowed) > 5 else "")
+        yield f"not among the outputs, because {OUTPUTS}/ has another file of the same name: {some}"
+    if too_many:
+        yield (
+            f"{too_many} files of the working folder are not among the outputs: {MAX_FILES:,} files and "
+            f"{MAX_BYTES // 2**30} GiB are kept. Files that the script writes to {OUTPUTS}/ are kept without a limit"
+        )
+
+
+def _written(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not (name.startswith(".") or name == CACHES))
+        for name in sorted(names):
+            file = Path(parent) / name
+            if not name.startswith(".") and file.is_file() and not file.is_symlink():
+                yield file
+
+
+def _is_as_brought(file: Path, packed: zipfile.ZipFile, name: str) -> bool:
+    brought = packed.NameToInfo.get(name)
+    return brought is not None and file.stat().st_size == brought.file_size and file.read_bytes() == packed.read(name)
+
+
+def _linked(file: Path, target: Path) -> bool:
+    """Whether `target` is the same file now. False: another file, or a folder, has that name."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(file, target, follow_symlinks=False)
+    except (FileExistsError, NotADirectoryError):
+        return target.is_file() and os.path.samefile(file, target)
+    return True

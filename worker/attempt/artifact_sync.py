@@ -1,0 +1,363 @@
+"""An attempt's files between this node and a store that is a bucket. Training knows nothing of it: it works in a folder
+of this node's own, laid out as the store is, and what it has committed there is sent behind it.
+
+    fetch     before training: its bundle, uploaded files, the newest checkpoint that verifies
+    hold      nobody hears of a checkpoint before the store has all of it, its manifest last
+    finish    what else the attempt leaves (left.py), outputs above all, before anybody hears that it ended
+
+One thread in the supervisor's process: training holds no key to the store, and waits for none of this. A store that is
+away is asked again until somebody gives up; what was committed there before stands meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path, PurePosixPath
+from queue import SimpleQueue
+from typing import Any
+
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore, StoreAway, stays_inside
+from footplate.contract.events import CheckpointData, Kind, now_text
+from footplate.contract.files import named_in
+from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.data_fingerprint import RECORD
+from footplate.contract.host.tracker_folders import FOLDER as TRACKED
+from footplate.contract.messages import CheckpointOffer, Grant
+from footplate.contract.safe_paths import NOT_THERE, link_below
+from worker.attempt.output_files import Left, is_a_script
+
+log = logging.getLogger("footplate.worker")
+
+FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
+"""Until a store that is away is asked again; doubles with each try."""
+ASIDE, STATE = ".shipping", "trainer_state.json"
+_NAME = re.compile(r"checkpoint-\d+")
+
+Event = dict[str, Any]
+
+
+class Shipping:
+    """Of one attempt. Whoever owns it is woken when there is something in `told`, or when it is idle."""
+
+    def __init__(self, store: RemoteStore, grant: Grant, root: Path, wake: int) -> None:
+        self._store, self._grant, self._root, self._wake = store, grant, root, wake
+        self._files = AttemptFiles(root, grant.job, grant.attempt)
+        self._left = Left(store, grant, self._files)
+        self.told: SimpleQueue[Event] = SimpleQueue()
+        """What may be heard of now."""
+        self.failure: Exception | None = None
+        """What asking again does not mend: this node's own disk, above all."""
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._open_tasks, self._is_closed = 0, False
+        self._given_up = threading.Event()
+        self._sent: set[Path] = set()
+        self._let_go: list[str] = []
+        self._thread = threading.Thread(target=self._run, name="shipping", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._open_tasks == 0
+
+    def fetch(self) -> None:
+        self._add(self._fetch)
+
+    def hold(self, events: list[Event]) -> list[Event]:
+        """All but the checkpoints that were committed here: these are told once the store has them."""
+        passed = []
+        for event in events:
+            if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
+                self._add(partial(self._ship, event))
+            else:
+                passed.append(event)
+        return passed
+
+    def finish(self) -> None:
+        self._add(self._ship_the_rest)
+
+    def give_up(self) -> None:
+        """What is under way is not committed any more."""
+        self._given_up.set()
+
+    def close(self) -> None:
+        self.give_up()
+        with self._lock:
+            self._is_closed = True
+        self._tasks.put(None)
+
+    # The thread
+
+    def _add(self, task: Callable[[], None]) -> None:
+        with self._lock:
+            self._open_tasks += 1
+        self._tasks.put(task)
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception as error:
+                log.exception("%s attempt %s: what the store has to hold", self._grant.job, self._grant.attempt)
+                self.failure = error
+            with self._lock:
+                self._open_tasks -= 1
+            self._ring()
+
+    def _tell(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> None:
+        self.told.put({"kind": kind, "at": now_text(), "step": step, "data": data})
+        self._ring()
+
+    def _ring(self) -> None:
+        # Once it is closed its number is somebody else's.
+        with self._lock, suppress(OSError):
+            if not self._is_closed:
+                os.eventfd_write(self._wake, 1)
+
+    def _goes_on(self) -> bool:
+        return not self._given_up.is_set()
+
+    def _patiently(self, what: str, do: Callable[[], bool | None]) -> bool:
+        """Until it is done. False: somebody gave up."""
+        away_since, wait = None, FIRST_SECONDS
+        while self._goes_on():
+            try:
+                done = do() is not False
+            except StoreAway as error:
+                if away_since is None:
+                    away_since = time.monotonic()
+                    text = f"{what} waits, because the artifact store is away: {error}"
+                    self._tell(Kind.NOTE, {"message": text, "code": "store_away"})
+                self._given_up.wait(wait)
+                wait = min(2 * wait, LONGEST_SECONDS)
+                continue
+            if away_since is not None:
+                away = time.monotonic() - away_since
+                text = f"the artifact store answers again, after {away:.0f} s; {what} is done"
+                self._tell(Kind.NOTE, {"message": text, "code": "store_back", "seconds": round(away, 1)})
+            return done
+        return False
+
+    # Fetch
+
+    def _fetch(self) -> None:
+        spec = self._grant.spec
+        paths = [str(layout.UPLOADS / file) for file in sorted({file for _, file in named_in(spec)})]
+        if code := spec.get("code"):
+            paths.append(str(layout.bundle_file(code["bundle"])))
+        for path in paths:
+            # What is not there is missed by training, which says of what it is a part.
+            self._patiently(path, partial(self._get, path))
+        if self._grant.source == 0:
+            # Of several nodes the first one begins for all, and what it finds is handed on to the others.
+            self._fetch_checkpoint()
+        if self._grant.attempt > 1:
+            self._patiently("what earlier attempts left", self._fetch_left)
+
+    def _fetch_checkpoint(self) -> None:
+        """The newest that verifies; of those before it what was found, so that training says what is wrong with it."""
+        offers = self._grant.checkpoints
+        for offer in [one for one in offers if one.of is None] or offers[:1]:
+            began = time.monotonic()
+            if self._patiently(f"{offer.path} to continue from", partial(self._is_got, offer)):
+                took = time.monotonic() - began
+                text = f"fetched the checkpoint of step {offer.step} from the artifact store in {took:.1f} s"
+                self._tell(Kind.NOTE, {"message": text, "checkpoint": offer.path})
+                return
+
+    def _is_got(self, offer: CheckpointOffer) -> bool:
+        if not self._is_whole(offer.path, offer.manifest_sha256):
+            return False
+        self._get(str(PurePosixPath(offer.path).parent / RECORD))
+        if (self._grant.spec.get("training") or {}).get("load_best_model_at_end"):
+            self._fetch_best(offer)
+        return True
+
+    def _fetch_best(self, offer: CheckpointOffer) -> None:
+        """It may be loaded in the end. Training wrote down where it lies, so only its job's folder is looked into."""
+        place = _best_of(self._root / offer.path)
+        its_own = f"{layout.job_folder(offer.of or self._grant.job)}/"
+        if place is None or not place.startswith(its_own) or place == offer.path:
+            return
+        known = [one.manifest_sha256 for one in self._grant.checkpoints if one.path == place]
+        if not self._is_whole(place, known[0] if known else ""):
+            shutil.rmtree(self._root / place, ignore_errors=True)
+
+    def _is_whole(self, place: str, sha256: str) -> bool:
+        """Whether the checkpoint there is what was committed; it is here then, else what was found of it."""
+        folder = self._root / place
+        try:
+            text = self._store.read(f"{place}/{layout.MANIFEST}")
+        except FileNotFoundError:
+            return False
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / layout.MANIFEST).write_bytes(text)
+        if sha256 not in ("", hashlib.sha256(text).hexdigest()):
+            return False
+        for name, expected in _listed(text).items():
+            # In the order in which training looks at them: it names the first that is wrong.
+            if not stays_inside(name) or not (_is_as(folder / name, expected) or self._get(f"{place}/{name}")):
+                return False
+            if not _is_as(folder / name, expected):
+                return False
+        return True
+
+    def _fetch_left(self) -> None:
+        """What an attempt finds of those before it, where they share a folder: what trackers told, a script's files."""
+        is_script, is_first = is_a_script(self._grant), self._grant.source == 0
+        tracks = self._grant.spec.get("report_to") and self._grant.checkpoints and is_first
+        for attempt in range(self._grant.attempt - 1, 0, -1):
+            if is_script and self._left.begin_with(attempt, self._note if is_first else _to_nobody):
+                return
+            if tracks and not is_script and self._fetch_tracked(attempt):
+                return
+
+    def _fetch_tracked(self, attempt: int) -> bool:
+        place = f"{layout.outputs_folder(self._grant.job, attempt)}/{TRACKED}"
+        found = [one.path for one in self._store.files(place) if stays_inside(one.path)]
+        for path in found:
+            self._get(f"{place}/{path}")
+        return bool(found)
+
+    def _note(self, text: str) -> None:
+        self._tell(Kind.NOTE, {"message": text})
+
+    def _get(self, path: str) -> bool:
+        """Whether it is there."""
+        try:
+            self._store.fetch(path, self._root / path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    # Ship
+
+    def _ship(self, event: Event) -> None:
+        data = event["data"]
+        path = str(data.get("path"))
+        if not self._is_ours(path):
+            self._tell(Kind.NOTE, {"message": f"{path[:200]} is no checkpoint of this attempt, and is not kept"})
+            return
+        aside = self._root / ASIDE / PurePosixPath(path).name
+        deleted = [one for one in data.get("deleted") or [] if isinstance(one, str)]
+        try:
+            names = self._put_aside(path, aside, str(data.get("manifest_sha256")))
+            what = f"the checkpoint of step {event.get('step')}"
+            if names is None:
+                # Training has let go of it while the ones before were sent: a newer one is behind it.
+                self._let_go += deleted
+            elif self._patiently(what, partial(self._send, aside, names, path)):
+                self.told.put({**event, "data": {**data, "deleted": [*self._let_go, *deleted]}})
+                self._let_go = []
+            else:
+                self._forget(path)
+        except OSError as error:
+            failed = CheckpointData(status="failed", path=path, message=f"it could not be sent: {error}")
+            self._tell(Kind.CHECKPOINT, failed.model_dump(mode="json"), event.get("step"))
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def _is_ours(self, path: str) -> bool:
+        """User code shares the socket that this came by: nothing else of this machine is sent."""
+        pure, root = PurePosixPath(path), self._root.resolve()
+        is_named = pure.parent == layout.attempt_folder(self._grant.job, self._grant.attempt)
+        return is_named and bool(_NAME.fullmatch(pure.name)) and (root / path).resolve() == root / path
+
+    def _put_aside(self, path: str, aside: Path, sha256: str) -> list[str] | None:
+        """Second names, which stay when training rotates. None: it is not there, or not the one that was told."""
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            if not link_below(self._root, f"{path}/{layout.MANIFEST}", aside / layout.MANIFEST):
+                return None
+            names = [name for name in _listed((aside / layout.MANIFEST).read_bytes()) if stays_inside(name)]
+            for name in names:
+                (aside / name).parent.mkdir(parents=True, exist_ok=True)
+                if name != layout.MANIFEST and not link_below(self._root, f"{path}/{name}", aside / name):
+                    return None
+        except OSError as error:
+            if error.errno in NOT_THERE:
+                return None
+            raise
+        same = hashlib.sha256((aside / layout.MANIFEST).read_bytes()).hexdigest() == sha256
+        return names if same else None
+
+    def _send(self, aside: Path, names: list[str], path: str) -> bool:
+        best_before = self._files.folder / layout.BEST_BEFORE
+        for file in [self._files.folder / RECORD, *(one for one in sorted(best_before.rglob("*")) if one.is_file())]:
+            if file.is_file():
+                self._send_one(file)
+        return self._store.commit(aside, names, path, self._goes_on)
+
+    def _forget(self, path: str) -> None:
+        """Half of one is of no use. What cannot be removed now, prune finds."""
+        with suppress(StoreAway):
+            self._store.remove(path)
+
+    def _ship_the_rest(self) -> None:
+        self._patiently("what the attempt leaves", self._send_left)
+
+    def _send_left(self) -> bool:
+        # Of a script's own checkpoints nobody was told.
+        for file in self._left.files(is_sent=_is_no_folder if is_a_script(self._grant) else _is_checkpoint):
+            if not self._goes_on():
+                return False
+            self._send_one(file)
+        self._left.is_handed_in()
+        return True
+
+    def _send_one(self, file: Path) -> None:
+        """Once."""
+        if file not in self._sent and self._left.send(file):
+            self._sent.add(file)
+
+
+def _best_of(folder: Path) -> str | None:
+    """As a checkpoint of ours knows it, by where it lies in the store."""
+    try:
+        best = json.loads((folder / STATE).read_bytes())["best_model_checkpoint"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return layout.checkpoint_in(best) if isinstance(best, str) else None
+
+
+def _to_nobody(text: str) -> None:
+    """Another node says it."""
+
+
+def _is_no_folder(folder: Path) -> bool:
+    return False
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return bool(_NAME.fullmatch(folder.name)) and (folder / layout.MANIFEST).is_file()
+
+
+def _listed(manifest: bytes) -> dict[str, dict[str, Any]]:
+    """What a manifest says of each file; nothing where it is none, which training says of it."""
+    with suppress(ValueError, RecursionError):
+        files = json.loads(manifest)["files"]
+        if isinstance(files, dict) and all(isinstance(one, dict) for one in files.values()):
+            return files
+    return {}
+
+
+def _is_as(file: Path, expected: dict[str, Any]) -> bool:
+    try:
+        if file.stat().st_size != expected.get("bytes"):
+            return False
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest() == expected.get("sha256")
+    except OSError:
+        return False

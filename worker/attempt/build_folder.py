@@ -1,0 +1,79 @@
+"""The code of a bundle, and what it builds, where each attempt has a user of its own.
+
+    extensions/<bundle>/code           the bundle's files: root's, and the same for every attempt
+    extensions/<bundle>/<project>/     what the project's jobs have built: one attempt's at a time, root's in between
+
+If an attempt of the same project builds from the same bundle already, another one builds in its temporary folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from footplate.contract import layout
+from footplate.contract.host.bundle_files import FOLDER, at_its_place, unpack
+from footplate.contract.host.environment import EXTENSIONS, PLACE, built_for, whose_extensions
+from footplate.contract.host.scratch import remove
+from footplate.contract.host.user import User, change_owner, close_to_lists, make_room, make_way
+
+
+class BuildFolder:
+    """One attempt's."""
+
+    def __init__(self, root: Path, spec: Mapping[str, Any], project: str, user: User) -> None:
+        self._root, self._spec, self._project, self._user = root, spec, project, user
+        self._lock: int | None = None
+        self.folder: Path | None = None
+        """What the attempt may change, and root has to take back. None: nothing outside its temporary folder."""
+
+    def environment(self, scratch: str) -> dict[str, str]:
+        """Where extensions are built, for an attempt that may build some."""
+        if (whose := whose_extensions(self._spec)) is None:
+            return {}
+        below = PurePosixPath(EXTENSIONS, whose)
+        shelf = self._root / below
+        if shelf.exists() and shelf.lstat().st_uid != os.geteuid():
+            # Of a node whose training had one user: that user may have written anything.
+            remove(shelf)
+        make_way(self._root, below)
+        close_to_lists(self._root, [EXTENSIONS])
+        close_to_lists(self._root / EXTENSIONS, [whose])
+        shelf.touch()
+        folder = Path(scratch, EXTENSIONS)
+        name = sha256(self._project.encode()).hexdigest()[:16]
+        if self._is_free(shelf / f"{name}.lock"):
+            self.folder = folder = make_room(self._root, below / name, self._user)
+            change_owner(folder, os.geteuid(), self._user.uid, self._user.gid)
+        return {PLACE: str(folder / built_for())}
+
+    def unpacked(self, artifacts: Path, scratch: str) -> Path | None:
+        """The folder with the bundle's files. None: the job has no bundle, or is a script, whose files lie in its
+        working folder. OwnCodeError: the bundle cannot be used."""
+        if not (code := self._spec.get("code")) or "script" in (self._spec.get("loop") or {}):
+            return None
+        shelf = self._root / EXTENSIONS / code["bundle"]
+        fresh = unpack(code["bundle"], artifacts / layout.bundle_file(code["bundle"]), Path(scratch, FOLDER))
+        placed = at_its_place(fresh, shelf)
+        if placed.folder != fresh.folder:
+            remove(fresh.folder)
+        return placed.folder
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _is_free(self, path: Path) -> bool:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = lock
+            return True
+        os.close(lock)
+        return False

@@ -1,0 +1,370 @@
+"""One attempt's events, numbered and on disk until SQL has them.
+
+A line is a CRC-32 in hex, a space, the event as JSON. `read` checks every line again: what the disk has lost comes back
+as a `gap` in its place, so that numbers stay dense and nobody waits for an event that does not exist any more.
+The file is flocked by whoever sends it: an unlocked journal is a dead attempt's, and the node's re-sender takes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.errors import AttemptError
+from footplate.contract.events import KEPT, Kind
+from footplate.contract.ids import ClaimId, Fence, JobId
+from worker.attempt.journal_lines import SEQ, encode, gap, seal, unseal
+
+log = logging.getLogger("footplate.worker")
+
+SUFFIX = ".journal"
+NAME = re.compile(r"(job_\w+)-(\d+)-(\d+)-(\d+)-(claim_\w+)\.journal")
+UNREADABLE = ".unreadable"
+"""What cannot be sent is set aside under this name, for somebody to look at."""
+FORGET_BYTES = 16 * 1024 * 1024
+"""So much that SQL has may stay in the file before it is made smaller."""
+INDEX_EVERY = 256
+"""Lines between two remembered offsets."""
+CHUNK = 256 * 1024
+_unforked = threading.Lock()
+"""Held while a lock is only tried: a child that is forked in that moment would keep it for as long as it lives, and the
+journal would be nobody's. Celery's main thread forks whenever it wants."""
+os.register_at_fork(before=_unforked.acquire, after_in_parent=_unforked.release, after_in_child=_unforked.release)
+
+
+class JournalFull(AttemptError):
+    """More waits on this disk than may; the attempt ends, because nothing is ever dropped in silence."""
+
+    code = "journal_full"
+
+    @classmethod
+    def of(cls, error: OSError) -> Self:
+        return cls(f"the node's disk does not take the attempt's events: {error.strerror}")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Whose events these are: the first line, and the file's name, for when the disk has lost that line."""
+
+    job: JobId
+    attempt: int
+    fence: Fence
+    claim: ClaimId
+    source: int = 0
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.job}-{self.attempt}-{self.fence}-{self.source}-{self.claim}{SUFFIX}"
+
+    @classmethod
+    def of_name(cls, path: Path) -> Self | None:
+        match = NAME.fullmatch(path.name)
+        if match is None:
+            return None
+        job, attempt, fence, source, claim = match.groups()
+        return cls(JobId(job), int(attempt), Fence(int(fence)), ClaimId(claim), int(source))
+
+
+class Journal:
+    """Written by one thread and read by another: `size` and `last` only grow, and cover whole lines only."""
+
+    def __init__(self, path: Path, fd: int, header: Header, max_bytes: int) -> None:
+        self.path, self.header = path, header
+        self.size = 0
+        self.first = 1
+        """The oldest seq that is still here."""
+        self.last = 0
+        self.is_done = False
+        self._lock = threading.Lock()
+        """Between the reader and `forget`, which moves everything."""
+        self._fd, self._max_bytes = fd, max_bytes
+        self._index: list[tuple[int, int]] = []
+        self._cursor = (1, 0)
+        self._beyond: list[bytes] = []
+        """Lines that the disk did not take: at most the `done`."""
+        self._dirty = self._is_named = False
+
+    @classmethod
+    def create(cls, folder: Path, header: Header, max_mb: float) -> Self:
+        """A new, locked one. It gets its name once it is locked, so that no re-sender takes it for a dead one's."""
+        path = folder / header.file_name
+        fresh = path.with_suffix(".new")
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        journal = cls(path, fd, header, int(max_mb * 1024 * 1024))
+        try:
+            journal._begin()
+        except OSError:
+            os.close(fd)
+            fresh.unlink()
+            raise
+        fresh.rename(path)
+        return journal
+
+    @classmethod
+    def in_memory(cls, header: Header, max_mb: float) -> Self:
+        """For an attempt whose disk takes no file, so that it can say so: it ends with its process."""
+        fd = os.memfd_create("footplate-journal", os.MFD_CLOEXEC)
+        journal = cls(Path(os.devnull), fd, header, int(max_mb * 1024 * 1024))
+        journal._begin()
+        return journal
+
+    @classmethod
+    def reopen(cls, path: Path) -> Self | None:
+        """A dead attempt's, its torn end cut off; None while its owner lives, or when nothing in it can be told."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        journal = cls(path, fd, Header(JobId(""), 0, Fence(0), ClaimId("")), 0)
+        if not journal._recover():
+            log.error("%s is not readable as a journal any more: set aside, and whatever it held is lost", path)
+            path.rename(path.with_suffix(UNREADABLE))
+            journal.close()
+            return None
+        return journal
+
+    def append(self, events: Iterable[dict[str, Any]], *, even_if_full: bool = False) -> None:
+        """Numbers and writes them. The kinds that are kept are on the disk before this returns."""
+        lines: list[bytes] = []
+        offset, seq, must_sync, done = self.size, self.last, False, False
+        for event in events:
+            seq += 1
+            kind = event["kind"]
+            line = seal(encode(seq, event))
+            if seq % INDEX_EVERY == 1:
+                self._index.append((seq, offset))
+            offset += len(line)
+            lines.append(line)
+            must_sync = must_sync or kind in KEPT
+            done = done or kind == Kind.DONE
+        if not lines:
+            return
+        if offset > self._max_bytes and not even_if_full:
+            self._forget_index(after=self.last)
+            raise JournalFull(
+                f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk, as many as may",
+                hint="bring the service or its Redis back, log less often, or raise FOOTPLATE_JOURNAL_MAX_MB",
+            )
+        try:
+            self._write(b"".join(lines))
+        except OSError as error:
+            self._forget_index(after=self.last)
+            if not even_if_full:
+                raise JournalFull.of(error) from error
+            self._beyond += lines
+        self.last = seq
+        self.is_done = self.is_done or done
+        reached(Moment.AFTER_JOURNAL_WRITE)
+        if must_sync:
+            try:
+                self.sync()
+            except OSError as error:
+                # They are in the file and will be sent; but what is kept must be on the disk, and more would not be.
+                if not even_if_full:
+                    raise JournalFull.of(error) from error
+
+    def sync(self) -> None:
+        """On the disk, name and all. The first one comes with the first event that is kept, not before it is needed."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        os.fdatasync(self._fd)
+        if not self._is_named:
+            self._is_named = True
+            _sync_folder(self.path.parent)
+        reached(Moment.AFTER_JOURNAL_SYNC)
+
+    def read(self, after: int, max_events: int, max_bytes: int = CHUNK) -> list[bytes]:
+        """The events after a seq, as JSON: dense, whatever the disk did. At least one, if there is any."""
+        found: list[bytes] = []
+        last, total = self.last, 0
+        with self._lock:
+            for event in self._from(max(after + 1, self.first), last):
+                if found and (len(found) == max_events or total + len(event) > max_bytes):
+                    break
+                found.append(event)
+                total += len(event) + 1
+        return found
+
+    def forget(self, acknowledged: int) -> None:
+        """Lets go of what SQL has, once that is worth a copy of the rest: only what waits may fill the disk."""
+        place = bisect_right(self._index, (acknowledged + 1, 1 << 62)) - 1
+        if place < 0 or self._beyond:
+            return
+        seq, start = self._index[place]
+        if start < min(FORGET_BYTES, self._max_bytes // 4):
+            return
+        head = seal(json.dumps(asdict(self.header)).encode())
+        fresh = self.path.with_suffix(".new")
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            rest = os.pread(self._fd, self.size - start, start)
+            if os.write(fd, head + rest) == len(head) + len(rest):
+                os.fdatasync(fd)
+                with self._lock:
+                    fresh.rename(self.path)
+                    os.dup2(fd, self._fd, inheritable=False)
+                    self._move(seq, len(head) - start)
+        finally:
+            os.close(fd)
+            fresh.unlink(missing_ok=True)
+
+    def _move(self, first: int, by: int) -> None:
+        """Everything from `first` on now lies elsewhere in the file."""
+        self.first, self.size = first, self.size + by
+        self._index = [(seq, offset + by) for seq, offset in self._index if seq >= first]
+        self._cursor = self._index[0]
+
+    def close(self) -> None:
+        """Unlocked and left for the re-sender."""
+        with suppress(OSError):
+            self.sync()
+        os.close(self._fd)
+
+    def delete(self) -> None:
+        if self.path.suffix == SUFFIX:
+            self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+
+    def _begin(self) -> None:
+        self._write(seal(json.dumps(asdict(self.header)).encode()))
+        self._cursor = (1, self.size)
+
+    def _write(self, data: bytes) -> None:
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._fd, data[written:], self.size + written)
+        except OSError:
+            # Half a line would be taken for a torn end, and what is written after it for corrupt.
+            os.ftruncate(self._fd, self.size)
+            raise
+        self._dirty = True
+        self.size += len(data)
+
+    def _from(self, seq: int, last: int) -> Iterator[bytes]:
+        """Events seq..last. A line that is broken or missing is a gap of one."""
+        if self._cursor[0] > seq or self._cursor[0] <= seq - INDEX_EVERY:
+            place = bisect_right(self._index, (seq, 1 << 62)) - 1
+            self._cursor = self._index[place] if place >= 0 else (self.first, 0)
+        expected, offset = self._cursor
+        expected = min(expected, seq)
+        for line, end in self._lines(offset):
+            event = unseal(line)
+            match = SEQ.match(event) if event else None
+            if match is None or event is None or not expected <= (number := int(match[1])) <= last:
+                continue
+            while expected < number:
+                if expected >= seq:
+                    yield gap(expected)
+                expected += 1
+            expected = number + 1
+            if number >= seq:
+                yield event
+                # Only once the reader wants another: an event at which it stopped was too much for it.
+                self._cursor = (expected, end)
+        while expected <= last:
+            if expected >= seq:
+                yield gap(expected)
+            expected += 1
+
+    def _lines(self, offset: int) -> Iterator[tuple[bytes, int]]:
+        """Each line and where it ends."""
+        size, rest = self.size, b""
+        while offset < size:
+            length = min(CHUNK, size - offset)
+            try:
+                chunk = os.pread(self._fd, length, offset)
+            except OSError as error:
+                # Its lines become gaps: who waits here for a disk to be well again waits for ever.
+                log.error("%s cannot be read at byte %d: %s", self.path, offset, error)
+                chunk = bytes(length)
+            if not chunk:
+                break
+            start = offset - len(rest)
+            offset += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                start += len(line) + 1
+                yield line, start
+        for line in self._beyond:
+            yield line[:-1], size
+
+    def _recover(self) -> bool:
+        """Reads what a dead attempt left: whose it is, where it ends, which of its lines are whole."""
+        self.size = os.fstat(self._fd).st_size
+        whole = self.first = 0
+        for line, end in self._lines(0):
+            event = unseal(line)
+            if event is None:
+                continue
+            if match := SEQ.match(event):
+                self.last = max(self.last, int(match[1]))
+                self.first = self.first or self.last
+                self.is_done = self.is_done or match[2] == Kind.DONE.encode()
+                if self.last % INDEX_EVERY == 1:
+                    self._index.append((self.last, end - len(line) - 1))
+            elif not self.header.job:
+                with suppress(ValueError, TypeError):
+                    self.header = Header(**json.loads(event))
+            whole = end
+        os.ftruncate(self._fd, whole)
+        self.size = whole
+        self.first = self.first or 1
+        self._cursor = (self.first, 0)
+        self.header = self.header if self.header.job else Header.of_name(self.path) or self.header
+        return bool(self.header.job)
+
+    def _forget_index(self, after: int) -> None:
+        while self._index and self._index[-1][0] > after:
+            self._index.pop()
+
+
+def is_owned(path: Path) -> bool:
+    """Whether a living supervisor holds it."""
+    with _unforked:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+    return False
+
+
+def header_of(path: Path) -> Header | None:
+    """Whose journal it is, without taking it."""
+    with suppress(OSError, ValueError, TypeError), path.open("rb") as file:
+        if payload := unseal(file.readline().rstrip(b"\n")):
+            return Header(**json.loads(payload))
+    return Header.of_name(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,260 @@
+"""What an attempt needs of a hub, or names by a URL, is on this node before training starts, and is what its job
+began with.
+
+A revision is settled once: the first attempt asks the hub which commit it is and writes that down in its folder, before
+anything trains; every later attempt, and every other node, takes that commit. Of several nodes the first one asks.
+Of a file by its URL it is the sha256: where another has come to lie there, it is refused.
+
+One thread in the supervisor's process, which runs `worker/attempt/fetch.py` in a process of its own. Training holds no
+token and asks nobody: it finds a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from queue import SimpleQueue
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from footplate.contract import layout
+from footplate.contract.bucket import StoreAway
+from footplate.contract.errors import NotFetched
+from footplate.contract.events import Kind, now_text
+from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown
+from footplate.contract.host.user import make_way
+from footplate.contract.hub import hub_name
+from footplate.contract.messages import Grant
+from footplate.contract.safe_paths import file_below
+from worker.attempt.fetch import Commit, Failed, Here, One, Wanted, part_of
+from worker.settings import WorkerSettings
+
+RECORD = "hub.json"
+"""In the attempt's folder: {place: commit}."""
+AWAY_SECONDS = 300.0
+"""How long a hub that does not answer is asked again; then the attempt fails, and the job may be tried again."""
+FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
+
+_PINNED = TypeAdapter(dict[str, Commit])
+
+Event = dict[str, Any]
+
+
+class HubFetch:
+    """Of one attempt. Whoever owns it is woken when there is something in `told`, or when it is idle."""
+
+    def __init__(self, settings: WorkerSettings, grant: Grant, wake: int, *, is_for_another_user: bool) -> None:
+        self._settings, self._grant, self._wake = settings, grant, wake
+        self._is_for_another_user = is_for_another_user
+        self.wanted = _wanted(grant.spec)
+        self.folders: dict[str, str] = {}
+        """Where each place lies on this node."""
+        self.told: SimpleQueue[Event] = SimpleQueue()
+        self.failure: Exception | None = None
+        self.is_idle = True
+        self._given_up = threading.Event()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def fetch(self) -> None:
+        if self.wanted:
+            self.is_idle = False
+            threading.Thread(target=self._run, name="hub-fetch", daemon=True).start()
+
+    def close(self) -> None:
+        self._given_up.set()
+        with self._lock:
+            self._is_closed = True
+            if self._child is not None:
+                self._child.kill()
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._fetch()
+        except Exception as error:
+            self.failure = error
+        self.is_idle = True
+        self._ring()
+
+    def _fetch(self) -> None:
+        names = ", ".join(name for one in self.wanted if not is_url(one.place) for name in one.names)
+        if names and self._settings.hub == "off":
+            raise NotFetched(
+                "hub_is_off", f"this node fetches nothing from a hub: {names}", hint="FOOTPLATE_HUB=on there"
+            )
+        pinned = self._pinned()
+        away_since, wait = None, FIRST_SECONDS
+        while not self._given_up.is_set():
+            failed = self._try(pinned)
+            if failed is None:
+                return
+            if not failed.is_away:
+                raise NotFetched(failed.code, failed.message, hint=failed.hint)
+            away_since = away_since or self._say_that_it_waits(failed)
+            if time.monotonic() - away_since > AWAY_SECONDS:
+                raise NotFetched(failed.code, failed.message, hint=failed.hint)
+            self._given_up.wait(wait)
+            wait = min(2 * wait, LONGEST_SECONDS)
+
+    def _say_that_it_waits(self, failed: Failed) -> float:
+        self._tell(f"{failed.message}; it is asked again", code=failed.code)
+        return time.monotonic()
+
+    def _try(self, pinned: dict[str, str]) -> Failed | None:
+        """Into `pinned` goes what is settled meanwhile, so that another try asks for nothing else."""
+        began = time.monotonic()
+        for line in self._lines(pinned):
+            if "pinned" in line:
+                self._settle(line["pinned"], pinned)
+            elif "here" in line:
+                self._take(Here.model_validate(line["here"]), time.monotonic() - began)
+            else:
+                return Failed.model_validate(line["failed"])
+        if len(self.folders) == len(self.wanted) or self._given_up.is_set():
+            return None
+        text = "what fetches from the hub died on this node without a word"
+        return Failed(code="hub_unreachable", message=text, hint="see the node's own log", is_away=True)
+
+    def _lines(self, pinned: dict[str, str]) -> Any:
+        wanted = [one.model_copy(update={"commit": pinned.get(one.place)}) for one in self.wanted]
+        cache, is_read_by_all = self._settings.hub_path, self._is_for_another_user
+        order = Wanted(
+            parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, all=wanted,
+            stores=self._settings.stores_path, stores_allow=self._settings.stores_allow,
+            stores_max_bytes=int(self._settings.stores_max_mb * 2**20),
+        )  # fmt: skip
+        # Not what is ours to know: keys, and the URLs that hold some.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FOOTPLATE_")}
+        with self._lock:
+            if self._is_closed:
+                return
+            command = [sys.executable, "-m", "worker.attempt.fetch"]
+            pipe = subprocess.PIPE
+            self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, start_new_session=True)
+        try:
+            with self._child as child:
+                assert child.stdin is not None
+                assert child.stdout is not None
+                with suppress(BrokenPipeError):
+                    child.stdin.write(order.model_dump_json().encode())
+                    child.stdin.close()
+                for line in child.stdout:
+                    yield json.loads(line)
+        finally:
+            # Who was killed has left what had come.
+            part_of(order.stores, self._child.pid).unlink(missing_ok=True)
+
+    # Which commit
+
+    def _pinned(self) -> dict[str, str]:
+        """What is settled: by the name itself, or by whoever began."""
+        named = {one.place: one.commit for one in self.wanted if one.commit is not None}
+        if self._grant.source:
+            return {**self._of_the_first_node(), **named}
+        for attempt in range(self._grant.attempt - 1, 0, -1):
+            if (found := self._read(attempt)) is not None:
+                return {**found, **named}
+        return named
+
+    def _of_the_first_node(self) -> dict[str, str]:
+        while not self._given_up.is_set():
+            if (found := self._read(self._grant.attempt)) is not None:
+                return found
+            self._given_up.wait(FIRST_SECONDS)
+        return {}
+
+    def _settle(self, commits: dict[str, str], pinned: dict[str, str]) -> None:
+        """Written before anything is done with it: nobody trains on what no later attempt would find again."""
+        if not self._grant.source:
+            self._write(commits)
+        for place, commit in commits.items():
+            if place not in pinned:
+                text = f"{shown(place)} is {pin_of(place, commit)}, and stays that for this job"
+                self._tell(text, code="hub_pinned", commit=commit)
+        pinned.update(commits)
+
+    def _take(self, here: Here, seconds: float) -> None:
+        commit = Path(here.folder).stem
+        size = f"{here.files} files, {here.bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
+        text = f"{shown(here.place)}, {pin_of(here.place, commit)}, is on this node: {size}"
+        self._tell(text, code="hub_fetched", commit=commit)
+        self.folders[here.place] = here.folder
+
+    # The record
+
+    def _path(self, attempt: int) -> PurePosixPath:
+        return layout.attempt_folder(self._grant.job, attempt) / RECORD
+
+    def _read(self, attempt: int) -> dict[str, str] | None:
+        path = self._path(attempt)
+        with suppress(FileNotFoundError):
+            return _PINNED.validate_json(self._patiently(lambda: self._content(path)))
+        return None
+
+    def _content(self, path: PurePosixPath) -> bytes:
+        if (bucket := self._settings.bucket) is not None:
+            return bucket.read(str(path))
+        # An earlier attempt's training may have put anything under that name.
+        handle = file_below(self._settings.artifacts_path, str(path))
+        if handle is None:
+            raise FileNotFoundError(path)
+        with os.fdopen(handle, "rb") as file:
+            return file.read()
+
+    def _write(self, commits: dict[str, str]) -> None:
+        content, path = json.dumps(commits, indent=1).encode(), self._path(self._grant.attempt)
+        bucket = self._settings.bucket
+        if bucket is not None:
+            self._patiently(lambda: bucket.write(content, str(path)))
+            return
+        file = self._settings.artifacts_path / path
+        if not self._is_for_another_user:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            make_way(self._settings.artifacts_path, path.parent)
+        fresh = file.with_name(f".{RECORD}")
+        with fresh.open("wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        fresh.rename(file)
+
+    def _patiently(self, do: Any) -> Any:
+        """A store that is away is asked until somebody gives up."""
+        while True:
+            try:
+                return do()
+            except StoreAway:
+                if self._given_up.wait(LONGEST_SECONDS):
+                    raise
+
+    # What is told
+
+    def _tell(self, message: str, **more: Any) -> None:
+        self.told.put({"kind": Kind.NOTE, "at": now_text(), "step": None, "data": {"message": message, **more}})
+        self._ring()
+
+    def _ring(self) -> None:
+        # Once it is closed its number is somebody else's.
+        with self._lock, suppress(OSError):
+            if not self._is_closed:
+                os.eventfd_write(self._wake, 1)
+
+
+def _wanted(spec: dict[str, Any]) -> list[One]:
+    """Each repository once, at each revision that is named."""
+    names: dict[str, set[str]] = {}
+    for _, name in on_hub(spec):
+        names.setdefault(hub_name(name).place, set()).add(name)
+    hub = [One(place=place, names=sorted(found), commit=hub_name(place).commit) for place, found in names.items()]
+    return hub + [One(place=url, names=[url]) for url in sorted({url for _, url in by_url(spec)})]

@@ -1,0 +1,182 @@
+"""One training process as its supervisor hears it: what it tells, what it prints, how it ended.
+
+What comes on its socket is checked: user code shares that socket, and may write anything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from footplate.contract.events import DoneData, Ending, Kind, now_text
+from footplate.contract.host import launch, outcome
+from footplate.contract.host.launch import Exited
+from worker.attempt.printed_lines import Lines
+
+log = logging.getLogger("footplate.worker")
+
+READ_BYTES = 256 * 1024
+BITES = 16
+"""Reads in a row from one stream: a chatty training must not keep its limits waiting."""
+MAX_LINE_BYTES = 1024 * 1024
+BUFFER_BYTES = 4 * 1024 * 1024
+LAST_WORDS_SECONDS = 2.0
+"""The dead write no more: what is in the pipes is all there is, unless somebody ran away with an end."""
+TOLD_BY_EVERY_RANK = frozenset({Kind.STATE, Kind.NOTE})
+TOLD_BY_THE_FIRST = TOLD_BY_EVERY_RANK | {Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.DO}
+
+Events = list[dict[str, Any]]
+
+
+class Rank:
+    """Its descriptors are in the supervisor's selector, with what to call as data."""
+
+    def __init__(
+        self, number: int, selector: selectors.BaseSelector, on_events: Callable[[Rank, Events], None]
+    ) -> None:
+        self.number = number
+        self.pid: int | None = None
+        self.exit: Exited | None = None
+        self.exited_at = 0.0
+        self.told: DoneData | None = None
+        """What it said of its own end."""
+        self.is_another_s = False
+        """It failed because another rank was gone, and says so."""
+        self._has_said_that_it_runs = False
+        self.runs = False
+        """It has said that it does."""
+        self._selector, self._on_events = selector, on_events
+        self._streams: dict[int, Any] = {}
+        self._unread = b""
+        self._lines = {name: Lines(name, number) for name in ("stdout", "stderr")}
+        self._kinds = TOLD_BY_EVERY_RANK if number else TOLD_BY_THE_FIRST
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[int, int, int]]:
+        """The process's ends of its socket, stdout and stderr, for as long as it takes to hand them over."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        ours.setblocking(False)
+        self._listen(ours.fileno(), ours, partial(self._read_events, ours))
+        ends = [self._pipe(lines) for lines in self._lines.values()]
+        try:
+            yield theirs.fileno(), ends[0], ends[1]
+        finally:
+            theirs.close()
+            for end in ends:
+                os.close(end)
+
+    @property
+    def failed(self) -> bool:
+        """It said so; or it is gone, and nothing that it said is under way."""
+        if self.told is not None:
+            return self.told.ending is Ending.FAILED
+        return self.exit is not None and (self.is_heard_out or time.monotonic() > self.exited_at + LAST_WORDS_SECONDS)
+
+    @property
+    def is_gone(self) -> bool:
+        """Without a warm parent nobody says so; its streams end."""
+        return self.exit is not None or self.pid is None or not self._streams
+
+    @property
+    def is_heard_out(self) -> bool:
+        """Nothing that it said is still under way."""
+        return not self._streams
+
+    def tail(self) -> str:
+        """The last of what it printed."""
+        lines = [line for each in self._lines.values() for line in each.tail]
+        return "\n".join(lines[-outcome.OUTPUT_LINES :])[-outcome.TRACEBACK_CHARS :]
+
+    def close(self) -> None:
+        for fd in list(self._streams):
+            self._end_stream(fd)
+
+    def _pipe(self, lines: Lines) -> int:
+        """Where it writes."""
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(reading, False)
+        self._listen(reading, reading, partial(self._read_lines, reading, lines))
+        return writing
+
+    def _listen(self, fd: int, stream: Any, read: Callable[[], None]) -> None:
+        self._streams[fd] = stream
+        self._selector.register(fd, selectors.EVENT_READ, read)
+
+    def _end_stream(self, fd: int) -> None:
+        stream = self._streams.pop(fd)
+        self._selector.unregister(fd)
+        os.close(stream) if isinstance(stream, int) else stream.close()
+
+    def _read_events(self, stream: socket.socket) -> None:
+        for _ in range(BITES):
+            try:
+                chunk = stream.recv(READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                chunk = b""
+            if not chunk:
+                self._end_stream(stream.fileno())
+                return
+            *lines, self._unread = (self._unread + chunk).split(b"\n")
+            if len(self._unread) > MAX_LINE_BYTES:
+                self._unread = b""
+            self._on_events(self, [event for line in lines if (event := self._understand(line)) is not None])
+
+    def _read_lines(self, fd: int, lines: Lines) -> None:
+        for _ in range(BITES):
+            try:
+                chunk = os.read(fd, READ_BYTES)
+            except BlockingIOError:
+                return
+            self._on_events(self, lines.take(chunk))
+            if not chunk:
+                self._end_stream(fd)
+                return
+
+    def _understand(self, line: bytes) -> dict[str, Any] | None:
+        """An event, if it is one."""
+        try:
+            said = json.loads(line)
+            kind, data = said["kind"], said["data"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        if not isinstance(data, dict) or not isinstance(kind, str):
+            return None
+        if kind == launch.OUTCOME:
+            with suppress(ValidationError):
+                self.told = DoneData.model_validate(data)
+                self.is_another_s = data.get(launch.ANOTHER_S) is True
+        if kind == launch.TICK and not self._has_said_that_it_runs:
+            self._say_that_it_runs(data.get("forked_ms"))
+        return _checked(said, self.number) if kind in self._kinds else None
+
+    def _say_that_it_runs(self, forked_ms: object) -> None:
+        """In the node's log, once. User code may have sent it, so that it counts only if it is a number."""
+        if isinstance(forked_ms, int | float) and math.isfinite(forked_ms):
+            self._has_said_that_it_runs = True
+            log.info("training runs as %s: forked in %.1f ms", self.pid, min(max(forked_ms, 0.0), 1e9))
+
+
+def _checked(said: dict[str, Any], rank: int) -> dict[str, Any]:
+    step, epoch, at = said.get("step"), said.get("epoch"), said.get("at")
+    return {
+        "rank": rank,
+        "kind": Kind(said["kind"]),
+        "at": at if isinstance(at, str) and len(at) < 40 else now_text(),
+        "step": step if isinstance(step, int) else None,
+        "epoch": epoch if isinstance(epoch, int | float) else None,
+        "data": said["data"],
+    }

@@ -1,0 +1,246 @@
+"""The training processes of one attempt as its supervisor sees them: started, heard, stopped, and how they ended.
+
+    orders, sockets, one stop byte, pipes   ->  warm parent  ->  the ranks
+    what they say, each with its rank       ->  `on_events`
+
+One rank's bad end is everybody's: the others wait for it in vain, so they are ended too, and it is the reason.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from footplate.contract.events import DoneData, Ending, Kind
+from footplate.contract.host import launch
+from footplate.contract.host.launch import FROM_WARM, NEWS_AT, STOP_BYTES, STORED_AT, Kill, Order, Started
+from footplate.contract.host.linux import kill_group
+from footplate.contract.host.user import User
+from footplate.contract.lifecycle import StopMode
+from footplate.contract.messages import Deed
+from worker.attempt.rank_process import Events, Rank
+
+LAST_WORDS_SECONDS = 1.0
+"""What the other ranks may still say once one has failed."""
+LINGER_SECONDS = 30.0
+"""How long they may take to end once the first one has finished, outputs and all."""
+
+
+class Training:
+    """All ranks of one attempt on this node."""
+
+    def __init__(self, selector: selectors.BaseSelector, on_events: Callable[[Events], None]) -> None:
+        self.ranks: list[Rank] = []
+        self.was_let_go = False
+        """Ended before the warm parent had started it: nobody died."""
+        self.heard_at = time.monotonic()
+        """When any of them said anything: they wait for each other, so that one that hangs silences all."""
+        self._selector, self._on_events = selector, on_events
+        self._warm: socket.socket | None = None
+        self._failed: list[Rank] = []
+        """In the order in which it was noticed."""
+        self._end_others_at: float | None = None
+        self._is_being_ended = self._runs = False
+        self._stop_fd = os.memfd_create("footplate-stop", os.MFD_CLOEXEC)
+        os.ftruncate(self._stop_fd, mmap.PAGESIZE)
+        self._stop_byte = mmap.mmap(self._stop_fd, mmap.PAGESIZE)
+        self._deed_bytes = 0
+
+    def start(
+        self,
+        folder: Path,
+        orders: Sequence[Order],
+        meeting: socket.socket | None = None,
+        user: User | None = None,
+        lock: int | None = None,
+    ) -> None:
+        """Asks the warm parent for them; OSError while there is none. The first keeps the place where they meet.
+        `lock` is how the attempt holds a user that no other attempt has."""
+        warm = launch.connect(folder)
+        self.close_ranks()
+        self.ranks = [Rank(order.rank, self._selector, self._hear) for order in orders]
+        try:
+            for rank, order in zip(self.ranks, orders, strict=True):
+                more = [] if lock is None else [lock]
+                more += [meeting.fileno()] if meeting is not None and rank is self.ranks[0] else []
+                with rank.opened() as (events, stdout, stderr):
+                    launch.send_start(warm, order, user, events, self._stop_fd, stdout, stderr, *more)
+        except OSError:
+            warm.close()
+            raise
+        self._selector.register(warm, selectors.EVENT_READ, self._hear_warm)
+        self._warm = warm
+
+    @property
+    def told(self) -> DoneData | None:
+        """What the first rank here said of its end: it speaks for all where they finish, or stop."""
+        return self.ranks[0].told if self.ranks else None
+
+    @property
+    def failed(self) -> Rank | None:
+        """The rank whose end is the reason of all others'. Where several failed alike, the first of them."""
+        if not self._failed:
+            return None
+        first = min(self._failed, key=lambda rank: rank.is_another_s)
+        alike = [rank for rank in self._failed if _same_end(rank, first) and not rank.is_another_s]
+        return min(alike, key=lambda rank: rank.number, default=first)
+
+    @property
+    def has_started(self) -> bool:
+        """Every rank has a process, or had one."""
+        return bool(self.ranks) and all(rank.pid is not None or rank.exit is not None for rank in self.ranks)
+
+    @property
+    def has_exited(self) -> bool:
+        """Every rank has, and the warm parent said how."""
+        return bool(self.ranks) and all(rank.exit is not None for rank in self.ranks)
+
+    @property
+    def has_guardian(self) -> bool:
+        """Whether the warm parent is there, and will say how this ends."""
+        return self._warm is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """All of them, and everything that they forked. Without a guardian nobody says so; their streams end."""
+        if self._warm is not None:
+            return self.has_exited
+        return all(rank.is_gone for rank in self.ranks)
+
+    @property
+    def is_heard_out(self) -> bool:
+        """Nothing that they said is still under way."""
+        return all(rank.is_heard_out for rank in self.ranks)
+
+    def ask_to_stop(self, mode: StopMode) -> None:
+        """They look there after every step."""
+        self._stop_byte[0] = STOP_BYTES[mode]
+
+    def tell_stored(self, step: int) -> None:
+        """The service has the checkpoint of this step: older ones may go. What is said late takes nothing back."""
+        stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
+        self._stop_byte[STORED_AT] = max(step, stored).to_bytes(8, "little")
+
+    def tell_deed(self, deed: Deed) -> None:
+        """What somebody asks of the loop. The length goes last: no half line is read."""
+        line = deed.model_dump_json().encode() + b"\n"
+        os.pwrite(self._stop_fd, line, mmap.PAGESIZE + self._deed_bytes)
+        self._deed_bytes += len(line)
+        self._stop_byte[NEWS_AT] = self._deed_bytes.to_bytes(8, "little")
+
+    def look(self) -> None:
+        """Ends ranks that wait for one that is gone, once they had a moment to say what they saw of it."""
+        for rank in self.ranks:
+            self._judge(rank)
+        if self._end_others_at is not None and time.monotonic() > self._end_others_at:
+            self._end_others_at = None
+            self.signal(signal.SIGKILL)
+
+    def tell_held(self, steps: Sequence[int]) -> None:
+        """Checkpoints of this attempt that have to stay, because other jobs start from them."""
+        launch.hold_steps(self._stop_byte, steps)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Through the warm parent: only who waits for a process knows that its number is still its own."""
+        # What they make of it is no reason for anything.
+        self._is_being_ended = True
+        if self.has_exited:
+            return
+        if self._warm is None:
+            for rank in self.ranks:
+                if rank.pid is not None and rank.exit is None:
+                    kill_group(rank.pid, number)
+        elif not self.has_started and number is signal.SIGKILL:
+            # Not even started: without us they will not be, or not for long.
+            self.was_let_go = True
+            self.let_go()
+        else:
+            with suppress(OSError):
+                self._warm.send(Kill(signal=number).model_dump_json().encode())
+
+    def let_go(self) -> None:
+        """The end of the lifeline."""
+        if self._warm is not None:
+            self._selector.unregister(self._warm)
+            self._warm.close()
+            self._warm = None
+
+    def tail(self) -> str:
+        """The last of what the first rank printed."""
+        return self.ranks[0].tail() if self.ranks else ""
+
+    def close(self) -> None:
+        self.let_go()
+        self.close_ranks()
+        self._stop_byte.close()
+        os.close(self._stop_fd)
+
+    def close_ranks(self) -> None:
+        for rank in self.ranks:
+            rank.close()
+
+    def _hear_warm(self) -> None:
+        if self._warm is None:
+            return
+        try:
+            packet = self._warm.recv(4096)
+        except OSError:
+            packet = b""
+        if not packet:
+            # It dies with everything it forked, but for what that had forked in turn.
+            self.let_go()
+            return
+        message = FROM_WARM.validate_json(packet)
+        rank = next(each for each in self.ranks if each.number == message.rank)
+        self.heard_at = time.monotonic()
+        if isinstance(message, Started):
+            rank.pid = message.pid
+        else:
+            rank.exit, rank.exited_at = message, time.monotonic()
+
+    def _hear(self, rank: Rank, events: Events) -> None:
+        self.heard_at = time.monotonic()
+        if rank.told is not None:
+            self._judge(rank)
+        self._on_events([told for event in events if (told := self._of_all(rank, event)) is not None])
+
+    def _of_all(self, rank: Rank, event: dict[str, Any]) -> dict[str, Any] | None:
+        """That it runs is told once, for all: whoever comes last."""
+        if event["kind"] != Kind.STATE:
+            return event
+        return {**event, "rank": 0} if self._all_run(rank) else None
+
+    def _all_run(self, rank: Rank) -> bool:
+        """Whether this one was the last to say so: the attempt runs once all of its ranks do."""
+        rank.runs, ran = True, self._runs
+        self._runs = all(each.runs for each in self.ranks)
+        return self._runs and not ran
+
+    def _judge(self, rank: Rank) -> None:
+        """What its own word, or its exit, comes to for the others."""
+        if self._is_being_ended:
+            return
+        finished = self.told is not None and self.told.ending is Ending.FINISHED
+        if rank.failed and rank not in self._failed and not finished:
+            self._failed.append(rank)
+        if rank.exit is None or self._end_others_at is not None:
+            return
+        if rank in self._failed:
+            self._end_others_at = time.monotonic() + LAST_WORDS_SECONDS
+        elif finished and rank is self.ranks[0]:
+            self._end_others_at = time.monotonic() + LINGER_SECONDS
+
+
+def _same_end(one: Rank, other: Rank) -> bool:
+    """Both said the same; who died without a word is only like himself."""
+    if one.told is None or other.told is None or one.told.error is None or other.told.error is None:
+        return one is other
+    return one.told.error.code == other.told.error.code

@@ -1,0 +1,216 @@
+"""A file by its URL: from hosts that the operator lists, at the address that was looked at, and no larger than he says.
+
+Each redirect is looked at as the URL itself was. No proxy is asked: it would look names up by itself.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+from footplate.contract.files import shown
+from footplate.contract.outbound import Address, Allowed, Refused, Target, is_public, plain, read_url
+from worker.attempt.fetch import Failed, Here, part_of
+
+SETTING, MOST_SETTING = "FOOTPLATE_STORES_ALLOW", "FOOTPLATE_STORES_MAX_MB"
+SECONDS, MOST_HOPS, PIECE = 30.0, 5, 1 << 20
+REDIRECTS = (301, 302, 303, 307, 308)
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}$")
+
+
+class NotHad(Exception):
+    def __init__(self, code: str, message: str, hint: str, *, is_away: bool = False) -> None:
+        super().__init__(message)
+        self.failed = Failed(code=code, message=message, hint=hint, is_away=is_away)
+
+
+class Stores:
+    """What is kept lies under its sha256: equal bytes are one file, and another file never takes its place."""
+
+    def __init__(self, folder: Path, allowed: Allowed, most_bytes: int) -> None:
+        self.folder, self.allowed, self.most_bytes = folder, allowed, most_bytes
+
+    def settle(self, url: str) -> str:
+        """Fetches it, whatever it is by now: its sha256."""
+        part = part_of(self.folder, os.getpid())
+        try:
+            with _writing(url, self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                found = self._write(url, part)
+                part.rename(self._file(url, found))
+            return found
+        finally:
+            part.unlink(missing_ok=True)
+
+    def have(self, url: str, pinned: str) -> Here:
+        """With these very bytes here already nobody is asked."""
+        file = self._file(url, pinned)
+        if not _is(file, pinned) and (found := self.settle(url)) != pinned:
+            raise NotHad(
+                "dataset_changed",
+                f"{shown(url)} is not what this job began with: its sha256 was {pinned}, and is {found}",
+                "put the old file back and resume, or begin anew with a fork",
+            )
+        return Here(place=url, folder=str(file), files=1, bytes=file.stat().st_size)
+
+    def _file(self, url: str, digest: str) -> Path:
+        suffix = _SUFFIX.search(url.partition("?")[0])
+        return self.folder / f"{digest}{suffix[0].lower() if suffix else ''}"
+
+    def _write(self, url: str, part: Path) -> str:
+        digest, size = sha256(), 0
+        with _answer(url, self.allowed) as answer, part.open("wb") as file:
+            self._require_size(url, answer.length or 0)
+            for piece in _pieces(url, answer):
+                self._require_size(url, size := size + len(piece))
+                digest.update(piece)
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        return digest.hexdigest()
+
+    def _require_size(self, url: str, size: int) -> None:
+        if size > self.most_bytes:
+            most = f"{self.most_bytes / 2**20:g} MiB"
+            raise NotHad(
+                "dataset_too_large", f"{shown(url)} is larger than {most}", f"{MOST_SETTING} says how much; or data://"
+            )
+
+
+def _is(file: Path, digest: str) -> bool:
+    with suppress(FileNotFoundError), file.open("rb") as opened:
+        return file_digest(opened, "sha256").hexdigest() == digest
+    return False
+
+
+# Who is asked
+
+
+@contextmanager
+def _answer(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
+    at = url
+    for _ in range(MOST_HOPS):
+        target, address = aimed(url, at, allowed)
+        connection = _connection(target, address)
+        try:
+            answer = _asked(url, connection, target)
+            if answer.status == 200:
+                yield answer
+                return
+            if answer.status not in REDIRECTS:
+                raise _refusal(url, answer.status)
+            at = urljoin(at, answer.getheader("Location") or "")
+        finally:
+            connection.close()
+    raise NotHad("store_refused", f"{shown(url)} leads on more than {MOST_HOPS} times", "name where it leads to")
+
+
+def aimed(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
+    """Where a URL, or what it redirects to, may be reached."""
+    try:
+        target = read_url(at)
+        if not allowed.lists(target.host):
+            raise Refused(f"is at {target.host}, which is not listed")
+        found = _addresses(url, target)
+        for each in found:
+            check(target, plain(each), allowed)
+    except Refused as error:
+        which = shown(url) if at == url else f"{shown(url)} leads to what cannot be reached: it"
+        raise NotHad("store_refused", f"{which} {error}", f"the node's {SETTING} lists hosts, and networks") from None
+    return target, found[0]
+
+
+def check(target: Target, address: Address, allowed: Allowed) -> None:
+    """Raises Refused."""
+    if allowed.has(address):
+        return
+    if not is_public(address):
+        raise Refused(f"is at {target.host}, which is {address}: not a public address, and in no listed network")
+    if target.scheme != "https":
+        raise Refused("must begin with https://: what is learned from must not be changed on the way")
+
+
+def _addresses(url: str, target: Target) -> list[str]:
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise _away(url, f"{target.host} cannot be resolved: {error}") from error
+    return [str(one[4][0]) for one in found]
+
+
+def _connection(target: Target, address: str) -> http.client.HTTPConnection:
+    """To the very address that was looked at; a certificate must be good for the name."""
+    kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
+    connection = kind(target.host, target.port, timeout=SECONDS)
+    vars(connection)["_create_connection"] = partial(_connected, address)
+    return connection
+
+
+def _connected(address: str, named: tuple[str, int], *more: Any) -> socket.socket:
+    return socket.create_connection((address, named[1]), *more)
+
+
+def _asked(url: str, connection: http.client.HTTPConnection, target: Target) -> http.client.HTTPResponse:
+    try:
+        connection.request("GET", target.path, headers={"User-Agent": "footplate", "Accept-Encoding": "identity"})
+        return connection.getresponse()
+    except ssl.SSLCertVerificationError as error:
+        why = f"{shown(url)}: {target.host} shows a certificate that is not good: {error.verify_message}"
+        raise NotHad("store_refused", why, "SSL_CERT_FILE names who is trusted, on the nodes") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _away(url, f"{target.host} does not answer: {error or type(error).__name__}") from error
+
+
+def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    try:
+        while piece := answer.read(PIECE):
+            yield piece
+    except (OSError, http.client.HTTPException) as error:
+        raise _away(url, f"it broke off: {error or type(error).__name__}") from error
+    # Not told by read where it is given a size.
+    if answer.length:
+        raise _away(url, f"it broke off {answer.length} bytes before its end")
+
+
+# Why not
+
+
+def _away(url: str, why: str) -> NotHad:
+    return NotHad(
+        "store_unreachable",
+        f"{shown(url)} cannot be fetched: {why}",
+        "what was fetched before needs nobody",
+        is_away=True,
+    )
+
+
+def _refusal(url: str, status: int) -> NotHad:
+    if status == 429 or status >= 500:
+        return _away(url, f"it is answered with {status}")
+    if status in (401, 403):
+        return NotHad(
+            "dataset_not_allowed", f"{shown(url)} is not given to this node: {status}", "nodes send no password"
+        )
+    return NotHad("dataset_not_found", f"{shown(url)} is not to be had: {status}", "look for a misspelt name")
+
+
+@contextmanager
+def _writing(url: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotHad(
+            "hub_cache_unusable",
+            f"{shown(url)} cannot be kept on this node: {error.strerror or error}: {error.filename or folder}",
+            "files there that no job needs may be removed by hand",
+        ) from error

@@ -1,0 +1,226 @@
+"""The Celery parent: what it does beside consuming. Identity first, then the warm parent, then heartbeats; drain last.
+
+It imports no torch, and neither do the pool processes that it forks: each of them supervises one attempt at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from celery import signals
+from celery.worker import state as celery_state
+
+from footplate.contract.environment import secrets_of
+from footplate.contract.errors import SettingsError
+from footplate.contract.host.environment import forget_unused
+from footplate.contract.host.linux import Leftovers, adopt_orphans, die_with_parent
+from footplate.contract.lifecycle import NODE_BEGINS
+from footplate.contract.messages import Gpu
+from worker.attempt.address import require_own
+from worker.identity import Node, claim_node
+from worker.node.gpus import inventory
+from worker.node.heartbeat import Heartbeat
+from worker.node.rights import settled
+from worker.settings import WorkerSettings
+from worker.tracing import traces
+
+log = logging.getLogger("footplate.worker")
+
+CELERY_SECONDS = 10.0
+"""How long Celery may take to end once nothing runs any more."""
+RESTART_SECONDS = (0.0, 1.0, 5.0, 15.0, 60.0)
+"""Before the next warm parent: each has imports to do, which take the CPU from what else runs here."""
+LONG_LIFE_SECONDS = 60.0
+
+PASSED_ON = frozenset({
+    "PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "PYTHONPATH",
+    "PYTHONHASHSEED", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "XDG_CACHE_HOME", "SSL_CERT_FILE",
+})  # fmt: skip
+PASSED_ON_PREFIXES = (
+    "LC_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "TRITON_", "MALLOC_",
+)  # fmt: skip
+"""What training may inherit. A list of what is allowed, because a list of what is secret would never be complete."""
+
+
+@cache
+def settings() -> WorkerSettings:
+    return WorkerSettings.from_environment()
+
+
+_node: Node | None = None
+_main_pid = 0
+
+
+def node() -> Node:
+    """This start of this node, as the parent made it and its pool processes inherited it."""
+    assert _node is not None, "only inside a worker"
+    return _node
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the warm parent, and so training, starts with: no key, no URL of ours, and numpy without a second thread."""
+    passed = {
+        name: value for name, value in environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
+    }
+    return {**passed, "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+class WarmKeeper(threading.Thread):
+    """Starts the warm parent at once; as a thread, another one whenever it dies. Without one, the node says so."""
+
+    def __init__(self) -> None:
+        super().__init__(name="warm-keeper", daemon=True)
+        node().places.be_in_trouble(NODE_BEGINS)
+        # Whoever holds the writing end keeps the warm parent alive, so only this process does.
+        self._lifeline, self.writing_end = os.pipe2(os.O_CLOEXEC)
+
+        self._process = self._begin()
+
+    def run(self) -> None:
+        failures = 0
+        while True:
+            started = time.monotonic()
+            code = self._process.wait()
+            # Training dies with it. Who had run away from training's group comes to us, the next to adopt orphans.
+            why, was_ready = self._say(code)
+            Leftovers(_is_ours).end()
+            failures = 0 if was_ready and time.monotonic() - started > LONG_LIFE_SECONDS else failures + 1
+            pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
+            log.error("no training can be started here: %s; it is tried again in %.0f s", why, pause)
+            time.sleep(pause)
+            self._process = self._begin_again()
+
+    def _say(self, code: int) -> tuple[str, bool]:
+        """Why this node is not ready now, and whether it was."""
+        places = node().places
+        known = places.why_not_ready()
+        if known is not None and known != NODE_BEGINS:
+            return known, False
+        why = f"its warm parent, which starts training, ended with {code}"
+        places.be_in_trouble(why)
+        return why, known is None
+
+    def _begin_again(self) -> subprocess.Popen[bytes]:
+        while True:
+            try:
+                return self._begin()
+            except OSError as error:
+                log.error("this machine starts no warm parent (%s); it is asked again", error)
+                time.sleep(RESTART_SECONDS[-1])
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "footplate.runtime.warm_parent", str(node().places.run), str(os.getpid())]
+        environment = clean_environment(os.environ)
+        return subprocess.Popen(command, stdin=self._lifeline, env=environment, start_new_session=True)
+
+
+def _is_ours(pid: int) -> bool:
+    """Ours live in our session; what a warm parent leaves behind lives in others."""
+    with suppress(ProcessLookupError):
+        return os.getsid(pid) == os.getsid(0)
+    return True
+
+
+def _is_of_our_last_start(pid: int) -> bool:
+    """By its command line, which is ours: whatever else started us may have children here as well."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
+    return False
+
+
+_keeper: WarmKeeper | None = None
+_heartbeat: Heartbeat | None = None
+
+
+def connect() -> None:
+    """Hears Celery's signals. They are weakly held by default, and these must stay."""
+    signals.celeryd_init.connect(_become_node, weak=False)
+    signals.worker_process_init.connect(_become_pool_process, weak=False)
+    signals.worker_process_shutdown.connect(_end_pool_process, weak=False)
+    signals.worker_ready.connect(_be_ready, weak=False)
+
+
+def _become_node(conf: Any, **_: Any) -> None:
+    """Before Celery reads its settings: they follow from who we are and what we have."""
+    global _node, _main_pid, _keeper, _heartbeat
+    from worker.app import queue_of
+
+    # A pool process that hung before it could ask to die with us outlives a start anew, and holds the node's lock.
+    Leftovers(lambda pid: not _is_of_our_last_start(pid)).end()
+    try:
+        require_own(settings())
+        gpus: list[Gpu] = inventory(settings().gpus)
+        claimed = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
+        _node = replace(claimed, rights=settled(settings(), claimed.places))
+    except SettingsError as error:
+        raise SystemExit(f"footplate worker: {error}") from error
+    forget_unused(_node.places.root)
+    _main_pid = os.getpid()
+    queue = queue_of(_node.id)
+    conf.task_queues = [queue]
+    conf.task_default_queue = conf.task_default_exchange = conf.task_default_routing_key = queue.name
+    # One more than may run: the canary must not wait behind a running attempt.
+    conf.worker_concurrency = _node.slots + 1
+    traces()
+    adopt_orphans()
+    _keeper = WarmKeeper()
+    _heartbeat = Heartbeat(settings(), _node, gpus)
+
+
+def _become_pool_process(**_: Any) -> None:
+    die_with_parent(_main_pid)
+    if _keeper is not None:
+        os.close(_keeper.writing_end)
+
+
+def _end_pool_process(**_: Any) -> None:
+    traces().close()
+
+
+def _be_ready(**_: Any) -> None:
+    assert _heartbeat is not None
+    assert _keeper is not None
+    _keeper.start()
+    _heartbeat.start()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, _drain)
+
+
+_is_draining = False
+
+
+def _drain(number: int, frame: object) -> None:
+    """Celery's own handlers come too late for a checkpoint: the attempts end first, Celery after them."""
+    global _is_draining
+    if _is_draining:
+        # Asked twice: at once. Everything dies with this process; journals stay, checkpoints stand.
+        os._exit(1)
+    _is_draining = True
+    node().places.drain.touch()
+    threading.Thread(target=_end_when_drained, name="drain", daemon=True).start()
+
+
+def _end_when_drained() -> None:
+    assert _heartbeat is not None
+    log.info("draining: no new work, and what runs has %.0f s to checkpoint", settings().drain_seconds)
+    _heartbeat.say_now()
+    # Supervisors keep to the same limit by themselves; theirs ends a little earlier.
+    deadline = time.monotonic() + settings().drain_seconds + 5.0
+    while _heartbeat.running() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    celery_state.should_stop = 0
+    time.sleep(CELERY_SECONDS)
+    log.warning("Celery does not end by itself; ending without it")
+    os._exit(0)
