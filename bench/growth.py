@@ -23,7 +23,7 @@ from sqlalchemy import make_url, text
 
 from bench import plot, report
 from bench.post import SPEC, cpu_seconds, database_url, load, serve
-from service.jobs.placing import look
+from service.jobs.place import look
 from service.store.database import Database
 from tests.conformance.acting import Stage
 from tests.support.many_jobs import copy_job

@@ -33,8 +33,8 @@ from footplate.sdk.settings import ClientSettings
 from footplate.trainer.declined import NEVER_CALLED
 from service.api.description import describe as describe_api
 from service.app import routes
-from service.counts import Counts, prometheus_name
-from service.prometheus import Meters
+from service.control.counters import Counts, prometheus_name
+from service.metrics import Meters
 from service.settings import ServiceSettings
 from worker.settings import WorkerSettings
 

@@ -22,11 +22,11 @@ from footplate.contract.errors import FootplateError, Unavailable
 from footplate.contract.ids import new_job_id, uuid7
 from service import problems
 from service.api import (
-    browsing,
     bulk,
     bundles,
     checkpoints,
     curves,
+    dashboard,
     deliveries,
     files,
     forks,
@@ -35,12 +35,12 @@ from service.api import (
     keys,
     listing,
     logs,
-    many,
     nodes,
     openapi,
     outputs,
     queue,
     stream,
+    stream_many,
     system,
     verbs,
     webhooks,
@@ -94,7 +94,7 @@ def routes() -> FastAPI:
         curves,
         logs,
         stream,
-        many,
+        stream_many,
         listing,
         checkpoints,
         outputs,
@@ -107,7 +107,7 @@ def routes() -> FastAPI:
         deliveries,
         system,
         openapi,
-        browsing,
+        dashboard,
     ):
         # As they are: a router that is included is matched through a second one, at twice the cost.
         app.router.routes.extend(part.router.routes)

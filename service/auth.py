@@ -14,13 +14,13 @@ from footplate.contract.errors import Forbidden, Problem, Unauthorized
 from service.callers import EVERYWHERE, NOBODY, READS, Caller, Scope
 from service.keyring import Keyring
 from service.problems import BadHost, HeadersTooLarge, InvalidQuery
+from service.rate_limit import Strangers
 from service.redaction import MARK
 from service.settings import ServiceSettings
 from service.store import keys
 from service.store.database import Database
 from service.store.rows import TicketRow
 from service.store.times import now_ms
-from service.strangers import Strangers
 
 OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/docs"})
 """Answered without a key: what says nothing about jobs. The page asks its user for one."""

@@ -28,12 +28,12 @@ from service.api.catalogue import Catalogues
 from service.auth import Gatekeeper, is_open
 from service.callers import CALLER, NOBODY, Caller, needed_by
 from service.events.tail import Tail
-from service.pipe import Numbers, Pipe
+from service.metrics import Meters
 from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, invalid_query
-from service.prometheus import Meters
+from service.redis_client import Numbers, Pipe
 from service.settings import ServiceSettings
 from service.store.database import Database
-from service.webhooks.listening import Listening
+from service.webhooks.subscribed import Listening
 
 MAX_BODY_BYTES = 1024 * 1024
 Body = TypeVar("Body", bound=BaseModel)

@@ -28,18 +28,18 @@ from service.api.catalogue import Catalogues
 from service.app import create_app
 from service.auth import Gatekeeper
 from service.backup import back_up
-from service.control import Control
+from service.control.process import Control
 from service.deps import Services
 from service.events.tail import Tail
-from service.pipe import Numbers, Pipe
-from service.prometheus import Meters
+from service.metrics import Meters
 from service.redaction import Redacting
+from service.redis_client import Numbers, Pipe
 from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
 from service.store.database import Database
-from service.tracing.asked import Untraced, begin
-from service.webhooks.listening import Listening
+from service.tracing.enabled import Untraced, begin
+from service.webhooks.subscribed import Listening
 
 log = logging.getLogger("footplate")
 

@@ -17,9 +17,9 @@ from sqlalchemy import Connection
 
 from footplate.contract.bucket import RemoteStore, StoreAway
 from footplate.contract.ids import uuid7
+from service.artifact_files import Store
 from service.deps import Services
-from service.opening import Store
-from service.pipe import Numbers
+from service.redis_client import Numbers
 from service.store import nodes, schema
 from service.store.rows import NodeRow
 from service.store.times import now_ms, text_of

@@ -14,7 +14,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from footplate.contract.errors import SettingsError
-from service.patience import PatientProtocol
+from service.http_timeouts import PatientProtocol
 from service.settings import ServiceSettings
 
 SOCKET = "footplate.socket"

@@ -13,7 +13,7 @@ from footplate.contract.bucket import SCHEME, RemoteStore, Root
 from footplate.contract.environment import EnvAllowed
 from footplate.contract.outbound import Networks
 from footplate.contract.settings import RedisUrl, Settings
-from service.opening import Store
+from service.artifact_files import Store
 
 
 class ServiceSettings(Settings):

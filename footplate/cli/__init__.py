@@ -16,34 +16,34 @@ from importlib.metadata import version
 from pydantic import ValidationError
 
 from footplate.cli import (
+    change,
+    cluster,
     completion,
-    curves,
     doctor,
     files,
-    forking,
+    fork,
     keys,
-    looking,
-    steering,
-    submitting,
-    surroundings,
-    watching,
+    metrics,
+    show,
+    submit,
+    watch,
     webhooks,
 )
-from footplate.cli.asked import UNREACHABLE, USAGE, exit_code, sentence
+from footplate.cli.context import UNREACHABLE, USAGE, exit_code, sentence
 from footplate.cli.text import tell
 from footplate.cli.up import up
-from footplate.cli.watching import INTERRUPTED
+from footplate.cli.watch import INTERRUPTED
 from footplate.contract.errors import FootplateError
 
 PARTS = (
-    submitting,
-    looking,
-    watching,
-    curves,
+    submit,
+    show,
+    watch,
+    metrics,
     files,
-    steering,
-    forking,
-    surroundings,
+    change,
+    fork,
+    cluster,
     keys,
     webhooks,
     doctor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from footplate.cli.asked import Given, Verbs
+from footplate.cli.context import Given, Verbs
 
 Options = dict[str, list[str]]
 

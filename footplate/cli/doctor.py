@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from footplate.cli.asked import FAILED, UNREACHABLE, Given, Verbs, add_verb, client_of, sentence
+from footplate.cli.context import FAILED, UNREACHABLE, Given, Verbs, add_verb, client_of, sentence
 from footplate.cli.text import say, say_json
 from footplate.contract.errors import FootplateError
 

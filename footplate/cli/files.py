@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import Given, UsageError, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.text import age, say, say_json, size, table, tell
 
 if TYPE_CHECKING:

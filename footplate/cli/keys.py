@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from footplate.cli.asked import Given, Verbs, add_part, add_verb, client_of
+from footplate.cli.context import Given, Verbs, add_part, add_verb, client_of
 from footplate.cli.text import age, say, say_json, table, tell
 
 if TYPE_CHECKING:

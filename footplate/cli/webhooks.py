@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import Given, UsageError, Verbs, add_part, add_verb, client_of, count
+from footplate.cli.context import Given, UsageError, Verbs, add_part, add_verb, client_of, count
 from footplate.cli.text import age, say, say_json, short, table, tell
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from footplate.sdk.jobs import (
     ResumeChanges,
     Spec,
 )
+from footplate.sdk.metrics import AsyncMetrics
 from footplate.sdk.models import (
     Attempt,
     Checkpoint,
@@ -34,9 +35,8 @@ from footplate.sdk.models import (
     UploadedFile,
     Validation,
 )
-from footplate.sdk.telling import AsyncMetrics
 from footplate.sdk.uploads import AsyncFiles
-from footplate.sdk.wire import each, now
+from footplate.sdk.waiting import each, now
 
 
 class Jobs:

@@ -10,9 +10,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from footplate.errors import InvalidRequest, NotFound
-from footplate.sdk.asking import Ask, ask, ask_json
 from footplate.sdk.models import Bundle
-from footplate.sdk.wire import Wire, each, now
+from footplate.sdk.request import Ask, ask, ask_json
+from footplate.sdk.waiting import Wire, each, now
 
 PAGE = 200
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})

@@ -11,10 +11,10 @@ from urllib.parse import quote
 from pydantic import PrivateAttr
 
 from footplate.errors import NotFound
-from footplate.sdk.asking import Ask, ask_json
 from footplate.sdk.files import Remote, fetch
 from footplate.sdk.models import Checkpoint, CheckpointFile
-from footplate.sdk.wire import Wire
+from footplate.sdk.request import Ask, ask_json
+from footplate.sdk.waiting import Wire
 
 
 class AsyncCheckpoints:

@@ -12,18 +12,18 @@ from urllib.parse import quote
 import httpx2
 
 from footplate.contract.events import Event
-from footplate.sdk.asking import Ask, ask_json, unreachable
 from footplate.sdk.blocking import Files, Jobs
 from footplate.sdk.bundles import AsyncBundles, Bundles
-from footplate.sdk.following import follow
+from footplate.sdk.follow import follow
+from footplate.sdk.follow_many import HasId, Places
 from footplate.sdk.jobs import AsyncJobs
 from footplate.sdk.keys import AsyncKeys, Keys
-from footplate.sdk.many import HasId, Places
 from footplate.sdk.models import Component, Health, Node, QueuedJob
+from footplate.sdk.request import Ask, ask_json, unreachable
 from footplate.sdk.settings import http_arguments
 from footplate.sdk.uploads import AsyncFiles
+from footplate.sdk.waiting import AsyncWire, BlockingWire, Wire, each, now
 from footplate.sdk.webhooks import AsyncWebhooks, Webhooks
-from footplate.sdk.wire import AsyncWire, BlockingWire, Wire, each, now
 
 Components = dict[str, dict[str, Component]]
 

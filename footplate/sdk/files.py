@@ -12,9 +12,9 @@ from urllib.parse import quote
 import httpx2
 
 from footplate.errors import DownloadFailed, NotFound
-from footplate.sdk.asking import COME_BACK, Ask, ask_json, pause, refusal, unreachable
 from footplate.sdk.models import Output
-from footplate.sdk.wire import Line, Wire
+from footplate.sdk.request import COME_BACK, Ask, ask_json, pause, refusal, unreachable
+from footplate.sdk.waiting import Line, Wire
 
 READ_SECONDS = 60.0
 HASHED_BYTES = 8 * 1024 * 1024

@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Seque
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
 
 from footplate.errors import InvalidRequest, JobCancelled, JobFailed
-from footplate.sdk.asking import Ask, ask, ask_json
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
-from footplate.sdk.following import Place, follow, read_event
+from footplate.sdk.follow import Place, follow, read_event
+from footplate.sdk.metrics import AsyncMetrics, lines, pages, series_of
 from footplate.sdk.models import (
     FAILED,
     SUCCEEDED,
@@ -26,8 +26,8 @@ from footplate.sdk.models import (
     Series,
     Validation,
 )
-from footplate.sdk.telling import AsyncMetrics, lines, pages, series_of
-from footplate.sdk.wire import Wire
+from footplate.sdk.request import Ask, ask, ask_json
+from footplate.sdk.waiting import Wire
 
 if TYPE_CHECKING:
     from footplate.contract.spec import JobSpec  # its schema costs as much to import as all of the client

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from footplate.sdk.asking import Ask, ask, ask_json
 from footplate.sdk.models import Key, NewKey
-from footplate.sdk.wire import Wire, now
+from footplate.sdk.request import Ask, ask, ask_json
+from footplate.sdk.waiting import Wire, now
 
 SCOPES = ("read", "submit")
 """What a key may do where nothing is said."""

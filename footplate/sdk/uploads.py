@@ -11,10 +11,10 @@ from typing import Any
 import httpx2
 
 from footplate.errors import DownloadFailed, InvalidRequest, NotFound
-from footplate.sdk.asking import Ask, ask, ask_json
 from footplate.sdk.files import Remote, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
-from footplate.sdk.wire import Wire
+from footplate.sdk.request import Ask, ask, ask_json
+from footplate.sdk.waiting import Wire
 
 PIECE = 256 * 1024
 PAGE = 200

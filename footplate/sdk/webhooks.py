@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import TypedDict, Unpack
 from urllib.parse import quote
 
-from footplate.sdk.asking import Ask, ask, ask_json
 from footplate.sdk.models import Delivery, NewWebhook, Webhook
-from footplate.sdk.wire import Wire, each, now
+from footplate.sdk.request import Ask, ask, ask_json
+from footplate.sdk.waiting import Wire, each, now
 
 PAGE = 200
 

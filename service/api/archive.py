@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from service.jobs.sealed import SealedFile
-from service.opening import exactly
+from service.artifact_files import exactly
+from service.jobs.manifest import SealedFile
 
 MEDIA_TYPE = "application/x-tar"
 END = bytes(2 * tarfile.BLOCKSIZE)

@@ -21,11 +21,11 @@ from service.api.downloads import download
 from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
 from service.api.views import moment
+from service.artifact_files import open_below
 from service.callers import Needed, Scope, needs
 from service.deps import Services, StrictRoute, json_response, services_of
 from service.jobs.bundles import CODE_IS_OFF, HOW_TO_TURN_ON, check, drop, not_allowed
 from service.jobs.requires import nowhere
-from service.opening import open_below
 from service.problems import BodyTooLarge, UnsupportedMediaType
 from service.store.bundles import SHELF
 from service.store.rows import BundleRow

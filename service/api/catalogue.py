@@ -6,7 +6,7 @@ import json
 
 from footplate.contract.components import GROUPS, Catalogue, Described
 from footplate.contract.messages import FileRoots
-from service.fresh import Fresh
+from service.cache import Fresh
 from service.store import nodes
 from service.store.database import Database
 

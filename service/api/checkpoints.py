@@ -18,11 +18,11 @@ from footplate.contract.ids import JobId
 from service.api import shapes, views
 from service.api.archive import MEDIA_TYPE, Archive
 from service.api.downloads import ANSWERS, attachment, download, in_threads
+from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, job_id, json_response, read_model, services_of
 from service.jobs import pins
 from service.jobs.checkpoints import drop, look, pin, require_committed, unpin
-from service.jobs.sealed import SealedFile, opened, sealed
-from service.opening import Store
+from service.jobs.manifest import SealedFile, opened, sealed
 from service.store import checkpoints, jobs
 from service.store.rows import CheckpointRow
 from service.store.times import now_ms

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from service.opening import about, exactly
+from service.artifact_files import about, exactly
 from service.problems import RangeNotSatisfiable
 
 BINARY = "application/octet-stream"

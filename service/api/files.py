@@ -23,11 +23,11 @@ from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
 from service.api.views import moment
+from service.artifact_files import open_below
 from service.deps import Services, StrictRoute, json_response, services_of
 from service.jobs import node_files
+from service.jobs.file_kinds import check_content, checked_name
 from service.jobs.files import IS_BY_URL, IS_ON_HUB, NAMES_ONE, check, drop, not_fetched, not_listed
-from service.jobs.kinds import check_content, checked_name
-from service.opening import open_below
 from service.problems import BodyTooLarge
 from service.store.files import SHELF
 from service.store.rows import FileRow

@@ -28,17 +28,17 @@ from service.api import shapes
 from service.api.bundles import missing_code
 from service.api.files import missing_files
 from service.api.views import etag, job_json
+from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, beside, job_id, read_body, read_model, services_of
 from service.jobs.amend import Amendments, amend
 from service.jobs.delete import delete
 from service.jobs.files import NAMES_ONE
-from service.jobs.remove import why_it_stays_there
+from service.jobs.remove_folders import why_it_stays_there
 from service.jobs.submit import IdempotencyUse, Submitted, submit
-from service.opening import Store
 from service.store import attempts, jobs
 from service.store.rows import JobRow
 from service.store.times import now_ms
-from service.tracing.asked import TRACEPARENT
+from service.tracing.enabled import TRACEPARENT
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 audit = logging.getLogger("footplate.audit")

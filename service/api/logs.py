@@ -14,8 +14,8 @@ from service.api import shapes
 from service.api.formats import TEXT, VARIES, clean, wants
 from service.api.history import After, Limit
 from service.deps import JobPath, StrictRoute, job_id, json_response, services_of
-from service.store import jobs, lines
-from service.store.lines import LineFilter, LinePage, LineRow
+from service.store import jobs, log_lines
+from service.store.log_lines import LineFilter, LinePage, LineRow
 
 router = APIRouter(route_class=StrictRoute, tags=["history"])
 
@@ -43,7 +43,7 @@ async def list_lines(
 
     def read(conn: Connection) -> LinePage:
         head = jobs.get(conn, services.project, wanted.job).last_no
-        return lines.page(conn, wanted, after, limit, head)
+        return log_lines.page(conn, wanted, after, limit, head)
 
     page = await services.db.read(read)
     following = str(page.last) if page.has_more else None

@@ -18,8 +18,8 @@ from footplate.contract.errors import NotFound
 from service.api import shapes
 from service.api.downloads import ANSWERS, download
 from service.api.views import moment
+from service.artifact_files import CannotRead, Store, open_below
 from service.deps import JobPath, StrictRoute, job_id, json_response, services_of
-from service.opening import CannotRead, Store, open_below
 from service.store import jobs
 
 

@@ -23,12 +23,12 @@ from service.api.views import node_state
 from service.auth import TICKET_SECONDS
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, beside, json_response, read_body, services_of
-from service.jobs import starting
+from service.jobs import start_checkpoint
 from service.jobs.needs import Needs
-from service.jobs.place import Placement, explain
-from service.jobs.placing import load_rooms
-from service.pipe import Numbers
-from service.prometheus import CONTENT_TYPE
+from service.jobs.place import load_rooms
+from service.jobs.placement import Placement, explain
+from service.metrics import CONTENT_TYPE
+from service.redis_client import Numbers
 from service.store import jobs, nodes
 
 router = APIRouter(route_class=StrictRoute, tags=["service"])
@@ -61,7 +61,7 @@ async def validate(request: Request) -> Response:
 def _pinned(conn: Connection, spec: JobSpec, body: object) -> JobSpec:
     """With the checkpoint that it would start from."""
     try:
-        start = starting.find(conn, spec.project, spec)
+        start = start_checkpoint.find(conn, spec.project, spec)
     except InvalidSpec as invalid:
         raise in_the_body(invalid, body) from invalid
     return start.pinned(spec) if start else spec

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from footplate.contract.bucket import RemoteStore, StoreAway
 from footplate.contract.errors import Unavailable
 from footplate.contract.layout import PASSED_ONLY
-from service.opening import Store, sync_folder
+from service.artifact_files import Store, sync_folder
 from service.problems import UnsupportedMediaType
 
 T = TypeVar("T")

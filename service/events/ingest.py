@@ -43,7 +43,7 @@ from service.jobs import gang
 from service.jobs.beat import holds
 from service.jobs.conclude import End, conclude
 from service.jobs.prune import rotate
-from service.store import attempts, checkpoints, deeds, events, jobs, nodes
+from service.store import attempts, checkpoints, commands, events, jobs, nodes
 from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow, loads
 from service.store.times import text_of
 
@@ -278,7 +278,7 @@ class _Ledger:
             checkpoints.heal(conn, self.job.id, path)
         for step, deed in self.done_deeds:
             if deed.asked is not None:
-                deeds.done(conn, self.job.id, deed.asked, step, deed.set, evaluated=deed.evaluate)
+                commands.done(conn, self.job.id, deed.asked, step, deed.set, evaluated=deed.evaluate)
         for page in self.pages.values():
             self._turn(conn, page)
         self._start_running(conn)

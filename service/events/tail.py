@@ -26,7 +26,7 @@ from footplate.contract.errors import FootplateError
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
-from service.events.lookout import Lookout
+from service.events.job_watch import Lookout
 from service.store import events, jobs
 from service.store.database import Database
 from service.store.rows import EventRow

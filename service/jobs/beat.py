@@ -16,7 +16,7 @@ from service.jobs import gang
 from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, tell, withdraw
 from service.settings import ServiceSettings
-from service.store import attempts, checkpoints, deeds, events, jobs, nodes
+from service.store import attempts, checkpoints, commands, events, jobs, nodes
 from service.store.rows import UNREADABLE_STORE, JobRow, NodeRow, SourceRow
 
 SPOKEN = (PROTOCOL, PROTOCOL - 1)
@@ -55,7 +55,7 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
     held = [one.step for one in checkpoints.held(conn, job.id) if one.attempt == job.attempt]
     return AttemptReply(
         claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step,
-        deeds=deeds.undone(conn, job.id, after=beat.deeds), meets_at=gang.meeting(parts),
+        deeds=commands.undone(conn, job.id, after=beat.deeds), meets_at=gang.meeting(parts),
         held_steps=sorted(set(held)),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from footplate.contract.errors import FootplateError, NotFound
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
-from service.jobs import starting
+from service.jobs import start_checkpoint
 from service.jobs.prune import rotate
 from service.store import checkpoints, events, jobs
 from service.store.checkpoints import COMMITTED, CORRUPT, DELETED, DELETING
@@ -59,7 +59,7 @@ def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, 
         return Dropped(row, 0)
     if row.is_pinned:
         raise CheckpointPinned(f"checkpoint {row.id} is pinned", hint='PATCH it with {"pinned": false} first')
-    starting.require_unheld(conn, job_id, row.id)
+    start_checkpoint.require_unheld(conn, job_id, row.id)
     _refuse_what_is_needed(job, rows, row)
     # A step that an attempt has saved twice is two rows and one folder, which holds the later one.
     frees = next(one for one in rows if one.path == row.path).bytes

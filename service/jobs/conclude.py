@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from footplate.contract.events import DoData, DoneData, Kind
 from footplate.contract.lifecycle import Desired, JobState, Reason
 from service.jobs.prune import rotate
-from service.store import attempts, deeds, events, jobs
+from service.store import attempts, commands, events, jobs
 from service.store.rows import JobRow
 
 POISON_AFTER = 3
@@ -192,7 +192,7 @@ def record_loss(conn: Connection, job: JobRow, now: int) -> None:
 
 def _drop_deeds(conn: Connection, job: JobRow, now: int) -> None:
     """Any other end leaves them to the attempt after a resume."""
-    for deed in deeds.drop_undone(conn, job.id):
+    for deed in commands.drop_undone(conn, job.id):
         text = f"the job succeeded before it came to what event {deed.no} asked for"
         data = DoData(status="dropped", message=text, asked=deed.no)
         events.append(conn, job.id, Kind.DO, data.model_dump(exclude_defaults=True), now)

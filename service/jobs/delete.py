@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from footplate.contract.ids import JobId
 from footplate.contract.layout import job_folder
 from footplate.contract.lifecycle import Action
-from service.jobs import starting
+from service.jobs import start_checkpoint
 from service.jobs.amend import require_version
 from service.jobs.stopping import refuse
 from service.store import jobs
@@ -24,7 +24,7 @@ def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_versio
     require_version(job, if_version)
     if not job.state.is_terminal:
         refuse(job, Action.DELETE, hint="cancel it first")
-    starting.require_unheld(conn, job_id)
+    start_checkpoint.require_unheld(conn, job_id)
     jobs.erase(conn, job_id)
     jobs.remember_deleted(conn, job_id, now)
     return [str(job_folder(job_id))]

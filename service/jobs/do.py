@@ -24,7 +24,7 @@ from footplate.contract.messages import Deed
 from footplate.contract.spec import JobSpec
 from service.jobs.stopping import refuse
 from service.jobs.submit import IdempotencyUse
-from service.store import deeds, events, idempotency, jobs
+from service.store import commands, events, idempotency, jobs
 from service.store.rows import IdempotencyRow, JobRow, loads
 
 CADENCES = {"logging_steps": "logging_strategy", "eval_steps": "eval_strategy", "save_steps": "save_strategy"}
@@ -74,7 +74,7 @@ def do(
         return job
     if job.state is not JobState.RUNNING or job.desired is not Desired.RUN:
         _refuse(job)
-    asked = deeds.of_job(conn, job_id)
+    asked = commands.of_job(conn, job_id)
     if problems := list(islice(_problems(job, wish, asked), MAX_PROBLEMS)):
         raise InvalidSpec(problems)
     if len(asked) >= MOST:
@@ -88,7 +88,7 @@ def do(
                   set=wish.set)  # fmt: skip
     no = events.append(conn, job_id, Kind.DO, data.model_dump(exclude_defaults=True), now)
     assert no is not None
-    deeds.ask(conn, job_id, Deed(no=no, save=wish.save, evaluate=wish.evaluate, set=wish.set))
+    commands.ask(conn, job_id, Deed(no=no, save=wish.save, evaluate=wish.evaluate, set=wish.set))
     return jobs.get(conn, project, job_id)
 
 

@@ -19,8 +19,8 @@ from footplate.contract.body import pointer_to
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import JobId
 from footplate.contract.spec import JobSpec
-from service.jobs.starting import Start, choose
-from service.store import checkpoints, deeds, jobs
+from service.jobs.start_checkpoint import Start, choose
+from service.store import checkpoints, commands, jobs
 from service.store.rows import CheckpointRow, JobRow, loads
 
 Json = dict[str, Any]
@@ -109,7 +109,7 @@ def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[
     has no such checkpoint."""
     job = jobs.get(conn, project, job_id)
     was_set: Json = {}
-    for deed in deeds.of_job(conn, job_id):
+    for deed in commands.of_job(conn, job_id):
         was_set |= deed.set if deed.step is not None else {}
     return Start(job, choose(checkpoints.of_job(conn, job_id), job, wanted)), was_set
 

@@ -10,9 +10,9 @@ from footplate.contract.ids import ClaimId
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.messages import CheckpointOffer, Claim, Denial, Grant
 from footplate.contract.tracing import of_attempt
-from service.jobs import gang, starting
+from service.jobs import gang, start_checkpoint
 from service.settings import ServiceSettings
-from service.store import attempts, checkpoints, deeds, jobs, nodes, traces
+from service.store import attempts, checkpoints, commands, jobs, nodes, traces
 from service.store.rows import JobRow, SourceRow
 
 
@@ -60,8 +60,8 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, setti
         meets_at=gang.meeting(parts),
         spec=json.loads(job.spec),
         gpus=json.loads(part.gpus),
-        checkpoints=offers or starting.offer(conn, job),
-        deeds=deeds.of_job(conn, job.id),
+        checkpoints=offers or start_checkpoint.offer(conn, job),
+        deeds=commands.of_job(conn, job.id),
         watermark=part.watermark,
         lease_seconds=settings.lease_seconds,
         beat_seconds=settings.beat_seconds,

@@ -16,7 +16,7 @@ from service.jobs.beat import StopLeft, attempt_beat, node_beat, protocol_refusa
 from service.jobs.grant import grant
 from service.jobs.rescue import attempt_key, node_key
 from service.settings import ServiceSettings
-from service.store import attempts, deeds, jobs
+from service.store import attempts, commands, jobs
 
 
 @dataclass(slots=True)
@@ -120,6 +120,6 @@ def words(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], Attemp
                 told[part.claim, job.version] = AttemptReply(
                     claim=part.claim, stop=stop_of(job, stop_left), watermark=part.watermark
                 )
-    for claim, asked in deeds.to_tell(conn).items():
+    for claim, asked in commands.to_tell(conn).items():
         told[claim, -asked[-1].no] = AttemptReply(claim=claim, deeds=asked)
     return told

@@ -20,8 +20,8 @@ from footplate.contract.bucket import RemoteStore
 from footplate.contract.errors import FootplateError
 from footplate.contract.ids import CheckpointId, uuid7
 from footplate.contract.layout import MANIFEST, pinned_folder
-from service.jobs.sealed import CheckpointDamaged, SealedFile, opened, sealed
-from service.opening import Store, sync_folder
+from service.artifact_files import Store, sync_folder
+from service.jobs.manifest import CheckpointDamaged, SealedFile, opened, sealed
 from service.store.checkpoints import DELETED
 from service.store.rows import CheckpointRow
 

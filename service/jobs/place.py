@@ -1,319 +1,183 @@
-"""Decides which waiting job goes where. Pure: the same jobs, nodes and rules give the same placements.
+"""Looks at what waits and what is free, and starts what can start.
 
-Jobs are tried by priority, then by age. A job gets all its nodes at once or none, so no two jobs can each hold half.
-The first job of a pool that does not fit now, and would fit if the nodes that take work were empty, reserves what it
-will get. The other jobs use the rest, so small jobs fill the gaps and never keep a big one waiting for ever
-(docs/decisions/0012).
-
-Jobs with the same needs stand in one line, because one answer holds for all of them: if the first job of a line cannot
-start, no job behind it can, and all of them wait for the same reason. A line is read only as far as its jobs start
-(docs/decisions/0019).
+`look` only reads: it costs nobody who writes. `start` and `queue.explain` write what it found, in short transactions.
+Meanwhile the world may have changed, so `start` looks again at the few jobs and nodes that it is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush, heapreplace
-from itertools import islice
+import json
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
-from footplate.contract.ids import JobId, NodeId
-from footplate.contract.lifecycle import Reason
-from footplate.contract.messages import Gpu
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Connection
+
+from footplate.contract.components import Catalogue
+from footplate.contract.crash_points import Moment, reached
+from footplate.contract.ids import Fence, JobId, NodeId
+from footplate.contract.lifecycle import JobState, Reason
+from footplate.contract.messages import SHARES_JOBS, Gpu
 from service.jobs.installed import Installed
 from service.jobs.needs import Needs
+from service.jobs.placement import Free, Line, Placement, Plan, Room, Waiting, place
+from service.store import attempts, jobs, nodes, queue
+from service.store.queue import Head, QueuedRow
+from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
 
-MOST_REFUSALS = 3
-"""Told to a job that waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    job_id: JobId
-    needs: Needs
-    priority: int
-    since: int
-    """When it was queued: the older one goes first."""
-    version: int = 1
-    """The job's version when it was read. A job that has changed since then is not started."""
-
-    @property
-    def rank(self) -> tuple[int, int, JobId]:
-        """By this they are sorted."""
-        return -self.priority, self.since, self.job_id
+MOST_CATALOGUES = 256
+"""Nodes that come and go have few kinds; beyond that all are read again."""
+log = logging.getLogger(__name__)
+_INSTALLED: dict[str, Installed] = {}
+_GPUS = TypeAdapter(tuple[Gpu, ...])
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The jobs that wait with the same needs, in the order in which they are tried."""
+class Glimpse:
+    """What has to change before another look can find something else to start, but for nodes that come or change."""
 
-    shape: str
-    """Names the needs in SQL."""
-    jobs: Iterable[Waiting]
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """A node as placement sees it: what it has, and what of that is free."""
-
-    node: NodeId
-    boot: str
-    pool: str
-    slots: int
-    free_slots: int
-    gpus: tuple[Gpu, ...] = ()
-    free_gpus: tuple[Gpu, ...] = ()
-    is_open: bool = True
-    """Takes work now. A node that is up but does not, for the moment, still counts as a shape that exists."""
-    closed: str | None = None
-    """The sentence why it is not open."""
-    refused: str | None = None
-    """The sentence why it gets no work at all: it counts for nothing, but for explaining a job that waits."""
-    shares_jobs: bool = True
-    """Whether it knows how to run a part of a job."""
-    name: str = ""
-    installed: Installed | None = field(default=None, compare=False)
-    """None: it has not told."""
-
-    def lacks(self, needs: Needs) -> str | None:
-        """The sentence why it cannot run such a job, however much of it is free."""
-        missing = self.installed.lacking(needs.parts) if self.installed and needs.parts else ()
-        return f"{self.name} has no {', no '.join(missing)}" if missing else None
+    heads: tuple[Head, ...]
+    """The first job of every line: if the first one cannot start, none behind it can."""
+    held: int
+    """Parts of attempts that hold slots."""
+    to_drain: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """One node's part of a placement."""
+class Look:
+    """What one look found."""
 
-    node: NodeId
-    boot: str
-    slots: int
-    gpus: tuple[str, ...]
-    """UUIDs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    job_id: JobId
-    shares: tuple[Share, ...]
-    version: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Why the jobs of a line wait."""
-
-    reason: Reason
-    message: str
-
-
-@dataclass(slots=True)
-class Plan:
+    glimpse: Glimpse
+    is_news: bool = True
+    """False: nothing has changed, and nothing else was looked at."""
     placements: list[Placement] = field(default_factory=list)
-    waits: dict[str, Wait] = field(default_factory=dict)
-    """By shape, for each line that has a job left which was not placed."""
+    changed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Reason and message of the shapes that wait for something else than before."""
+    gone: set[str] = field(default_factory=set)
+    """Shapes of which no job waits any more."""
 
 
-def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
-    """Returns placements in the order in which they were decided, and why what is left of each line waits."""
-    rooms = [_Free(room) for room in sorted(nodes, key=lambda room: room.node)]
-    shapes: dict[str, _Shapes] = {}
-    pools_with_reservation: set[str] = set()
-    plan = Plan()
-    # Each line with its first job. A job's id makes its rank unique, so that nothing behind the rank is compared.
-    heads = [(job.rank, job, line, rest) for line in lines for rest in [iter(line.jobs)] for job in islice(rest, 1)]
-    heapify(heads)
-    while heads:
-        _, job, line, rest = heads[0]
-        if (shape := shapes.get(line.shape)) is None:
-            shape = shapes[line.shape] = _Shapes(job.needs, rooms)
-        if shape.exists and (chosen := shape.choose()) is not None:
-            shares = tuple(room.take(job.needs) for room in chosen)
-            plan.placements.append(Placement(job.job_id, shares, job.version))
-            if (following := next(rest, None)) is not None:
-                heapreplace(heads, (following.rank, following, line, rest))
-                continue
-        else:
-            plan.waits[line.shape] = shape.wait
-            if shape.exists and job.needs.pool not in pools_with_reservation and shape.reserve():
-                pools_with_reservation.add(job.needs.pool)
-        heappop(heads)
-    return plan
+def look(conn: Connection, unless: Glimpse | None = None) -> Look:
+    """Reads the heads of all lines and the nodes, and plans. Stops early if all is as in `unless`."""
+    glimpse = Glimpse(queue.heads(conn), attempts.count_open(conn), nodes.to_drain(conn))
+    if glimpse == unless:
+        return Look(glimpse, is_news=False)
+    lines = [Line(head.shape, _jobs(_needs(head.needs), queue.line(conn, head))) for head in glimpse.heads]
+    plan = place(lines, load_rooms(conn)) if lines else Plan()
+    was = queue.explanations(conn)
+    waits = {shape: (wait.reason.value, wait.message) for shape, wait in plan.waits.items()}
+    changed = {shape: wait for shape, wait in waits.items() if was.get(shape) != wait}
+    return Look(glimpse, True, plan.placements, changed, was.keys() - waits.keys())
 
 
-def explain(needs: Needs, nodes: Sequence[Room]) -> Placement | Wait:
-    """Where a job of this shape would go at this moment, or why it would wait."""
-    alone = Line("", [Waiting(JobId(""), needs, priority=0, since=0)])
-    plan = place([alone], nodes)
-    return plan.placements[0] if plan.placements else plan.waits[alone.shape]
+def _jobs(needs: Needs, rows: Iterable[QueuedRow]) -> Iterator[Waiting]:
+    return (Waiting(row.id, needs, row.priority, row.queued_at, row.version) for row in rows)
 
 
-class Free:
-    """What is free on some nodes, for who starts what was planned a moment ago."""
-
-    def __init__(self, rooms: Iterable[Room]) -> None:
-        self._rooms = {room.node: room for room in rooms}
-
-    def take(self, shares: Sequence[Share]) -> bool:
-        """Takes all of these shares. False: takes none, because one of the nodes is not as it was."""
-        if not all(self._has(share) for share in shares):
-            return False
-        for share in shares:
-            room = self._rooms[share.node]
-            left = tuple(gpu for gpu in room.free_gpus if gpu.uuid not in share.gpus)
-            self._rooms[share.node] = replace(room, free_slots=room.free_slots - share.slots, free_gpus=left)
-        return True
-
-    def _has(self, share: Share) -> bool:
-        room = self._rooms.get(share.node)
-        if room is None or room.boot != share.boot or not room.is_open:
-            return False
-        return room.free_slots >= share.slots and {gpu.uuid for gpu in room.free_gpus} >= set(share.gpus)
+def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[JobId]:
+    """Returns the jobs that it started. One that has changed since the look, or whose nodes have, stays where it is."""
+    wanted = {share.node for placement in placements for share in placement.shares}
+    rooms = {room.node: room for room in load_rooms(conn, wanted)}
+    free = Free(rooms.values())
+    # All locked at once in the order of their ids, as everybody does who locks many.
+    queued = jobs.lock_many(conn, [placement.job_id for placement in placements])
+    started = []
+    for placement in placements:
+        job = queued.get(placement.job_id)
+        if job is None or job.state is not JobState.QUEUED or job.version != placement.version:
+            continue
+        if not free.take(placement.shares):
+            continue
+        _start(conn, job, placement, ", ".join(rooms[share.node].name for share in placement.shares), now)
+        started.append(job.id)
+    if started:
+        reached(Moment.BEFORE_PLACE_COMMITS)
+    return started
 
 
-class _Free:
-    """A node while placing: what is free shrinks, and never grows."""
-
-    __slots__ = ("gpus", "room", "slots")
-
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.slots = room.free_slots
-        self.gpus = list(room.free_gpus)
-
-    def fits(self, needs: Needs) -> bool:
-        return self.room.is_open and _fits(needs, self.room, self.slots, self.gpus)
-
-    def take(self, needs: Needs) -> Share:
-        """What it needs; of what it waits for, as much as there is."""
-        count = gpu_count(needs, self.room)
-        taken = [gpu for gpu in self.gpus if _suits(needs, gpu)][:count]
-        self.gpus = [gpu for gpu in self.gpus if gpu not in taken]
-        slots = slot_count(needs, self.room)
-        self.slots -= min(slots, self.slots)
-        return Share(self.room.node, self.room.boot, slots, tuple(gpu.uuid for gpu in taken))
-
-    def missing(self, needs: Needs) -> int:
-        """How many slots and GPUs have to come free before it fits."""
-        gpus = gpu_count(needs, self.room) - sum(_suits(needs, gpu) for gpu in self.gpus)
-        return max(0, gpus) + max(0, slot_count(needs, self.room) - self.slots)
+def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list[Room]:
+    """Every node that is up (of these nodes, where they are named), with what its open attempts leave free. Nodes that
+    are turned away or drained are among them, so that a job that waits can be told of them."""
+    taken: dict[str, list[SourceRow]] = {}
+    for part in attempts.open_sources(conn, only):
+        taken.setdefault(part.node, []).append(part)
+    up = [node for node in (nodes.everyone(conn) if only is None else nodes.some(conn, only)) if not node.lost]
+    installed = _load_installed(conn, {node.catalogue_hash for node in up if node.catalogue_hash})
+    return [_room(node, taken.get(node.id, []), installed) for node in up]
 
 
-class _Shapes:
-    """All jobs with the same needs. Where several nodes give whatever they have, all give a GPU, or all have none:
-    ranks of both kinds cannot train together."""
-
-    def __init__(self, needs: Needs, rooms: list[_Free]) -> None:
-        together = [[free for free in rooms if free.room.gpus], [free for free in rooms if not free.room.gpus]]
-        alike = together if needs.nodes > 1 and needs.gpus_per_node is None else [rooms]
-        self._kinds = [_Shape(needs, each) for each in alike]
-        # Whoever comes nearest to it says what is missing.
-        self.wait = max(self._kinds, key=lambda kind: (kind.exists, kind.count)).wait
-        self.exists = any(kind.exists for kind in self._kinds)
-
-    def choose(self) -> list[_Free] | None:
-        return next((chosen for kind in self._kinds if (chosen := kind.choose()) is not None), None)
-
-    def reserve(self) -> bool:
-        """Whether there is anything to hold for it."""
-        return any(kind.reserve() for kind in self._kinds)
+def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installed]:
+    """A catalogue never changes under its hash: it is read and understood once."""
+    known = {digest: one for digest in hashes if (one := _INSTALLED.get(digest)) is not None}
+    for digest, body in nodes.catalogues_of(conn, hashes - known.keys()).items():
+        known[digest] = Installed(_understood(body))
+    if len(_INSTALLED) > MOST_CATALOGUES:
+        _INSTALLED.clear()
+    _INSTALLED.update(known)
+    return known
 
 
-class _Shape:
-    """All jobs with the same needs: their candidates are found once, and dropped as they fill up."""
-
-    def __init__(self, needs: Needs, rooms: list[_Free]) -> None:
-        self.needs = needs
-        suiting = [free for free in rooms if _fits(needs, free.room, free.room.slots, free.room.gpus)]
-        lacks = {free.room.node: why for free in suiting if (why := free.room.lacks(needs)) is not None}
-        having = [free for free in suiting if free.room.node not in lacks]
-        fitting = [free for free in having if free.room.refused is None]
-        self.count = len(fitting)
-        self.exists = self.count >= needs.nodes
-        refusals = [free.room.refused for free in having if free.room.refused is not None]
-        closed = [free.room.closed for free in fitting if free.room.closed is not None]
-        short = [] if self.exists else [why for free in rooms if (why := _too_few_slots(needs, free.room)) is not None]
-        if (pools := {free.room.pool for free in rooms}) and needs.pool not in pools:
-            short = [f"the nodes are in {', '.join(map(repr, sorted(pools)))}: FOOTPLATE_POOL sets a node's pool"]
-        self.wait = _wait(needs, self.exists, len(fitting), [*refusals, *lacks.values(), *short], closed)
-        self._fitting = fitting
-        self._heap = [(self._rank(free), order, free) for order, free in enumerate(fitting) if free.fits(needs)]
-        heapify(self._heap)
-
-    def choose(self) -> list[_Free] | None:
-        """As many nodes as such a job needs, or None. Ranks in the heap may be out of date, and are renewed."""
-        if len(self._heap) < self.needs.nodes:
-            return None
-        chosen: list[tuple[int, int, _Free]] = []
-        while self._heap and len(chosen) < self.needs.nodes:
-            rank, order, free = heappop(self._heap)
-            if not free.fits(self.needs):
-                continue
-            if (now := self._rank(free)) != rank:
-                heappush(self._heap, (now, order, free))
-                continue
-            chosen.append((rank, order, free))
-        for entry in chosen:
-            heappush(self._heap, entry)
-        return [free for _, _, free in chosen] if len(chosen) == self.needs.nodes else None
-
-    def reserve(self) -> bool:
-        """On the nodes where least is missing: the next time they are still those, since what is held is given to
-        nobody. Nothing is held for who waits for a node that takes no work."""
-        working = [free for free in self._fitting if free.room.is_open]
-        nearest = sorted(working, key=lambda free: free.missing(self.needs))[: self.needs.nodes]
-        if len(nearest) < self.needs.nodes:
-            return False
-        for free in nearest:
-            free.take(self.needs)
-        return True
-
-    def _rank(self, free: _Free) -> int:
-        """GPUs are packed, so that whole nodes stay whole for who needs one; CPU work is spread, away from GPUs."""
-        if gpu_count(self.needs, free.room):
-            return len(free.gpus)
-        return 1_000_000 * bool(free.room.gpus) - free.slots
-
-
-def gpu_count(needs: Needs, room: Room) -> int:
-    """How many GPUs one node gives to such a job."""
-    if needs.gpus_per_node is not None:
-        return needs.gpus_per_node
-    return (needs.processes_per_node or 1) if room.gpus else 0
-
-
-def slot_count(needs: Needs, room: Room) -> int:
-    """One slot for each rank."""
-    return needs.processes_per_node or max(1, gpu_count(needs, room))
-
-
-def _fits(needs: Needs, room: Room, slots: int, gpus: Sequence[Gpu]) -> bool:
-    if room.pool != needs.pool or slots < slot_count(needs, room) or (needs.nodes > 1 and not room.shares_jobs):
-        return False
-    wanted = gpu_count(needs, room)
-    if not wanted:
-        # Without a GPU there is none of that name. Precision is no matter: the CPU has its own autocast.
-        return needs.gpu is None or needs.gpus_per_node == 0
-    return wanted <= len(gpus) and sum(_suits(needs, gpu) for gpu in gpus) >= wanted
-
-
-def _too_few_slots(needs: Needs, room: Room) -> str | None:
-    """The sentence why a node that has everything else does not fit: its operator gave it too few slots."""
-    asked = slot_count(needs, room)
-    if room.refused is not None or room.slots >= asked or not _fits(needs, room, asked, room.gpus):
+def _understood(body: dict[str, Any]) -> Catalogue | None:
+    try:
+        return Catalogue.model_validate(body)
+    except ValidationError as error:
+        log.warning("a node tells what it has in a way that nobody understands: %s", error)
         return None
-    has = f"{room.slots} slot" + ("" if room.slots == 1 else "s")
-    return f"{room.name or room.node} has {has} and {asked} are needed: FOOTPLATE_SLOTS sets how many it has"
 
 
-def _suits(needs: Needs, gpu: Gpu) -> bool:
-    if needs.gpu is not None and needs.gpu.lower() not in gpu.name.lower():
-        return False
-    return gpu.capability == (0, 0) or gpu.capability >= needs.capability
+def _room(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Installed]) -> Room:
+    gpus = _gpus(node.gpus)
+    busy = {uuid for part in taken for uuid in json.loads(part.gpus)}
+    return Room(
+        node=node.id,
+        boot=node.boot,
+        pool=node.pool,
+        slots=node.slots,
+        free_slots=node.slots - sum(part.slots for part in taken),
+        gpus=gpus,
+        free_gpus=tuple(gpu for gpu in gpus if gpu.uuid not in busy),
+        is_open=node.takes_work,
+        closed=f"{node.name} has it, and takes no work now: {node.why_not}" if not node.takes_work else None,
+        refused=_refusal(node),
+        shares_jobs=node.protocol >= SHARES_JOBS,
+        name=node.name,
+        installed=installed.get(node.catalogue_hash or ""),
+    )
 
 
-def _wait(needs: Needs, exists: bool, fitting: int, refusals: list[str], closed: list[str]) -> Wait:
-    if exists:
-        return Wait(Reason.CAPACITY, "; ".join([f"waits for room: {needs}", *closed[:MOST_REFUSALS]]))
-    found = "no node that takes work has it" if needs.nodes == 1 else f"{fitting} that take work fit"
-    return Wait(Reason.NO_SUCH_SHAPE, "; ".join([f"waits for {needs}: {found}", *refusals[:MOST_REFUSALS]]))
+def _refusal(node: NodeRow) -> str | None:
+    """Why nothing is planned for it, other than for one that takes no work for a moment."""
+    if node.drain_requested:
+        return f"{node.name} has it, and is drained until that is taken back (footplate nodes --undrain {node.name})"
+    if node.draining:
+        return f"{node.name} has it, and is draining: it goes away"
+    return f"{node.name} has it, and gets no work: {node.refused}" if node.refused is not None else None
+
+
+def _start(conn: Connection, job: JobRow, placement: Placement, where: str, now: int) -> None:
+    attempt, fence = job.attempt + 1, Fence(job.fence + 1)
+    jobs.move(
+        conn, job.id, to=JobState.STARTING, expect=[JobState.QUEUED], fence=job.fence, reason=Reason.PLACED, now=now,
+        message=f"attempt {attempt} goes to {where}",
+        next_attempt=attempt, next_fence=fence, not_before=None,
+    )  # fmt: skip
+    row = AttemptRow(
+        job_id=job.id, attempt=attempt, fence=fence, placed_at=now, claimed_at=None, running_at=None, ended_at=None,
+        ending=None, reason=None, error=None, result=None, running_ms=0,
+    )  # fmt: skip
+    parts = [
+        SourceRow(
+            job_id=job.id, attempt=attempt, source=source, node=share.node, boot=share.boot, slots=share.slots,
+            gpus=json.dumps(share.gpus), claim=None, rung_at=None, claimed_at=None, running_at=None, watermark=0,
+            ended_at=None, done=None,
+        )
+        for source, share in enumerate(placement.shares)
+    ]  # fmt: skip
+    attempts.insert_attempt(conn, row, parts)
+
+
+_needs = lru_cache(maxsize=4096)(Needs.from_json)
+_gpus = lru_cache(maxsize=4096)(_GPUS.validate_json)

@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.ids import CheckpointId, JobId
 from footplate.contract.layout import attempt_folder, job_folder
-from service.jobs.remove import why_it_stays_there
-from service.opening import Store
+from service.artifact_files import Store
+from service.jobs.remove_folders import why_it_stays_there
 from service.store import attempts, checkpoints, deliveries, events, idempotency, jobs, nodes
 from service.store.rows import CheckpointRow, JobRow
 

@@ -21,7 +21,7 @@ from footplate.contract.spec import JobSpec
 from service.jobs.needs import Needs
 from service.jobs.requires import nowhere
 from service.jobs.stopping import refuse
-from service.store import checkpoints, deeds, events, jobs
+from service.store import checkpoints, commands, events, jobs
 from service.store.rows import JobRow
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
@@ -80,7 +80,7 @@ def resume(
         )
     if changes.max_steps is not None or changes.num_train_epochs is not None:
         # What somebody set while it ran is older.
-        deeds.forget_set(conn, job.id, ["max_steps"])
+        commands.forget_set(conn, job.id, ["max_steps"])
     columns |= {"desired": Desired.RUN, "spent": 0, "stuck": 0, "error": None}
     if is_pausing:
         _turn_around(conn, job, now, by, columns)

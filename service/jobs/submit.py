@@ -17,7 +17,7 @@ from footplate.contract.ids import Fence, JobId
 from footplate.contract.lifecycle import Desired, JobState, Reason
 from footplate.contract.spec import JobSpec
 from footplate.contract.warnings import SpecWarning
-from service.jobs import bundles, files, starting
+from service.jobs import bundles, files, start_checkpoint
 from service.jobs.needs import Needs
 from service.store import events, jobs, webhooks
 from service.store import idempotency as keys
@@ -70,7 +70,7 @@ def submit(
             return replay
     bundles.hold(conn, project, spec)
     files.hold(conn, project, spec, spec_json)
-    if (start := starting.find(conn, project, spec, hold=True)) is not None:
+    if (start := start_checkpoint.find(conn, project, spec, hold=True)) is not None:
         job = replace(job, spec=start.pinned(spec).model_dump_json(), starts_from=start.checkpoint.id)
     jobs.insert_job(conn, job)
     data: dict[str, Any] = {"state": job.state, "reason": job.reason, "message": None}

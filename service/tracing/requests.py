@@ -7,7 +7,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.problems import REQUEST_ID
-from service.tracing.asked import TRACEPARENT
+from service.tracing.enabled import TRACEPARENT
 from service.tracing.traceparent import written
 
 QUIET = frozenset({"/livez", "/readyz", "/metrics"})

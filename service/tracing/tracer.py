@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from footplate.contract.ids import JobId
 from service.store.database import Database
-from service.tracing.asked import Tell, Untraced
+from service.tracing.enabled import Tell, Untraced
 from service.tracing.jobs import JobSpans
 from service.tracing.requests import Traced
 

@@ -26,7 +26,7 @@ from service.jobs.cancel import cancel
 from service.jobs.delete import delete
 from service.jobs.grant import grant
 from service.jobs.pause import pause
-from service.jobs.placing import look, start
+from service.jobs.place import look, start
 from service.jobs.rescue import Rescued, Timers, rescue, stop_left
 from service.jobs.resume import NO_CHANGES, ResumeChanges, resume
 from service.jobs.submit import IdempotencyUse, Submitted, submit

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, text
 from footplate.contract.errors import Conflict, Unavailable
 from service.store import engines as engines_module
 from service.store import migrate, require_current, schema_is_current
+from service.store.control_lock import single
 from service.store.database import Database
-from service.store.single import single
 from tests.conformance.acting import Stage
 from tests.support.postgres import PostgresServer
 

@@ -15,7 +15,7 @@ from footplate.contract.messages import Deed, Grant
 from service.jobs.do import Wish, do
 from service.jobs.inbox import words
 from service.jobs.resume import ResumeChanges
-from service.store import deeds
+from service.store import commands
 from tests.conformance.acting import Stage, Worker
 
 SLOWER = {"learning_rate": 1e-5}
@@ -111,7 +111,7 @@ def test_a_job_that_succeeds_first_says_what_it_did_not_come_to(stage: Stage) ->
 
     dropped = json.loads(stage.events(job, ["do"])[-1].data)
     assert (dropped["status"], dropped["asked"]) == ("dropped", asked)
-    assert stage.read(lambda conn: deeds.of_job(conn, job)) == []
+    assert stage.read(lambda conn: commands.of_job(conn, job)) == []
     assert stage.states(job)[-1] == "succeeded"
 
 

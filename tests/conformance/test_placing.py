@@ -13,8 +13,8 @@ from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.testing import make_spec
 from service.jobs import waiting
-from service.jobs.place import Placement
-from service.jobs.placing import look, start
+from service.jobs.place import look, start
+from service.jobs.placement import Placement
 from service.jobs.resume import ResumeChanges
 from service.jobs.submit import submit
 from service.store import jobs, nodes, queue

@@ -11,9 +11,9 @@ import pytest
 from footplate.contract import layout
 from footplate.contract.ids import JobId
 from footplate.contract.messages import Grant
-from service.jobs import remove
+from service.jobs import remove_folders
 from service.jobs.prune import late_window, prune_late
-from service.jobs.remove import Remover
+from service.jobs.remove_folders import Remover
 from service.store import attempts, checkpoints
 from tests.conformance.acting import Stage, Worker
 
@@ -264,7 +264,7 @@ def test_a_folder_that_stays_is_said_once_and_tried_again_ever_more_rarely(
         return "Permission denied"
 
     for clock in range(3600):
-        monkeypatch.setattr(remove, "why_it_stays", lambda *_, clock=clock: stays(clock))
+        monkeypatch.setattr(remove_folders, "why_it_stays", lambda *_, clock=clock: stays(clock))
         assert remover.remove(tmp_path, going, clock) == []
 
     assert tried[:5] == [0, 2, 6, 14, 30]
@@ -284,7 +284,7 @@ def test_why_a_folder_stays_is_the_systems_own_word(tmp_path: Path, monkeypatch:
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.setattr(os, "rmdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
 
-    assert remove.why_it_stays(tmp_path, "a") == "[Errno 13] Permission denied"
+    assert remove_folders.why_it_stays(tmp_path, "a") == "[Errno 13] Permission denied"
 
 
 def test_a_link_on_the_way_takes_nothing_of_what_it_leads_to(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_link_on_the_way_takes_nothing_of_what_it_leads_to(tmp_path: Path) -> 
     (tmp_path / "attempt").mkdir()
     (tmp_path / "attempt" / "way").symlink_to(tmp_path / "elsewhere")
 
-    assert remove.why_it_stays(tmp_path, "attempt/way/kept") is None
-    assert remove.why_it_stays(tmp_path, "attempt/way") is not None
+    assert remove_folders.why_it_stays(tmp_path, "attempt/way/kept") is None
+    assert remove_folders.why_it_stays(tmp_path, "attempt/way") is not None
 
     assert (tmp_path / "elsewhere" / "kept").is_dir()

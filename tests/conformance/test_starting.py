@@ -11,7 +11,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.messages import Grant
 from service.jobs.delete import delete
 from service.jobs.resume import ResumeChanges
-from service.jobs.starting import CheckpointInUse
+from service.jobs.start_checkpoint import CheckpointInUse
 from service.store import checkpoints
 from tests.conformance.acting import Stage, Worker
 from tests.conformance.test_rotation import TWO, again, kept

@@ -19,10 +19,10 @@ from footplate.errors import (
     Unreachable,
     of_answer,
 )
-from footplate.sdk.asking import Ask, ask, ask_json, pause
 from footplate.sdk.files import below
 from footplate.sdk.jobs import AsyncJob, AsyncJobs, path_of
 from footplate.sdk.models import JobInfo
+from footplate.sdk.request import Ask, ask, ask_json, pause
 from tests.footplate.fake_wire import URL, FakeWire
 
 JOB = {"id": "job_" + "0" * 32, "state": "queued", "reason": "submitted", "of_a_newer_service": 1}

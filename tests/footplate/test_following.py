@@ -7,8 +7,8 @@ import time
 import pytest
 
 from footplate.errors import FootplateError, NotFound, ServiceError, Unauthorized, Unreachable, WaitTimeout
-from footplate.sdk.following import Place, follow
-from footplate.sdk.wire import Wire
+from footplate.sdk.follow import Place, follow
+from footplate.sdk.waiting import Wire
 from tests.footplate.fake_wire import FakeLine, FakeWire, Socket, event, messages
 
 END = {"end": "succeeded", "last": 9}

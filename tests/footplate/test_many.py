@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from footplate.errors import NotFound
-from footplate.sdk.following import follow
-from footplate.sdk.many import MOST_NAMED, Places
-from footplate.sdk.wire import Wire
+from footplate.sdk.follow import follow
+from footplate.sdk.follow_many import MOST_NAMED, Places
+from footplate.sdk.waiting import Wire
 from tests.footplate.fake_wire import FakeLine, FakeWire, Socket, event
 
 A, B, C = ("job_" + letter * 32 for letter in "abc")

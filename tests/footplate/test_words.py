@@ -13,8 +13,8 @@ import pytest
 
 from footplate import Client
 from footplate.cli import doctor, main
-from footplate.cli.asked import UsageError
-from footplate.cli.submitting import read
+from footplate.cli.context import UsageError
+from footplate.cli.submit import read
 from footplate.cli.text import duration, number, size, sparkline, table
 from footplate.contract.errors import InvalidSpec
 
@@ -65,7 +65,7 @@ def test_without_a_yaml_reader_yaml_is_refused_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "job.yml").write_text("model: toy/mlp\n")
-    monkeypatch.setattr("footplate.cli.submitting.find_spec", lambda name: None)
+    monkeypatch.setattr("footplate.cli.submit.find_spec", lambda name: None)
 
     with pytest.raises(UsageError) as refused:
         read(str(tmp_path / "job.yml"), [])

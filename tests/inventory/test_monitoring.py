@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from footplate.contract.lifecycle import JobState, Reason
 from service.api import shapes
-from service.counts import Counts
-from service.prometheus import Meters
+from service.control.counters import Counts
+from service.metrics import Meters
 from tests.support.processes import REPOSITORY, Processes
 from tests.support.prometheus import Prometheus, promtool
 from tests.support.redis_server import RedisServer

@@ -33,16 +33,16 @@ from footplate.contract.messages import (
     NodeBeat,
 )
 from footplate.contract.testing import make_spec, make_worker_event
-from service.control import Control
+from service.control.process import Control
+from service.control.turns import NotSure
 from service.jobs.cancel import cancel
 from service.jobs.submit import submit
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, migrate
+from service.store.control_lock import single
 from service.store.database import Database
 from service.store.rows import EventRow, JobRow
-from service.store.single import single
 from service.store.times import now_ms
-from service.turns import NotSure
 from tests.support.processes import at_ease, until_async
 from tests.support.redis_server import RedisServer
 

@@ -12,7 +12,7 @@ from footplate.contract.lifecycle import Reason
 from footplate.contract.testing import make_spec
 from service.jobs.installed import Installed, parts_of
 from service.jobs.needs import Needs
-from service.jobs.place import Room
+from service.jobs.placement import Room
 from tests.service.test_place_gangs import job, placed
 from tests.service.test_place_gangs import room as bare_room
 from tests.support.placing import place

@@ -12,7 +12,7 @@ from footplate.contract.ids import JobId, NodeId
 from footplate.contract.lifecycle import Reason
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.place import Room, Waiting
+from service.jobs.placement import Room, Waiting
 from tests.support.placing import Plan, place
 
 

@@ -1,7 +1,7 @@
 """The real turns of control, one step at a time: between any two steps it may be left standing, or die.
 
-`service.turns` runs as it is. What it sees of the world outside is ours: the clock, Redis, the bell, and an event loop
-that is advanced by hand.
+`service.control.turns` runs as it is. The test owns what it sees of the world outside: the clock, Redis, the bell,
+and an event loop that is advanced by hand.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import service.turns
-import service.upkeep
+import service.control.cleanup
+import service.control.turns
 import worker.attempt.control_link
 import worker.attempt.journal
 from footplate.contract.errors import Unavailable
+from service.control.turns import AWAY, Turns
 from service.settings import ServiceSettings
-from service.turns import AWAY, Turns
 from tests.simulation.books import Ear
 from tests.simulation.pipe import AsyncLine, Bell, Redis
 from tests.simulation.training import Store
@@ -116,7 +116,7 @@ class Control:
             self.turns.sql_is_away()
             self._was_deaf_at = self.world.clock
         except AWAY:
-            # As service.control has it.
+            # As service.control.process has it.
             if turn == "read_inbox":
                 self.turns.redis_is_away()
                 self._was_deaf_at = self.world.clock
@@ -188,7 +188,7 @@ def in_place_of_reality(world: World, redis: Redis, store: Store) -> Iterator[No
     with ExitStack() as stack:
         stack.enter_context(patch.multiple(service.turns, **turns))
         stack.enter_context(patch.multiple(service.upkeep, **upkeep))
-        stack.enter_context(patch.object(service.turns.log, "exception", _is_a_bug))
+        stack.enter_context(patch.object(service.control.turns.log, "exception", _is_a_bug))
         stack.enter_context(patch.multiple(worker.control, **control))
         stack.enter_context(patch.multiple(worker.journal, INDEX_EVERY=4, FORGET_BYTES=600))
         yield

@@ -11,15 +11,15 @@ import pytest
 from sqlalchemy import update
 
 from footplate.contract.lifecycle import Desired
+from service.control.turns import Turns
 from service.events import ingest as ingesting
 from service.events.entries import Read
 from service.events.ingest import Ingested
-from service.jobs import beat, conclude, grant, placing, prune, rescue, submit
+from service.jobs import beat, conclude, grant, place, prune, rescue, submit
 from service.jobs.rescue import Timers
 from service.store import attempts, checkpoints
 from service.store.rows import SourceRow
 from service.store.tables import sources
-from service.turns import Turns
 from tests.simulation.ground import Ground
 from tests.simulation.seeds import run
 from tests.simulation.training import Store
@@ -131,12 +131,12 @@ def what_is_over_keeps_its_slots() -> Off:
 
 @off("went from")
 def fences_do_not_rise() -> Off:
-    return [patch.object(placing, "Fence", lambda fence: fence - 1)]
+    return [patch.object(place, "Fence", lambda fence: fence - 1)]
 
 
 @off("gave away")
 def placement_forgets_what_is_taken() -> Off:
-    return [patch.object(placing.attempts, "open_sources", lambda *_: [])]
+    return [patch.object(place.attempts, "open_sources", lambda *_: [])]
 
 
 @off("the same key made another job")

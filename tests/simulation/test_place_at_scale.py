@@ -15,7 +15,7 @@ import pytest
 from footplate.contract.ids import JobId, NodeId
 from footplate.contract.messages import Gpu
 from service.jobs.needs import Needs
-from service.jobs.place import Placement, Room, Waiting
+from service.jobs.placement import Placement, Room, Waiting
 from tests.support.placing import place
 
 DAY_SECONDS = 24 * 3600.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from footplate.contract.ids import JobId
 from service.jobs.needs import Needs
-from service.jobs.place import Line, Placement, Room, Wait, Waiting
-from service.jobs.place import place as place_lines
+from service.jobs.placement import Line, Placement, Room, Wait, Waiting
+from service.jobs.placement import place as place_lines
 
 
 @dataclass(frozen=True)

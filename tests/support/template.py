@@ -193,7 +193,7 @@ def _folders(env: Mapping[str, str]) -> list[str]:
 
 def import_service() -> None:
     importlib.import_module("service.program")
-    for name in ("service.control", "alembic.command", "psycopg", "uvicorn.protocols.http.httptools_impl"):
+    for name in ("service.control.process", "alembic.command", "psycopg", "uvicorn.protocols.http.httptools_impl"):
         importlib.import_module(name)
 
 

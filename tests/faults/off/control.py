@@ -10,14 +10,14 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("one control at a time", module="service.store.single")
+@switch("one control at a time", module="service.store.control_lock")
 def lock_nothing(single: ModuleType) -> None:
     """Everyone gets the lock who asks."""
     for lock in (single.FileLock, single.AdvisoryLock):
         lock.try_take = lock.is_held = lambda self: True
 
 
-@switch("a control writes only while it is sure of its lock", module="service.control")
+@switch("a control writes only while it is sure of its lock", module="service.control.process")
 def always_sure(control: ModuleType) -> None:
     control.Control._is_alone = lambda self: True
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("all nodes of a job at once, or none", module="service.jobs.place")
+@switch("all nodes of a job at once, or none", module="service.jobs.placement")
 def take_what_there_is(place: Any) -> None:
     def choose(self: Any) -> Any:
         return [free for _, _, free in self._heap if free.fits(self.needs)][: self.needs.nodes] or None
@@ -15,12 +15,12 @@ def take_what_there_is(place: Any) -> None:
     place._Shape.choose = choose
 
 
-@switch("what waits for several nodes holds what it will get", module="service.jobs.place")
+@switch("what waits for several nodes holds what it will get", module="service.jobs.placement")
 def hold_nothing(place: Any) -> None:
     place._Shape.reserve = lambda self: False
 
 
-@switch("nothing is held for who waits for a node without work", module="service.jobs.place")
+@switch("nothing is held for who waits for a node without work", module="service.jobs.placement")
 def hold_for_whoever_waits(place: Any) -> None:
     """On whatever is up, for nodes that may never take work again."""
 

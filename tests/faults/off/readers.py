@@ -12,6 +12,6 @@ def wait_for_every_reader(stream: ModuleType) -> None:
     stream.SLOW_SECONDS = 1e6
 
 
-@switch("a request comes in time", module="service.patience")
+@switch("a request comes in time", module="service.http_timeouts")
 def wait_for_every_request(patience: ModuleType) -> None:
     patience.HEAD_SECONDS = 1e6

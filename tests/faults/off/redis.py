@@ -9,7 +9,7 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("a lost bell rings again", module="service.turns")
+@switch("a lost bell rings again", module="service.control.turns")
 def ring_once(turns: ModuleType) -> None:
     """Not for a new epoch, and not for an attempt that nobody claims."""
 
@@ -41,7 +41,7 @@ def store_whatever_comes(ingest: ModuleType) -> None:
     ingest._Ledger.take = eager
 
 
-@switch("nobody is silent while Redis carries nothing", module="service.turns")
+@switch("nobody is silent while Redis carries nothing", module="service.control.turns")
 def blame_the_workers(turns: ModuleType) -> None:
     """Leases run on, whatever Redis does."""
 
@@ -53,7 +53,7 @@ def blame_the_workers(turns: ModuleType) -> None:
     turns.ResponseError = ZeroDivisionError
 
 
-@switch("a stop is told until it is heard", module="service.turns")
+@switch("a stop is told until it is heard", module="service.control.turns")
 def tell_a_stop_once(turns: ModuleType) -> None:
     """Pushed when it is decided, whether or not there is a Redis, and in no answer to a beat."""
     from service.jobs import inbox

@@ -23,14 +23,14 @@ from service.app import create_app
 from service.auth import Gatekeeper
 from service.deps import Services
 from service.events.tail import Tail
-from service.pipe import Pipe
-from service.prometheus import Meters
+from service.metrics import Meters
+from service.redis_client import Pipe
 from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import events, jobs, schema
 from service.store.database import Database
 from service.store.times import now_ms
-from service.webhooks.listening import Listening
+from service.webhooks.subscribed import Listening
 from tests.support.postgres import PostgresServer
 
 KEY = "a-key-of-22-characters-or-more"

@@ -12,7 +12,7 @@ import pytest
 
 from footplate.contract.errors import Unavailable
 from service import readiness
-from service.api import browsing, jobs, listing
+from service.api import dashboard, jobs, listing
 from service.store import jobs as store
 from tests.service.api.conftest import SPEC, Api
 
@@ -192,7 +192,7 @@ async def test_a_header_that_cannot_be_read_is_no_fault_of_ours(api: Api, artifa
 
 
 async def test_the_page_and_the_docs_need_nothing_from_elsewhere(api: Api) -> None:
-    for path in ("/", "/docs", *(f"/dashboard/{name}" for name in sorted(browsing._names()))):
+    for path in ("/", "/docs", *(f"/dashboard/{name}" for name in sorted(dashboard._names()))):
         answer = await api.client.get(path)
         assert answer.status_code == 200
         assert "http://" not in answer.text.replace("http://www.w3.org", "")

@@ -20,12 +20,12 @@ from footplate.contract.bucket import RemoteStore
 from footplate.contract.ids import JobId, new_checkpoint_id
 from footplate.contract.lifecycle import JobState
 from service.backup import back_up
+from service.control.cleanup import write_probe
 from service.jobs.prune import prune_deleted, prune_late
-from service.jobs.remove import Remover
+from service.jobs.remove_folders import Remover
 from service.store import checkpoints
 from service.store.rows import CheckpointRow
 from service.store.times import now_ms
-from service.upkeep import write_probe
 from tests.service.api.conftest import Api, Serve
 from tests.service.api.test_border import is_problem
 from tests.support.s3_server import S3Server

@@ -11,7 +11,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright, expect
 
 from footplate.contract.ids import JobId
-from service.api import browsing
+from service.api import dashboard
 from tests.conformance.test_curves import told
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
@@ -207,7 +207,7 @@ def test_what_is_served_was_built_from_these_sources() -> None:
         if path.is_file() and not name.startswith("node_modules/") and name != "src/api/schema.ts":
             digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
 
-    stamp = (browsing.DASHBOARD / "sources.sha256").read_text().strip()
+    stamp = (dashboard.DASHBOARD / "sources.sha256").read_text().strip()
 
     assert stamp == digest.hexdigest(), "run `make web`, which builds service/dashboard from web/"
 
@@ -216,8 +216,8 @@ def test_the_first_view_stays_small() -> None:
     import gzip
     import re
 
-    index = (browsing.DASHBOARD / "index.html").read_text()
+    index = (dashboard.DASHBOARD / "index.html").read_text()
     scripts = re.findall(r'src="/dashboard/([^"]+\.js)"', index)
 
     assert scripts
-    assert sum(len(gzip.compress((browsing.DASHBOARD / name).read_bytes())) for name in scripts) <= FIRST_VIEW_BYTES
+    assert sum(len(gzip.compress((dashboard.DASHBOARD / name).read_bytes())) for name in scripts) <= FIRST_VIEW_BYTES

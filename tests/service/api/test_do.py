@@ -9,7 +9,7 @@ import pytest
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
-from service.store import deeds, jobs
+from service.store import commands, jobs
 from tests.service.api.conftest import Api
 
 TRAINS = {
@@ -46,7 +46,7 @@ async def test_what_is_asked_is_written_down_and_answered_with_the_job(both: Api
         "status": "asked", "message": "asked for: save, learning_rate 1e-05", "save": True,
         "set": {"learning_rate": 1e-5},
     }  # fmt: skip
-    [deed] = await both.db.read(lambda conn: deeds.undone(conn, job))
+    [deed] = await both.db.read(lambda conn: commands.undone(conn, job))
     assert (deed.no, deed.save, deed.evaluate, deed.set) == (answer.json()["last_no"], True, False, told["set"])
 
 
@@ -59,7 +59,7 @@ async def test_a_number_is_what_its_argument_is(api: Api) -> None:
         headers={"Content-Type": "application/json"},
     )
 
-    [deed] = await api.db.read(lambda conn: deeds.undone(conn, job))
+    [deed] = await api.db.read(lambda conn: commands.undone(conn, job))
     assert [(type(value), value) for value in deed.set.values()] == [(int, 500), (float, 1.0)]
 
 
@@ -170,7 +170,7 @@ async def test_a_deleted_job_s_wishes_go_with_it(api: Api) -> None:
     await api.db.write(lambda conn: jobs.record(conn, job, state=JobState.FAILED))
 
     assert (await api.client.delete(f"/jobs/{job}")).status_code == 204
-    assert await api.db.read(lambda conn: deeds.of_job(conn, job)) == []
+    assert await api.db.read(lambda conn: commands.of_job(conn, job)) == []
 
 
 def test_a_do_is_among_what_is_never_dropped() -> None:

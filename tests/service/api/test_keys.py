@@ -18,9 +18,9 @@ from service import keyring
 from service.auth import LOCAL
 from service.callers import BURST_SECONDS, Standing
 from service.problems import TooManyRequests
+from service.rate_limit import Strangers, of_one_house
 from service.redaction import Redacting
 from service.store import keys
-from service.strangers import Strangers, of_one_house
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve, rest
 from tests.support.processes import until_async
 
@@ -347,7 +347,7 @@ async def test_a_stranger_is_counted_before_anything_that_he_sent_is_parsed(
 def test_addresses_of_one_network_are_one_and_those_that_are_quiet_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.strangers.MOST_REMEMBERED", 2)
+    monkeypatch.setattr("service.rate_limit.MOST_REMEMBERED", 2)
     monkeypatch.setattr("service.callers.BURST_SECONDS", 1000)
     strangers = Strangers(rate=0.001)
     strangers.count("2001:db8::1")

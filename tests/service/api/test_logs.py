@@ -9,7 +9,7 @@ import pytest
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from service.api import shapes
-from service.store import lines
+from service.store import log_lines
 from tests.service.api.conftest import Api
 
 
@@ -52,8 +52,8 @@ async def test_lines_are_paged_by_number_up_to_the_end(both: Api) -> None:
 
 
 async def test_a_page_looks_only_so_far_and_says_where_to_look_on(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "STRIDE", 2)
-    monkeypatch.setattr(lines, "REACH", 4)
+    monkeypatch.setattr(log_lines, "STRIDE", 2)
+    monkeypatch.setattr(log_lines, "REACH", 4)
     job = await printed(api)
 
     empty = (await api.client.get(f"/jobs/{job}/logs?grep=four")).json()

@@ -13,8 +13,8 @@ import pytest
 from footplate.contract.events import Kind
 from footplate.contract.ids import Fence, JobId, new_job_id
 from footplate.contract.lifecycle import JobState, Reason
-from service.api import many
-from service.events import lookout, tail
+from service.api import stream_many
+from service.events import job_watch, tail
 from service.store import jobs
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.support.processes import until_async
@@ -24,7 +24,7 @@ Frames = list[dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (many, lookout):
+    for module in (stream_many, job_watch):
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
 
 
@@ -225,7 +225,7 @@ async def test_what_cannot_be_followed_closes_with_a_code_and_a_sentence(
 async def test_more_than_one_socket_can_follow_are_refused_and_later_ones_are_counted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (many, lookout):
+    for module in (stream_many, job_watch):
         monkeypatch.setattr(module, "MOST", 2)
     one, two = await api.submit(tags=["a"]), await api.submit(tags=["a"])
     async with api.socket("/stream?tag=a") as socket:

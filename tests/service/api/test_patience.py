@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from service import patience
+from service import http_timeouts
 from tests.service.api.conftest import PATIENCE, SPEC, Api
 
 HEAD = b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -19,8 +19,8 @@ LENGTH = b"Content-Length: %d\r\n\r\n" % len(BODY)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "HEAD_SECONDS", 0.5)
-    monkeypatch.setattr(patience, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(http_timeouts, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(http_timeouts, "BODY_SECONDS", 0.5)
 
 
 @asynccontextmanager
@@ -81,10 +81,10 @@ async def test_half_of_a_second_request_does_not_hold_it_either(api: Api, more: 
 
 async def test_who_sends_in_pieces_and_keeps_the_pace_is_served(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    look = patience.PatientProtocol._late
-    monkeypatch.setattr(patience, "BODY_BYTES", 1)
-    monkeypatch.setattr(patience, "BODY_SECONDS", 0.3)
-    monkeypatch.setattr(patience.PatientProtocol, "_late", lambda self: (looks.append(1), look(self)))
+    look = http_timeouts.PatientProtocol._late
+    monkeypatch.setattr(http_timeouts, "BODY_BYTES", 1)
+    monkeypatch.setattr(http_timeouts, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(http_timeouts.PatientProtocol, "_late", lambda self: (looks.append(1), look(self)))
     async with asyncio.timeout(PATIENCE), connected(api) as (reader, writer):
         writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(BODY), BODY))
         while len(looks) < 3:

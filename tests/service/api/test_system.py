@@ -17,9 +17,9 @@ from pydantic import BaseModel
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, NodeBeat
 from service import readiness
 from service.api import shapes
-from service.counts import Counts, prometheus_name
+from service.control.counters import Counts, prometheus_name
 from service.jobs.beat import node_beat
-from service.prometheus import Meters
+from service.metrics import Meters
 from service.store import nodes
 from service.store.times import now_ms
 from tests.conformance.acting import place_waiting

@@ -22,14 +22,14 @@ from sqlalchemy import event
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.outbound import Allowed, Refused, read_url
 from service.api import shapes
-from service.control import Control
+from service.control.process import Control
 from service.jobs.prune import DAY_MS, prune
 from service.settings import ServiceSettings
 from service.store import deliveries, jobs, webhooks
 from service.store.times import now_ms
-from service.webhooks import courier as courier_module
+from service.webhooks import deliver as courier_module
 from service.webhooks import sending, targets
-from service.webhooks.courier import AGAIN_SECONDS, Courier
+from service.webhooks.deliver import AGAIN_SECONDS, Courier
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
 from tests.support.processes import REPOSITORY, free_port, until_async

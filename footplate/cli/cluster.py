@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.asked import Given, NothingThere, UsageError, Verbs, add_verb, client_of
+from footplate.cli.context import Given, NothingThere, UsageError, Verbs, add_verb, client_of
 from footplate.cli.text import age, say, say_json, short, table
 from footplate.contract.errors import did_you_mean
 

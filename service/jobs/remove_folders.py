@@ -13,7 +13,7 @@ from footplate.contract.bucket import RemoteStore, StoreAway
 from footplate.contract.ids import JobId
 from footplate.contract.layout import PROBE
 from footplate.contract.safe_paths import folder_below
-from service.opening import Store
+from service.artifact_files import Store
 
 log = logging.getLogger("footplate.control")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from service.fresh import Fresh
+from service.cache import Fresh
 from service.store import webhooks
 from service.store.database import Database
 

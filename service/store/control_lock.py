@@ -1,7 +1,7 @@
 """The lock that makes one control of many: flock beside the SQLite file, an advisory lock in PostgreSQL.
 
 It keeps two from doing the same work. A control that is frozen keeps it, and nobody else works meanwhile; where its
-connection is cut, another takes over, and `service/control.py` asks here again before the first one writes anything.
+connection is cut, another takes over, and `service/control/process.py` asks here again before the first one writes.
 That nothing breaks while two work for a moment all the same is up to fences and row locks.
 """
 

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import Given, UsageError, Verbs, add_verb, client_of
+from footplate.cli.context import Given, UsageError, Verbs, add_verb, client_of
 from footplate.cli.text import clean, say, say_json
-from footplate.cli.watching import watch_job
+from footplate.cli.watch import watch_job
 from footplate.contract.body import read_json
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.asked import Given, UsageError, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.context import Given, UsageError, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.text import number, say_json, sparkline, table
 from footplate.contract.events import json_safe
 

@@ -15,10 +15,10 @@ from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import CheckpointId, uuid7
+from service.artifact_files import Store
 from service.jobs.pins import prune_pins
 from service.jobs.prune import late_window, prune, prune_deleted, prune_folders, prune_late
-from service.jobs.remove import Remover
-from service.opening import Store
+from service.jobs.remove_folders import Remover
 from service.store import attempts, checkpoints, jobs
 from service.store.database import Database, Write
 from service.store.rows import CheckpointRow

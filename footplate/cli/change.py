@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import (
+from footplate.cli.context import (
     USAGE,
     Given,
     UsageError,
@@ -17,7 +17,7 @@ from footplate.cli.asked import (
     filters_of,
     find_all,
 )
-from footplate.cli.submitting import put
+from footplate.cli.submit import put
 from footplate.cli.text import say, say_json, tell
 
 if TYPE_CHECKING:

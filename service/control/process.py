@@ -21,11 +21,11 @@ from contextlib import suppress
 from footplate.contract.errors import Unavailable
 from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import Repeated
-from service.counts import Counts
+from service.control.counters import Counts
+from service.control.turns import AWAY, RESCUE_SECONDS, NotSure, Turns
 from service.settings import ServiceSettings
+from service.store.control_lock import single
 from service.store.database import Database
-from service.store.single import single
-from service.turns import AWAY, RESCUE_SECONDS, NotSure, Turns
 
 log = logging.getLogger("footplate.control")
 

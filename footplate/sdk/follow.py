@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from footplate.contract.events import Event, Kind
 from footplate.errors import FootplateError, WaitTimeout, of_answer
-from footplate.sdk.asking import COME_BACK, Ask, pause, refusal, unreachable
-from footplate.sdk.wire import Line, Wire
+from footplate.sdk.request import COME_BACK, Ask, pause, refusal, unreachable
+from footplate.sdk.waiting import Line, Wire
 
 log = logging.getLogger("footplate.client")
 

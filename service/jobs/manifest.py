@@ -12,7 +12,7 @@ from footplate.contract.body import has_more_values_than
 from footplate.contract.bucket import stays_inside
 from footplate.contract.errors import FootplateError, NotFound
 from footplate.contract.layout import MANIFEST
-from service.opening import Store, about, exactly, open_below
+from service.artifact_files import Store, about, exactly, open_below
 from service.store import checkpoints
 from service.store.rows import CheckpointRow
 

@@ -28,23 +28,23 @@ from footplate.contract.errors import Unavailable
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.messages import TO_CONTROL, AttemptBeat, Claim, Message, NodeBeat
 from footplate.contract.outbound import Allowed
-from service.counts import Counts, Depths
+from service.control.cleanup import Upkeep
+from service.control.counters import Counts, Depths
 from service.events.entries import Read, apart, as_gap, read_entries
 from service.events.ingest import Ingested, ingest
 from service.jobs import dispatch
 from service.jobs.beat import StopLeft
 from service.jobs.dispatch import Bell
 from service.jobs.inbox import Heard, answer, words
-from service.jobs.place import Placement
-from service.jobs.placing import Glimpse, look, start
+from service.jobs.place import Glimpse, look, start
+from service.jobs.placement import Placement
 from service.jobs.rescue import Timers, rescue, stop_left
 from service.settings import ServiceSettings
 from service.store import queue
 from service.store.database import Database, Write
 from service.store.queue import BellRow
 from service.store.times import now_ms, text_of
-from service.upkeep import Upkeep
-from service.webhooks.courier import Courier
+from service.webhooks.deliver import Courier
 
 log = logging.getLogger("footplate.control")
 

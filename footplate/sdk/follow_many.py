@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from footplate.contract.events import Event
-from footplate.sdk.following import SILENCE_SECONDS, read_event
+from footplate.sdk.follow import SILENCE_SECONDS, read_event
 
 MOST_NAMED = 150
 """What one address holds. Of more, those with the longest histories are named; the others are told again, and passed

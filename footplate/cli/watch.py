@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import FAILED, Given, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.context import FAILED, Given, Verbs, add_job, add_verb, client_of, find
 from footplate.cli.text import clean, duration, number, say, say_json, short, tell
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import math
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any
 
-from footplate.sdk.asking import Ask, ask_json
 from footplate.sdk.models import Event, Line, MetricSummary, Series
-from footplate.sdk.wire import Wire
+from footplate.sdk.request import Ask, ask_json
+from footplate.sdk.waiting import Wire
 
 PAGE = 1000
 Follow = Callable[[int], AsyncGenerator[Event, None]]

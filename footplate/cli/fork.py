@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.asked import Given, Verbs, add_job, add_verb, client_of, find
-from footplate.cli.submitting import put
+from footplate.cli.context import Given, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.submit import put
 from footplate.cli.text import say_json, tell
-from footplate.cli.watching import watch_job
+from footplate.cli.watch import watch_job
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Fork

@@ -27,7 +27,7 @@ from service.api.history import read_kinds
 from service.api.listing import read_states
 from service.api.stream import read_number, seconds_between, serve
 from service.deps import Services, StrictRoute, job_id
-from service.events.lookout import LOOK_SECONDS, MOST, WINDOW_MS
+from service.events.job_watch import LOOK_SECONDS, MOST, WINDOW_MS
 from service.events.tail import Channel, Page, View
 from service.problems import InvalidQuery, comma_list
 from service.server import text_frame

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from footplate.cli.asked import Given, Verbs, add_filters, add_job, add_verb, client_of, count, filters_of, find
+from footplate.cli.context import Given, Verbs, add_filters, add_job, add_verb, client_of, count, filters_of, find
 from footplate.cli.text import age, duration, number, say, say_json, short, steps, table, why
 
 if TYPE_CHECKING:
