@@ -13,15 +13,19 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 from packaging.requirements import Requirement
 
+import footplate
 from footplate.contract import layout
 from footplate.contract.errors import FootplateError, OwnCodeError, did_you_mean
 from footplate.contract.host.bundle_files import FOLDER, Bundle, unpack
@@ -31,6 +35,8 @@ TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics"})
 MADE_BY_THE_TRAINER = frozenset({"optimizers", "schedules"})
 """Of these it is the class that counts: it is made once there are parameters."""
 TRACE_CHARS = 6000
+OUR_PROGRAMS = frozenset({"service", "worker", "migrations"})
+OUR_FOLDER = Path(footplate.__file__).resolve().parents[1]
 
 
 _opened: Bundle | None = None
@@ -50,8 +56,27 @@ def use(bundle: Bundle) -> Bundle:
     # The folder is read-only, and what Python would write there is of no use to anybody.
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(bundle.folder))
+    sys.meta_path.insert(0, _users_packages)
     importlib.invalidate_caches()
     return bundle
+
+
+class _UsersPackages(MetaPathFinder):
+    """Finds a user's folder `worker/` or `service/` that has no `__init__.py`, although ours of that name has one.
+
+    Python prefers a package with `__init__.py` anywhere on the path to a folder without one.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in OUR_PROGRAMS:
+            return None
+        folders = [entry for entry in sys.path if Path(entry or ".").resolve() != OUR_FOLDER]
+        return PathFinder.find_spec(fullname, folders)
+
+
+_users_packages = _UsersPackages()
 
 
 def require(requirements: Iterable[str]) -> None:
@@ -72,6 +97,7 @@ def close() -> None:
     if _opened is not None:
         with suppress(ValueError):
             sys.path.remove(str(_opened.folder))
+            sys.meta_path.remove(_users_packages)
         for name, module in list(sys.modules.items()):
             if _is_below(getattr(module, "__file__", None), _opened.folder):
                 del sys.modules[name]

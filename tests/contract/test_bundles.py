@@ -100,7 +100,7 @@ def test_plain_code_is_listed_in_order() -> None:
         (damaged, "/a.py", "damaged"),
         (packed(("json.py", "")), "/json.py", "name_taken"),
         (packed(("torch/__init__.py", "")), "/torch", "name_taken"),
-        (packed(("worker/evil.py", "")), "/worker", "name_taken"),
+        (packed(("footplate/evil.py", "")), "/footplate", "name_taken"),
         (packed(("sitecustomize.py", "")), "/sitecustomize.py", "name_taken"),
         (packed(("random.cpython-311-x86_64-linux-gnu.so", "")), "/random.cpython-311-x86_64-linux-gnu.so",
          "name_taken"),

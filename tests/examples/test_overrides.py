@@ -30,11 +30,48 @@ class NoTrainer:
 TOY: JSON = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 2, "save_strategy": "no"}}
 
 
+OUR_NAMES = {
+    "contract/__init__.py": "WIDTH = 3",
+    "service/model.py": """
+from contract import WIDTH
+from torch import nn
+
+def tiny():
+    return nn.Linear(WIDTH, 1)
+""",
+    "worker/__init__.py": """
+import torch
+from footplate import Trainer
+from service.model import tiny
+
+class Mine(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss = model(inputs["x"]).square().mean()
+        return (loss, {}) if return_outputs else loss
+
+def rows():
+    return [{"x": torch.ones(3) * n} for n in range(8)]
+""",
+    "script.py": """
+from footplate import TrainingArguments
+from worker import Mine, rows, tiny
+
+arguments = TrainingArguments("out", max_steps=2, remove_unused_columns=False)
+print("trained", Mine(tiny(), arguments, train_dataset=rows()).train().global_step)
+""",
+}
+
+
 def bundle(examples: Examples, text: str) -> JSON:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("my_code.py"), text)
-    return {"bundle": examples.upload(packed.getvalue())}
+    return packed(examples, {"my_code.py": text})
+
+
+def packed(examples: Examples, files: dict[str, str]) -> JSON:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text)
+    return {"bundle": examples.upload(buffer.getvalue())}
 
 
 def test_a_trainer_of_ones_own_trains(examples: Examples) -> None:
@@ -76,7 +113,7 @@ def test_what_cannot_be_used_fails_at_once_with_the_users_own_lines(examples: Ex
     done = examples.ended(broken)
     assert (done["state"], done["attempt"], done["reason"]) == ("failed", 1, "not_buildable"), done
     assert "my_code.py, line 2: SyntaxError" in done["error"]["message"]
-    assert "worker" not in done["error"]["traceback"]
+    assert "footplate/" not in done["error"]["traceback"]
     assert "no subclass of footplate's Trainer" in examples.ended(other)["error"]["message"]
 
 
@@ -99,3 +136,17 @@ def test_what_no_node_has_and_no_operator_allows_is_refused_at_post(examples: Ex
         "/secrets/0": "unknown_secret",
     }
     assert found["/secrets/0"]["hint"] == "did you mean 'EXAMPLE_TOKEN'?"
+
+
+def test_code_may_have_packages_named_worker_service_and_contract(examples: Examples) -> None:
+    code = packed(examples, OUR_NAMES)
+    script = examples.system.submit({"loop": {"script": "script.py"}, "code": code})
+    spec = {"code": code, "trainer": "worker:Mine", "model": "service.model:tiny", "data": "worker:rows"}
+    training = {"max_steps": 2, "save_strategy": "no", "remove_unused_columns": False}
+    parts = examples.system.submit({**spec, "training": training})
+
+    for job in (script, parts):
+        done = examples.ended(job)
+        assert done["state"] == "succeeded", done["error"]
+    printed = [event["data"] for event in examples.system.events(script) if event["kind"] == "line"]
+    assert "trained 2" in str(printed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from importlib.metadata import distribution
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -71,19 +70,3 @@ def test_what_we_ask_for_admits_what_we_pin() -> None:
         requirement = Requirement(text)
         if requirement.name != "footplate":
             assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)]), text
-
-
-def test_the_trainers_import_rule_names_every_other_part_of_the_worker() -> None:
-    rules = {
-        rule["name"]: set(rule.get("forbidden_modules", ())) for rule in PROJECT["tool"]["importlinter"]["contracts"]
-    }
-    parts = {f"worker.{path.stem}" for path in (REPOSITORY / "worker").iterdir() if is_module(path)} - {
-        "footplate.trainer"
-    }
-    named = {module for module in rules["The trainer knows neither job nor queue"] if module.startswith("worker.")}
-
-    assert parts == named, "bring the rule in pyproject.toml up to date"
-
-
-def is_module(path: Path) -> bool:
-    return not path.name.startswith("__") and (path.suffix == ".py" or (path / "__init__.py").exists())

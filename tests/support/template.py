@@ -370,6 +370,9 @@ def _be_a_warm_seed(line: socket.socket) -> NoReturn:
     line.detach()
     asked = json.loads(packet)
     take_on(asked["argv"], asked["env"])
+    # A warm parent that starts in the usual way has imported nothing of these, and training may have its own.
+    for name in [name for name in sys.modules if name.partition(".")[0] in PROGRAMS]:
+        del sys.modules[name]
     code = 0
     try:
         run(asked["argv"][2])

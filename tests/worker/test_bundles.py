@@ -99,7 +99,7 @@ def test_broken_python_is_told_by_file_and_line(opened: Open) -> None:
     assert failed.message.startswith("importing my_code failed: helper.py, line 2: SyntaxError")
     assert failed.trace is not None
     assert 'File "my_code.py", line 1' in failed.trace
-    assert "worker" not in failed.trace
+    assert "footplate" not in failed.trace
     verdict = outcome.of_exception(failed)
     assert (verdict.reason, verdict.error.code) == (Reason.NOT_BUILDABLE, "own_code_error")
     assert verdict.error.traceback == failed.trace
