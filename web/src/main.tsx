@@ -6,9 +6,12 @@ import { useEffect, useState } from "preact/hooks";
 import { needsKey, storeKey, storedKey } from "./api/client";
 import { isOnline, lastHeard } from "./api/live";
 import { formatDuration } from "./lib/format";
-import { message, refreshNow, startPolling } from "./model/jobs";
-import { go, href, param, route } from "./model/route";
+import { jobs, message, refreshNow, startPolling } from "./model/jobs";
+import { go, href, param, route, setParams } from "./model/route";
 import { installKeys, KEYS } from "./ui/keyboard";
+import { Menu } from "./ui/Menu";
+import { setTheme, theme, THEMES } from "./ui/theme";
+import { Waiting } from "./ui/Waiting";
 import { JobsView } from "./views/JobsView";
 import "./style.css";
 
@@ -23,14 +26,20 @@ function App() {
   return (
     <>
       <header class="top">
-        <a class="brand" href={href("jobs")}>Footplate</a>
+        <a class="brand" href={href("jobs")}><img src="/dashboard/icon.svg" alt="" />Footplate</a>
         <nav aria-label="Main">
-          <a href={href("jobs")} aria-current={view === "jobs" ? "page" : undefined}>Jobs</a>
+          <a href={href("jobs")} aria-current={["jobs", "job", "compare"].includes(view) ? "page" : undefined}>Jobs</a>
           <a href={href("submit")} aria-current={view === "submit" ? "page" : undefined}>New</a>
           <a href={href("cluster")} aria-current={view === "cluster" ? "page" : undefined}>Cluster</a>
           <a href="/docs">API</a>
         </nav>
-        <Theme />
+        <Project />
+        <Menu label="Theme" class="right">
+          {THEMES.map((name) => (
+            <label key={name}><input type="radio" name="theme" checked={theme.value === name} onChange={() => setTheme(name)} /> {name === "auto" ? "as the system has it" : name}</label>
+          ))}
+          <p><button type="button" class="quiet" onClick={() => setParams({ help: "1" })}>Keyboard <kbd>?</kbd></button></p>
+        </Menu>
         {storedKey() && <button type="button" onClick={() => (storeKey(null), location.reload())}>Log out</button>}
       </header>
       <Connection />
@@ -41,12 +50,12 @@ function App() {
       )}
       <main>
         {needsKey.value ? <Login /> : (
-          <Suspense fallback={<p class="empty">Loading…</p>}>
+          <Suspense fallback={<Waiting title="Loading" />}>
             {view === "jobs" && <JobsView />}
-            {view === "job" && id && <JobView id={id} key={id} />}
+            {view === "job" && id && <JobView id={id} key={`${param("project")} ${id}`} />}
             {view === "compare" && <CompareView />}
             {view === "submit" && <SubmitView key={param("fork")} />}
-            {view === "cluster" && <ClusterView />}
+            {view === "cluster" && <ClusterView key={param("project")} />}
           </Suspense>
         )}
       </main>
@@ -86,14 +95,25 @@ function Connection() {
   return <p class="offline" role="alert">The service is unreachable. This data is {age} old. The page reconnects by itself.</p>;
 }
 
-function Theme() {
-  const [theme, setTheme] = useState(localStorage.getItem("footplate.theme") ?? "auto");
-  useEffect(() => {
-    document.documentElement.dataset.theme = theme;
-    localStorage.setItem("footplate.theme", theme);
-  }, [theme]);
-  const next = { auto: "dark", dark: "light", light: "auto" }[theme] ?? "auto";
-  return <button type="button" onClick={() => setTheme(next)} aria-label={`Colours: ${theme}. Change to ${next}`}>{theme}</button>;
+/** The project that is looked at. A key of one project has only that one, and the service says so. */
+function Project() {
+  const project = param("project");
+  const [typed, setTyped] = useState(project);
+  useEffect(() => setTyped(project), [project]);
+  const change = (event: Event) => {
+    event.preventDefault();
+    go(`#/jobs${typed.trim() ? `?project=${encodeURIComponent(typed.trim())}` : ""}`);
+    message.value = null;
+  };
+  return (
+    <Menu label={`Project ${project || jobs.value.values().next().value?.project || "default"}`} class="right">
+      <form onSubmit={change}>
+        <label>Project <input value={typed} placeholder="the key's own" onInput={(event) => setTyped(event.currentTarget.value)} /></label>
+        <button>Show</button>
+      </form>
+      <p><small>A key for every project (<code>*</code>) sees one at a time. Empty is the key's own, or “default”.</small></p>
+    </Menu>
+  );
 }
 
 function Help() {
@@ -101,6 +121,7 @@ function Help() {
   return (
     <dialog open class="help" aria-label="Keyboard">
       <h2>Keyboard</h2>
+      <button type="button" class="quiet" aria-label="Close keyboard help" onClick={() => setParams({ help: null })} style={{ position: "absolute", top: "8px", right: "8px" }}>×</button>
       <dl>{KEYS.map(([key, meaning]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{meaning}</dd></div>)}</dl>
     </dialog>
   );

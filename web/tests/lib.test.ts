@@ -4,7 +4,9 @@ import { compareValues } from "../src/lib/columns";
 import { diff, flatten } from "../src/lib/flatten";
 import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
 import { formatBytes, formatDuration, formatNumber } from "../src/lib/format";
-import { groupMetrics } from "../src/lib/groups";
+import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
+import { familiesOf, groupMetrics } from "../src/lib/groups";
+import type { Job } from "../src/api/types";
 import { band, rangeWithoutOutliers, smooth } from "../src/lib/smooth";
 
 describe("format", () => {
@@ -77,5 +79,42 @@ describe("commands", () => {
     expect(asPython(pause, "http://h")).toContain('client.jobs.get("job_1").pause()');
     expect(asCommand(pause)).toBe("footplate pause job_1");
     expect(asPython({ method: "POST", path: "/jobs", body: '{"a": true, "b": null}' }, "http://h")).toContain('create({"a": True, "b": None})');
+  });
+});
+
+describe("filters", () => {
+  const job = { id: "job_1", name: "a", tags: ["x"], node: "node-1", nodes: [], metrics: { loss: 0.25, bad: "NaN" }, created_at: "2026-01-02T00:00:00Z" } as unknown as Job;
+  const extra = { spec: new Map<string, unknown>([["training.seed", 3]]), summary: new Map([["f1", { last: 0.5, min: 0.1, max: 0.9 }]]), now: Date.parse("2026-01-02T12:00:00Z") };
+  const holds = (text: string) => readConditions(text).every((condition) => meets(job, condition, extra));
+  it("stand in an address and come back from it", () => {
+    const conditions: Condition[] = [{ field: "spec:training.seed", operator: "<=", value: "1;2=3" }, { field: "node", operator: "~", value: "a b" }];
+    expect(readConditions(writeConditions(conditions))).toEqual(conditions);
+    expect(readConditions("nothing;;no such=1")).toEqual([]);
+  });
+  it("compare numbers, text, tags, times and the best of a metric", () => {
+    expect(["spec:training.seed=3", "metric:loss:last<0.3", "metric:f1:best>=0.9", "metric:bad:last=nan", "tags=x", "node~ODE", "created>24h", "created<2026-01-03", "created<1h"].map(holds)).toEqual(Array(9).fill(true));
+    expect(["spec:training.seed!=3", "metric:loss:last>0.3", "metric:none:last<1", "tags=y", "created>1h", "spec:none=1"].map(holds)).toEqual(Array(6).fill(false));
+  });
+  it("say what is wrong with a value before they are used", () => {
+    expect(problemOf({ field: "created", operator: ">", value: "soon" }, 0)).toContain("is not a moment");
+    expect(problemOf({ field: "node", operator: "<", value: "a" }, 0)).toContain("is not a number");
+    expect(problemOf({ field: "created", operator: ">", value: "7d" }, 0)).toBeNull();
+  });
+  it("find a field by what people call it", () => {
+    expect(["Node", "tag", "learning_rate", "f1", "metric:f1:max", "lss"].map((name) => fieldOf(name, ["training.learning_rate"], ["f1", "learning_rate"]))).toEqual(["node", "tags", "spec:training.learning_rate", "metric:f1:last", "metric:f1:max", null]);
+  });
+  it("ask the service for what it can filter by itself", () => {
+    expect(serverQuery(readConditions("tags=x;created>24h;node=a"), Date.parse("2026-01-02T00:00:00Z"))).toEqual({ tag: "x", created_after: "2026-01-01T00:00:00.000Z" });
+  });
+});
+
+describe("families", () => {
+  it("join jobs that differ by seeds and names only", () => {
+    const specs = new Map(["a-s1", "a-s2", "b-s1"].map((name, index) => [name, new Map<string, unknown>([["name", name], ["training.seed", index], ["training.learning_rate", name[0]!]])]));
+    const jobs = [...specs.keys()].map((id) => ({ id, name: id, tags: [] }));
+    const titles = (by: string) => familiesOf(jobs, by, (id) => specs.get(id)).map((family) => [family.title, family.jobs.length]);
+    expect(titles("seeds")).toEqual([["a", 2], ["b-s1", 1]]);
+    expect(titles("training.learning_rate")).toEqual([['learning_rate "a"', 2], ['learning_rate "b"', 1]]);
+    expect(titles("all")).toEqual([["all", 3]]);
   });
 });

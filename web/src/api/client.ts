@@ -1,6 +1,7 @@
 /** Requests to the service. Errors carry the server's own sentence and hint. */
 
 import { signal } from "@preact/signals";
+import { param } from "../model/route";
 
 const KEY = "footplate.key";
 
@@ -45,7 +46,15 @@ export interface Options {
   quiet?: boolean;
 }
 
-export async function request<T>(path: string, options: Options = {}): Promise<T> {
+/** Adds the project that is looked at. Without one the service takes the key's own, or "default". */
+export function inProject(path: string): string {
+  const project = param("project");
+  if (!project || /[?&]project=/.test(path)) return path;
+  return `${path}${path.includes("?") ? "&" : "?"}project=${encodeURIComponent(project)}`;
+}
+
+export async function request<T>(bare: string, options: Options = {}): Promise<T> {
+  const path = inProject(bare);
   const { method = "GET", body, headers = {}, quiet = method === "GET" } = options;
   const key = storedKey();
   const isRaw = body instanceof Blob;
@@ -90,7 +99,7 @@ export const jobPath = (id: string) => `/jobs/${encodeURIComponent(id)}`;
 /** Downloads with the key in a header, which a plain link cannot send. */
 export async function download(path: string, name: string): Promise<void> {
   const key = storedKey();
-  const response = await fetch(path, { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+  const response = await fetch(inProject(path), { headers: key ? { Authorization: `Bearer ${key}` } : {} });
   if (!response.ok) throw new ApiError(response.status, "download", `${name} cannot be downloaded: the service answered ${response.status}`, [], null);
   saveBlob(await response.blob(), name);
 }

@@ -1,7 +1,7 @@
 /** One websocket for all jobs that are looked at. It reconnects by itself and continues at each job's cursor. */
 
 import { signal } from "@preact/signals";
-import { storedKey } from "./client";
+import { inProject, storedKey } from "./client";
 import type { JobEvent } from "./types";
 
 /** When the service was last heard, in milliseconds, and whether it is reachable now. */
@@ -65,7 +65,7 @@ export class LiveFeed {
     const open = [...this.cursors].filter(([id]) => !this.ended.has(id));
     if (open.length === 0) return;
     const named = open.map(([id, no]) => `${id}:${no}`).join(",");
-    const address = `${location.origin.replace(/^http/, "ws")}/stream?jobs=${named}&kinds=${this.kinds}&max_hz=${this.maxHz}`;
+    const address = location.origin.replace(/^http/, "ws") + inProject(`/stream?jobs=${named}&kinds=${this.kinds}&max_hz=${this.maxHz}`);
     const key = storedKey();
     const socket = new WebSocket(address, key ? ["footplate", `footplate.key.${key}`] : ["footplate"]);
     this.socket = socket;

@@ -4,6 +4,7 @@ import type { Job } from "../api/types";
 import { formatAge, formatDuration, formatNumber, jobTitle, sentence } from "./format";
 import type { Flat } from "./flatten";
 import { showValue } from "./flatten";
+import { lowerIsBetter } from "./groups";
 
 export interface Extra {
   spec: Flat | undefined;
@@ -29,37 +30,39 @@ function runningSeconds(job: Job, now: number): number {
   return Math.max(job.running_s, since);
 }
 
+/** Why a job is where it is: its error, the service's sentence, or the bare reason. */
+export const reasonOf = (job: Job): string => job.error?.message ?? job.message ?? sentence(job.reason);
+
 const share = (job: Job) => (job.progress?.max_steps ? job.progress.step / job.progress.max_steps : null);
 
 export const COLUMNS: Column[] = [
-  { id: "name", title: "Name", width: 200, text: jobTitle, value: (job) => jobTitle(job).toLowerCase() },
-  { id: "state", title: "State", width: 110, text: (job) => job.state, value: (job) => job.state },
+  { id: "name", title: "Name", width: 190, text: jobTitle, value: (job) => jobTitle(job).toLowerCase() },
+  { id: "state", title: "State", width: 104, text: (job) => job.state, value: (job) => job.state },
   {
-    id: "why", title: "Reason", width: 240,
-    text: (job) => job.error?.message ?? job.message ?? sentence(job.reason), value: (job) => job.message ?? job.reason,
+    id: "why", title: "Reason", width: 200, text: reasonOf, value: reasonOf,
   },
   {
-    id: "progress", title: "Progress", width: 140, isNumber: true,
+    id: "progress", title: "Progress", width: 128, isNumber: true,
     text: (job) => (share(job) === null ? "" : `${Math.floor(share(job)! * 100)} %`), value: share,
   },
   {
-    id: "eta", title: "Left", width: 90, isNumber: true,
+    id: "eta", title: "Left", width: 76, isNumber: true,
     text: (job) => (job.state === "running" && job.progress?.eta_s ? formatDuration(job.progress.eta_s) : ""),
     value: (job) => (job.state === "running" ? (job.progress?.eta_s ?? null) : null),
   },
-  { id: "created", title: "Created", width: 120, text: (job, { now }) => formatAge(job.created_at, now), value: (job) => time(job.created_at) },
-  { id: "started", title: "Started", width: 120, text: (job, { now }) => (job.started_at ? formatAge(job.started_at, now) : ""), value: (job) => time(job.started_at) },
-  { id: "finished", title: "Finished", width: 120, text: (job, { now }) => (job.finished_at ? formatAge(job.finished_at, now) : ""), value: (job) => time(job.finished_at) },
-  { id: "running", title: "Ran", width: 100, isNumber: true, text: (job, { now }) => formatDuration(runningSeconds(job, now)), value: (job, { now }) => runningSeconds(job, now) },
-  { id: "tags", title: "Tags", width: 140, text: (job) => job.tags.join(", "), value: (job) => job.tags.join() || null },
+  { id: "created", title: "Created", width: 104, text: (job, { now }) => formatAge(job.created_at, now), value: (job) => time(job.created_at) },
+  { id: "started", title: "Started", width: 104, text: (job, { now }) => (job.started_at ? formatAge(job.started_at, now) : ""), value: (job) => time(job.started_at) },
+  { id: "finished", title: "Finished", width: 104, text: (job, { now }) => (job.finished_at ? formatAge(job.finished_at, now) : ""), value: (job) => time(job.finished_at) },
+  { id: "running", title: "Ran", width: 88, isNumber: true, text: (job, { now }) => formatDuration(runningSeconds(job, now)), value: (job, { now }) => runningSeconds(job, now) },
+  { id: "tags", title: "Tags", width: 90, text: (job) => job.tags.join(", "), value: (job) => job.tags.join() || null },
   { id: "project", title: "Project", width: 110, text: (job) => job.project, value: (job) => job.project },
-  { id: "node", title: "Node", width: 110, text: (job) => job.nodes.join(", ") || (job.node ?? ""), value: (job) => job.node },
+  { id: "node", title: "Node", width: 110, text: (job) => job.nodes.join(", ") || (job.node ?? ""), value: (job) => job.nodes.join(", ") || job.node },
   { id: "attempt", title: "Attempt", width: 80, isNumber: true, text: (job) => String(job.attempt), value: (job) => job.attempt },
   { id: "priority", title: "Priority", width: 80, isNumber: true, text: (job) => String(job.priority), value: (job) => job.priority },
   { id: "id", title: "Id", width: 330, text: (job) => job.id, value: (job) => job.id },
 ];
 
-export const DEFAULT_COLUMNS = ["name", "state", "progress", "eta", "metric:loss:last", "metric:eval_loss:min", "created", "running", "tags", "why"];
+export const DEFAULT_COLUMNS = ["name", "state", "progress", "eta", "metric:loss:last", "metric:eval_loss:best", "created", "running", "tags", "why"];
 
 /** `metric:loss:min` and `spec:training.seed` are columns like any other. Returns null for a name that is not a column. */
 export function columnOf(id: string): Column | null {
@@ -72,13 +75,15 @@ export function columnOf(id: string): Column | null {
 }
 
 function metricColumn(id: string, name: string, which: string): Column {
+  const isMost = which === "max" || (which === "best" && !lowerIsBetter(name));
   const value = (job: Job, { summary }: Extra) => {
     const latest = job.metrics[name];
-    if (which === "last") return typeof latest === "number" ? latest : null;
+    // NaN and infinities come as text, and a diverged job must not look like one without a value.
+    if (which === "last") return typeof latest === "number" || typeof latest === "string" ? latest : null;
     const row = summary?.get(name);
-    return row ? (which === "max" ? row.max : row.min) : null;
+    return row ? (isMost ? row.max : row.min) : null;
   };
-  return { id, title: which === "last" ? name : `${name} (${which})`, width: 110, isNumber: true, value, text: (job, extra) => formatNumber(value(job, extra)) };
+  return { id, title: which === "last" ? name : `${which} ${name}`, width: 108, isNumber: true, value, text: (job, extra) => formatNumber(value(job, extra)) };
 }
 
 function specColumn(id: string, path: string): Column {
@@ -86,7 +91,7 @@ function specColumn(id: string, path: string): Column {
     const found = spec?.get(path);
     return found === undefined || found === null ? null : typeof found === "number" ? found : showValue(found);
   };
-  return { id, title: path, width: 130, value, text: (job, extra) => formatNumber(value(job, extra)) };
+  return { id, title: path.split(".").at(-1)!, width: 120, value, text: (job, extra) => formatNumber(value(job, extra)) };
 }
 
 export function compareValues(a: number | string | null, b: number | string | null, isDescending: boolean): number {

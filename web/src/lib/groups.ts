@@ -34,5 +34,49 @@ function compareNames(a: string, b: string): number {
 
 /** Whether a smaller value of this metric is better. */
 export function lowerIsBetter(name: string): boolean {
-  return /loss|error|perplexity|mse|mae|wer|cer|runtime/i.test(name);
+  return /loss|error|perplexity|mse|mae|wer|cer|runtime|norm|nan/i.test(name);
+}
+
+/** A schedule or a counter has no best value. */
+const hasBest = (name: string): boolean => !/learning_rate|(^|[_/])lr$|epoch|step|tokens|^system\//i.test(name);
+
+/** The best finite value of a metric, or undefined where there is none. */
+export function bestOf(values: number[], name: string): number | undefined {
+  const finite = values.filter(Number.isFinite);
+  if (finite.length === 0 || !hasBest(name)) return undefined;
+  const isLow = lowerIsBetter(name);
+  return finite.reduce((best, value) => (isLow ? Math.min(best, value) : Math.max(best, value)));
+}
+
+/** Metrics that a run has once, at its end. They are figures for a table, not curves. */
+export const isFigure = (name: string): boolean => /^train_(loss|runtime|samples_per_second|steps_per_second)$|^total_flos$/.test(name);
+
+export interface Family<J> {
+  title: string;
+  jobs: J[];
+}
+
+/**
+ * Puts jobs that belong together into families, in the order in which they come. `by` is "seeds" (equal specs but for
+ * seeds and names), "tags", "all", or a path of the spec.
+ */
+export function familiesOf<J extends { id: string; name: string | null; tags: string[] }>(jobs: J[], by: string, specOf: (id: string) => ReadonlyMap<string, unknown> | undefined): Family<J>[] {
+  const families = new Map<string, J[]>();
+  for (const job of jobs) {
+    const key = by === "all" ? "" : by === "tags" ? job.tags.join(", ") : by === "seeds" ? withoutSeeds(specOf(job.id)) : JSON.stringify(specOf(job.id)?.get(by));
+    families.set(key, [...(families.get(key) ?? []), job]);
+  }
+  return [...families].map(([key, members]) => ({ title: titleOf(key, members, by), jobs: members }));
+}
+
+const withoutSeeds = (spec: ReadonlyMap<string, unknown> | undefined) =>
+  JSON.stringify([...(spec ?? [])].filter(([path]) => path !== "name" && !/(^|[._])seed$/.test(path)).sort());
+
+function titleOf(key: string, members: { id: string; name: string | null }[], by: string): string {
+  if (by === "all") return "all";
+  if (by === "tags") return key || "no tag";
+  if (by !== "seeds") return `${by.split(".").at(-1)} ${key ?? "—"}`;
+  const names = members.map((job) => job.name ?? job.id.slice(-8));
+  const shared = names.reduce((a, b) => a.slice(0, [...a].findIndex((char, index) => char !== b[index]) >>> 0));
+  return names.length === 1 ? names[0]! : shared.replace(/[-_ .]*(s|seed)?[-_ .=]*$/i, "") || names[0]!;
 }

@@ -16,19 +16,35 @@ export const specOf = (id: string) => specs.get(id);
 export const rawSpecOf = (id: string) => raw.get(id);
 export const summaryOf = (id: string) => summaries.get(id)?.rows;
 
-async function once(key: string, work: () => Promise<void>): Promise<void> {
+/** Requests that run at once. The others wait, so that one page never floods the service. */
+const AT_ONCE = 6;
+const waiting: (() => Promise<void>)[] = [];
+/** How many specs and summaries are still on their way. */
+export const detailsPending = signal(0);
+let running = 0;
+
+function once(key: string, work: () => Promise<void>): void {
   if (asked.has(key)) return;
   asked.add(key);
-  try {
-    await work();
-    detailsVersion.value += 1;
-  } catch {
-    asked.delete(key);
+  waiting.push(() => work().catch(() => void asked.delete(key)));
+  startNext();
+}
+
+function startNext(): void {
+  detailsPending.value = waiting.length + running;
+  while (running < AT_ONCE && waiting.length) {
+    running += 1;
+    void waiting.shift()!().finally(() => {
+      running -= 1;
+      // Redrawn for every twentieth answer, and for the last.
+      if (waiting.length % 20 === 0) detailsVersion.value += 1;
+      startNext();
+    });
   }
 }
 
 export function needSpec(id: string): void {
-  void once(`spec ${id}`, async () => {
+  once(`spec ${id}`, async () => {
     const spec = await request<unknown>(`/jobs/${id}/spec`);
     raw.set(id, spec);
     specs.set(id, flatten(spec));
@@ -44,7 +60,7 @@ interface SummaryRow {
 
 /** A running job's summary is asked for again when the job has moved. */
 export function needSummary(job: Job): void {
-  void once(`summary ${job.id} ${Math.floor(job.last_no / 200)} ${job.state}`, async () => {
+  once(`summary ${job.id} ${Math.floor(job.last_no / 200)} ${job.state}`, async () => {
     const { data } = await request<{ data: SummaryRow[] }>(`/jobs/${job.id}/metrics/summary`);
     const rows: Summary = new Map();
     for (const row of data) {
@@ -55,4 +71,5 @@ export function needSummary(job: Job): void {
 }
 
 export const metricNames = () => [...new Set([...summaries.values()].flatMap(({ rows }) => [...rows.keys()]))].sort();
-export const specPaths = () => [...new Set([...specs.values()].flatMap((flat) => [...flat.keys()]))].sort();
+/** Paths that have a value in a spec. What no spec sets is not offered: `loss` is then the metric. */
+export const specPaths = () => [...new Set([...specs.values()].flatMap((flat) => [...flat].filter(([, value]) => value !== null).map(([path]) => path)))].sort();

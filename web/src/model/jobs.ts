@@ -4,6 +4,7 @@ import { batch, computed, effect, signal } from "@preact/signals";
 import { explain, jobPath, request } from "../api/client";
 import { heard, unreachable } from "../api/live";
 import { FINAL, type Job, type JobList } from "../api/types";
+import { readConditions, serverQuery } from "../lib/filters";
 import { param, route } from "./route";
 
 export const jobs = signal<ReadonlyMap<string, Job>>(new Map());
@@ -16,16 +17,32 @@ let filterKey = "";
 
 const PAGE = 200;
 const MOST_LOADED = 100_000;
+/** Pages that are read before the table is drawn again, where all pages are wanted. */
+const PAGES_AT_ONCE = 10;
+
+export const conditions = computed(() => readConditions(param("where")));
+
+let asked = { where: "", query: {} as Record<string, string> };
 
 const filters = computed(() => {
-  const query = new URLSearchParams();
-  for (const name of ["state", "tag", "project"]) if (param(name)) query.set(name, param(name));
+  // "24h ago" is counted from the moment when somebody filtered. Counted anew with each poll it would empty the table each time.
+  if (param("where") !== asked.where) asked = { where: param("where"), query: serverQuery(conditions.value, Date.now()) };
+  const query = new URLSearchParams(asked.query);
+  for (const name of ["state", "project"]) if (param(name)) query.set(name, param(name));
   return query.toString();
 });
 
+/** Takes jobs over. Nothing is drawn again if none of them has changed. */
 export function keep(found: Job[]): void {
-  const next = new Map(jobs.value);
-  for (const job of found) next.set(job.id, job);
+  const known = jobs.value;
+  const isNew = (job: Job) => {
+    const old = known.get(job.id);
+    return !old || old.version !== job.version || old.last_no !== job.last_no || old.message !== job.message || old.progress?.step !== job.progress?.step;
+  };
+  const changed = found.filter(isNew);
+  if (changed.length === 0) return;
+  const next = new Map(known);
+  for (const job of changed) next.set(job.id, job);
   jobs.value = next;
 }
 
@@ -38,35 +55,50 @@ export function forget(id: string): void {
   });
 }
 
-/** Reads a page of the list. Returns false at the end of the list. */
-async function readPage(query: string, cursor: string | null): Promise<boolean> {
-  const page = await request<JobList>(`/jobs?limit=${PAGE}${query && `&${query}`}${cursor ? `&cursor=${cursor}` : ""}`);
+const listPath = (query: string, cursor: string | null) => `/jobs?limit=${PAGE}${query && `&${query}`}${cursor ? `&cursor=${cursor}` : ""}`;
+
+/** Reads the newest page of the list. */
+async function readNewest(query: string): Promise<void> {
+  const page = await request<JobList>(listPath(query, null));
   heard();
-  if (query !== filters.value) return false;
+  if (query !== filters.value) return;
   batch(() => {
     keep(page.data);
     const ids = page.data.map((job) => job.id);
     const seen = new Set(ids);
-    const others = listed.value.filter((id) => !seen.has(id));
-    listed.value = cursor ? [...others, ...ids] : [...ids, ...others];
-    total.value = Math.max(page.total_estimate, listed.value.length);
+    const next = [...ids, ...listed.value.filter((id) => !seen.has(id))];
+    if (next.length !== listed.value.length || next.some((id, index) => id !== listed.value[index])) listed.value = next;
+    total.value = Math.max(page.total_estimate, next.length);
     isLoading.value = false;
   });
-  if (cursor || nextCursor === undefined || listed.value.length <= PAGE) nextCursor = page.next_cursor;
-  return page.next_cursor !== null;
+  if (listed.value.length <= PAGE) nextCursor = page.next_cursor;
 }
 
 export const hasMore = computed(() => listed.value.length < total.value);
 let loadingMore = false;
 
-/** Loads the next page, or all pages if a column is sorted that the server does not sort by. */
+/** Loads the next page, or all pages if a column is sorted or filtered by that the server does not know. */
 export async function loadMore(everything = false): Promise<void> {
-  if (loadingMore || !nextCursor) return;
+  if (loadingMore) return;
   loadingMore = true;
+  const query = filters.value;
   try {
-    do {
-      if (!(await readPage(filters.value, nextCursor))) break;
-    } while (everything && listed.value.length < MOST_LOADED);
+    while (nextCursor && query === filters.value) {
+      const found: Job[] = [];
+      for (let count = 0; nextCursor && count < (everything ? PAGES_AT_ONCE : 1); count += 1) {
+        const page: JobList = await request<JobList>(listPath(query, nextCursor));
+        if (query !== filters.value) return;
+        found.push(...page.data);
+        nextCursor = page.next_cursor;
+      }
+      batch(() => {
+        keep(found);
+        const known = new Set(listed.value);
+        listed.value = [...listed.value, ...found.map((job) => job.id).filter((id) => !known.has(id))];
+        total.value = nextCursor ? Math.max(total.value, listed.value.length) : listed.value.length;
+      });
+      if (!everything || listed.value.length >= MOST_LOADED) break;
+    }
   } catch (error) {
     failed(error);
   } finally {
@@ -92,9 +124,8 @@ async function poll(): Promise<void> {
     });
   }
   try {
-    await readPage(query, null);
-    const project = param("project");
-    const active = await request<JobList>(`/jobs?limit=200&state=starting,running,stopping${project && `&project=${project}`}`);
+    await readNewest(query);
+    const active = await request<JobList>("/jobs?limit=200&state=starting,running,stopping");
     const seen = new Set(active.data.map((job) => job.id));
     keep(active.data);
     const newest = new Set(listed.value.slice(0, PAGE));
@@ -124,6 +155,26 @@ export async function attempt<T>(work: () => Promise<T>, done?: string): Promise
     message.value = { text: explain(error), isError: true };
     return undefined;
   }
+}
+
+interface BulkAnswer {
+  data: { job: string; error: { detail?: string; code?: string } | null }[];
+}
+const MOST_AT_ONCE = 500;
+
+/** One verb for many jobs. Says how many it reached, and of the others the first reason. */
+export async function actOnMany(some: Job[], action: string): Promise<void> {
+  await attempt(async () => {
+    const outcomes: BulkAnswer["data"] = [];
+    for (let start = 0; start < some.length; start += MOST_AT_ONCE) {
+      const ids = some.slice(start, start + MOST_AT_ONCE).map((job) => job.id);
+      outcomes.push(...(await request<BulkAnswer>("/jobs/bulk", { method: "POST", body: { action, ids } })).data);
+    }
+    const refused = outcomes.filter((outcome) => outcome.error);
+    if (action === "delete") outcomes.filter((outcome) => !outcome.error).forEach((outcome) => forget(outcome.job));
+    await Promise.allSettled(action === "delete" ? [] : outcomes.slice(0, 50).map((outcome) => refreshJob(outcome.job)));
+    if (refused.length) throw new Error(`${action}: ${outcomes.length - refused.length} of ${outcomes.length} jobs. The first that refused: ${refused[0]!.error!.detail ?? refused[0]!.error!.code}`);
+  });
 }
 
 export async function act(job: Job, action: string, body?: unknown): Promise<void> {

@@ -1,4 +1,4 @@
-/** The address is the state: view, selection, filters and chart settings stand behind the `#`. */
+/** The address is the state: view, project, selection, filters and chart settings stand behind the `#`. */
 
 import { computed, signal } from "@preact/signals";
 
@@ -35,7 +35,8 @@ window.addEventListener("hashchange", () => (current.value = parseRoute(location
 
 export function href(path: string, params?: Record<string, string | null | undefined>): string {
   const kept = new URLSearchParams();
-  for (const [name, value] of Object.entries(params ?? {})) if (value) kept.set(name, value);
+  const project = current.value.params.get("project");
+  for (const [name, value] of Object.entries({ project, ...params })) if (value) kept.set(name, value);
   const query = kept.toString();
   return `#/${path}${query ? `?${query}` : ""}`;
 }

@@ -5,12 +5,17 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { saveBlob } from "../api/client";
 import { formatDuration, formatNumber } from "../lib/format";
+import { bestOf } from "../lib/groups";
 import { type Curve, band, rangeWithoutOutliers, smooth } from "../lib/smooth";
+import { Menu } from "./Menu";
+import { colorsVersion } from "./theme";
 
 export interface Line {
   label: string;
   color: string;
   curve: Curve;
+  /** Lines of one family are drawn as their mean, with a band from the lowest to the highest. */
+  family?: string;
 }
 
 export interface Settings {
@@ -20,7 +25,6 @@ export interface Settings {
   isLog: boolean;
   smoothing: number;
   withoutOutliers: boolean;
-  asBand: boolean;
 }
 
 interface Props {
@@ -32,7 +36,7 @@ interface Props {
   height?: number;
 }
 
-export function Chart({ title, lines, settings, sync, height = 220 }: Props) {
+export function Chart({ title, lines, settings, sync, height = 200 }: Props) {
   const frame = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const shape = useRef("");
@@ -46,7 +50,8 @@ export function Chart({ title, lines, settings, sync, height = 220 }: Props) {
   }, []);
 
   const drawn = lines.filter((line) => line.curve.x.length > 0);
-  const key = JSON.stringify([drawn.map((line) => [line.label, line.color]), settings]);
+  const families = familiesOf(drawn);
+  const key = JSON.stringify([drawn.map((line) => [line.label, line.color, line.family]), settings, colorsVersion.value]);
 
   useEffect(() => {
     if (!isVisible || drawn.length === 0) {
@@ -54,7 +59,7 @@ export function Chart({ title, lines, settings, sync, height = 220 }: Props) {
       plot.current = null;
       return;
     }
-    const { series, bands, data } = prepare(drawn, settings);
+    const { series, bands, data } = prepare(families, settings);
     if (plot.current && shape.current === key) {
       plot.current.setData(data, !isZoomed(plot.current));
       return;
@@ -72,6 +77,8 @@ export function Chart({ title, lines, settings, sync, height = 220 }: Props) {
         cursor: { sync: { key: sync, setSeries: false }, drag: { x: true, y: true, uni: 20 }, points: { size: 6 } },
         scales: { x: { time: settings.isTime }, y: scaleY(settings, drawn) },
         axes: axes(element, settings),
+        padding: [8, 14, 0, 0],
+        plugins: [panning(sync)],
         hooks: {
           setCursor: [
             (u) => {
@@ -98,43 +105,62 @@ export function Chart({ title, lines, settings, sync, height = 220 }: Props) {
     };
   }, []);
 
-  const shown = settings.asBand && drawn.length > 1 ? [{ label: `mean of ${drawn.length}`, color: drawn[0]!.color, curve: drawn[0]!.curve }] : drawn;
+  const width = seriesPerFamily(families, settings);
+  /** Where the value of a family stands among the drawn series: its mean, or its smoothed line. */
+  const placeOf = (index: number) => width.slice(0, index).reduce((a, b) => a + b, 0) + (width[index] === 2 ? 1 : 0);
   return (
     <figure class="chart" data-metric={title}>
       <figcaption>
         <span class="chart-title">{title}</span>
-        <span class="chart-tools">
-          <button type="button" onClick={() => savePng(plot.current, title)} aria-label={`Save ${title} as PNG`}>PNG</button>
-          <button type="button" onClick={() => saveSvg(drawn, title)} aria-label={`Save ${title} as SVG`}>SVG</button>
-          <button type="button" onClick={() => saveCsv(drawn, title, settings.xLabel)} aria-label={`Save ${title} as CSV`}>CSV</button>
-        </span>
+        <Menu label="···" name={`Save ${title}`} class="right">
+          <button type="button" onClick={() => savePng(plot.current, title)}>PNG</button>
+          <button type="button" onClick={() => saveSvg(drawn, title)}>SVG</button>
+          <button type="button" onClick={() => saveCsv(drawn, title, settings.xLabel)}>CSV</button>
+        </Menu>
       </figcaption>
       <div
         ref={frame}
         class="chart-plot"
         role="img"
         aria-label={describe(title, drawn)}
-        onDblClick={() => plot.current?.setData(plot.current.data)}
+        title="Drag to zoom, Shift and drag to pan, double-click to see all"
         style={{ minHeight: `${height}px` }}
       >
         {drawn.length === 0 && <p class="chart-empty">No value of {title} yet.</p>}
       </div>
       <ul class="legend">
-        {shown.map((line, index) => (
-          <li key={line.label}>
-            <i style={{ background: line.color }} />
-            <span class="legend-name">{line.label}</span>
-            <b>{formatNumber(legend ? legend[offsetOf(index, settings)] : line.curve.y.at(-1))}</b>
-            {!legend && <small>best {formatNumber(bestOf(line.curve.y, title))}</small>}
-          </li>
-        ))}
+        {families.map((members, index) => {
+          const last = members.map((line) => line.curve.y.at(-1)!);
+          const best = bestOf(members[0]!.curve.y, title);
+          const aside = members.length > 1 ? `${formatNumber(min(last), 3)} to ${formatNumber(max(last), 3)}` : best === undefined ? "" : `best ${formatNumber(best)}`;
+          return (
+            <li key={members[0]!.family ?? members[0]!.label}>
+              <i style={{ background: members[0]!.color }} />
+              <span class="legend-name" title={members.map((line) => line.label).join(", ")}>{members[0]!.family ?? members[0]!.label}{members.length > 1 && ` (${members.length})`}</span>
+              <b>{formatNumber(legend ? legend[placeOf(index)] : mean(last))}</b>
+              {!legend && <small>{aside}</small>}
+            </li>
+          );
+        })}
       </ul>
     </figure>
   );
 }
 
-/** Where the smoothed value of line `index` stands among the drawn series. */
-const offsetOf = (index: number, { smoothing, asBand }: Settings) => (asBand ? 0 : smoothing > 0 ? index * 2 + 1 : index);
+/** Lines with the same family beside each other; a line without one is a family by itself. */
+function familiesOf(lines: Line[]): Line[][] {
+  const families = new Map<string, Line[]>();
+  lines.forEach((line, index) => {
+    const key = line.family === undefined ? `line ${index}` : `family ${line.family}`;
+    families.set(key, [...(families.get(key) ?? []), line]);
+  });
+  return [...families.values()];
+}
+
+/** How many drawn series each family has: mean, high and low of several lines, or one line and its smoothed form. */
+const seriesPerFamily = (families: Line[][], { smoothing }: Settings) => families.map((members) => (members.length > 1 ? 3 : smoothing > 0 ? 2 : 1));
+
+const mean = (values: number[]) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 function valueNear(column: (number | null)[], index: number): number | null {
   for (let distance = 0; distance < 50; distance += 1) {
@@ -144,37 +170,32 @@ function valueNear(column: (number | null)[], index: number): number | null {
   return null;
 }
 
-export function bestOf(values: number[], name: string): number | undefined {
-  const finite = values.filter(Number.isFinite);
-  if (finite.length === 0) return undefined;
-  const isLow = /loss|error|perplexity|mse|mae|wer|cer|runtime|norm/i.test(name);
-  return finite.reduce((best, value) => (isLow ? Math.min(best, value) : Math.max(best, value)));
-}
-
 function isZoomed(plot: uPlot): boolean {
   const xs = plot.data[0];
   const { min, max } = plot.scales.x!;
   return xs.length > 1 && min != null && max != null && (min > xs[0]! || max < xs.at(-1)! * 0.98);
 }
 
-/** Series for uPlot: with smoothing the raw line stands faint behind, with a band the mean stands before low and high. */
-function prepare(lines: Line[], settings: Settings): { series: uPlot.Series[]; bands: uPlot.Band[]; data: uPlot.AlignedData } {
+/** Series for uPlot: with smoothing the raw line stands faint behind; of a family the mean stands before its band. */
+function prepare(families: Line[][], settings: Settings): { series: uPlot.Series[]; bands: uPlot.Band[]; data: uPlot.AlignedData } {
   const series: uPlot.Series[] = [{ label: "x" }];
-  if (settings.asBand && lines.length > 1) {
-    const found = band(lines.map(({ curve }) => ({ x: curve.x, y: smooth(curve, settings.smoothing) })));
-    const color = lines[0]!.color;
-    series.push({ label: "mean", stroke: color, width: 2 }, { label: "max", stroke: `${color}55` }, { label: "min", stroke: `${color}55` });
-    return { series, bands: [{ series: [2, 3], fill: `${color}22` }], data: [found.x, gaps(found.mean), gaps(found.high), gaps(found.low)] as uPlot.AlignedData };
-  }
-  const tables: uPlot.AlignedData[] = lines.map(({ curve, label, color }) => {
-    const isSmooth = settings.smoothing > 0;
+  const bands: uPlot.Band[] = [];
+  const isSmooth = settings.smoothing > 0;
+  const tables = families.map((members) => {
+    const { curve, label, color } = members[0]!;
+    if (members.length > 1) {
+      const found = band(members.map((line) => ({ x: line.curve.x, y: smooth(line.curve, settings.smoothing) })));
+      series.push({ label, stroke: color, width: 2, spanGaps: true });
+      series.push({ label: "max", stroke: `${color}55`, spanGaps: true, points: { show: false } }, { label: "min", stroke: `${color}55`, spanGaps: true, points: { show: false } });
+      bands.push({ series: [series.length - 2, series.length - 1], fill: `${color}22` });
+      return [found.x, gaps(found.mean), gaps(found.high), gaps(found.low)] as uPlot.AlignedData;
+    }
     series.push({ label, stroke: isSmooth ? `${color}44` : color, width: isSmooth ? 1 : 1.5, spanGaps: true });
     if (!isSmooth) return [curve.x, gaps(curve.y)] as uPlot.AlignedData;
     series.push({ label, stroke: color, width: 2, spanGaps: true });
     return [curve.x, gaps(curve.y), gaps(smooth(curve, settings.smoothing))] as uPlot.AlignedData;
   });
-  const data = tables.length === 1 ? tables[0]! : uPlot.join(tables);
-  return { series, bands: [], data };
+  return { series, bands, data: tables.length === 1 ? tables[0]! : uPlot.join(tables) };
 }
 
 const gaps = (values: number[]) => values.map((value) => (Number.isFinite(value) ? value : null));
@@ -187,15 +208,33 @@ function scaleY(settings: Settings, lines: Line[]): uPlot.Scale {
 }
 
 function axes(element: HTMLElement, settings: Settings): uPlot.Axis[] {
-  const style = getComputedStyle(element);
-  const stroke = style.getPropertyValue("--muted").trim() || "#667";
-  const grid = { stroke: style.getPropertyValue("--line").trim() || "#ddd", width: 1 };
-  const common = { stroke, grid, ticks: grid, font: "11px system-ui, sans-serif" };
+  const { color, outlineColor } = getComputedStyle(element);
+  const grid = { stroke: outlineColor, width: 1 };
+  const common = { stroke: color, grid, ticks: { show: false }, font: "11px Inter, system-ui, sans-serif" };
   const seconds = (_: uPlot, values: number[]) => values.map((value) => formatDuration(value));
   return [
-    { ...common, ...(settings.isDuration ? { values: seconds, space: 90 } : {}) },
-    { ...common, size: 62, values: (_, values) => values.map((value) => (value == null ? "" : formatNumber(value, 3))) },
+    { ...common, size: 26, gap: 4, ...(settings.isDuration ? { values: seconds, space: 90 } : {}) },
+    { ...common, size: 52, gap: 6, values: (_, values) => values.map((value) => (value == null ? "" : formatNumber(value, 3))) },
   ];
+}
+
+/** Moves all charts of one group along x while Shift is held. Without it uPlot zooms. */
+function panning(sync: string): uPlot.Plugin {
+  const start = (u: uPlot, event: MouseEvent) => {
+    if (!event.shiftKey || event.button !== 0) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    const { min: left, max: right } = u.scales.x!;
+    const unit = (right! - left!) / u.over.clientWidth;
+    const move = (other: MouseEvent) => {
+      const by = (event.clientX - other.clientX) * unit;
+      for (const plot of uPlot.sync(sync).plots) plot.setScale("x", { min: left! + by, max: right! + by });
+    };
+    const end = () => document.removeEventListener("mousemove", move);
+    document.addEventListener("mousemove", move);
+    document.addEventListener("mouseup", end, { once: true });
+  };
+  return { hooks: { init: (u: uPlot) => u.over.addEventListener("mousedown", (event) => start(u, event), { capture: true }) } };
 }
 
 function describe(title: string, lines: Line[]): string {

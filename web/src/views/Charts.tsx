@@ -2,22 +2,23 @@
 
 import { useEffect, useMemo } from "preact/hooks";
 import type { Job } from "../api/types";
-import { jobTitle } from "../lib/format";
-import { groupMetrics } from "../lib/groups";
+import { diff } from "../lib/flatten";
+import { formatNumber, jobTitle } from "../lib/format";
+import { familiesOf, groupMetrics, isFigure } from "../lib/groups";
 import { type Axis, curveOf, curvesVersion, followJobs, namesOf } from "../model/curves";
+import { detailsVersion, needSpec, specOf } from "../model/details";
 import { param, setParams } from "../model/route";
 import { Chart, type Settings } from "../ui/Chart";
 import { colorOf } from "../ui/colors";
 
 const AXES: [Axis, string][] = [["step", "Step"], ["epoch", "Epoch"], ["relative", "Relative time"], ["time", "Wall time"]];
 
-/** Jobs with equal names (or equal but for a trailing number or seed) can be drawn as one band. */
 export function Charts({ jobs }: { jobs: Job[] }) {
   const ids = jobs.map((job) => job.id).join();
-  useEffect(() => followJobs(jobs), [ids]);
   const version = curvesVersion.value;
   const axis = param("x", "step") as Axis;
   const search = param("metric");
+  const by = jobs.length > 1 ? param("group") : "";
   const settings: Settings = {
     xLabel: axis,
     isTime: axis === "time",
@@ -25,32 +26,37 @@ export function Charts({ jobs }: { jobs: Job[] }) {
     isLog: param("log") === "1",
     smoothing: Number(param("smooth", "0")) || 0,
     withoutOutliers: param("outliers") === "0",
-    asBand: param("band") === "1",
   };
-  const groups = useMemo(() => {
+  useEffect(() => followJobs(jobs), [ids]);
+  useEffect(() => {
+    if (jobs.length > 1) jobs.forEach((job) => needSpec(job.id));
+  }, [ids]);
+  const { groups, figures } = useMemo(() => {
     const names = namesOf(jobs.map((job) => job.id)).filter((name) => name.includes(search));
-    return groupMetrics(names);
+    return { groups: groupMetrics(names.filter((name) => !isFigure(name))), figures: names.filter(isFigure).sort() };
   }, [version, ids, search]);
+  const families = useMemo(() => (by ? familiesOf(jobs, by, specOf) : []), [ids, by, detailsVersion.value]);
+  const looks = new Map(families.flatMap((family) => family.jobs.map((job) => [job.id, { family: family.title, color: colorOf(family.jobs[0]!.id) }])));
   return (
     <section class="charts" aria-label="Curves">
       <div class="toolbar">
+        <input type="search" placeholder="Find a metric" aria-label="Filter metrics" value={search}
+          onInput={(event) => setParams({ metric: event.currentTarget.value })} />
         <label>
           x <select value={axis} onChange={(event) => setParams({ x: event.currentTarget.value })}>
             {AXES.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
           </select>
         </label>
-        <label>
+        {jobs.length > 1 && <GroupBy jobs={jobs} by={by} />}
+        <label class="toggle">
           Smoothing <input type="range" min="0" max="0.99" step="0.01" value={settings.smoothing}
             onInput={(event) => setParams({ smooth: event.currentTarget.value === "0" ? null : event.currentTarget.value })} />
           <output>{settings.smoothing.toFixed(2)}</output>
         </label>
         <Toggle name="log" on="1" text="Log y" />
         <Toggle name="outliers" on="0" text="Ignore outliers" />
-        {jobs.length > 1 && <Toggle name="band" on="1" text="Mean and range" />}
-        <input type="search" placeholder="Metric" aria-label="Filter metrics" value={search}
-          onInput={(event) => setParams({ metric: event.currentTarget.value })} />
       </div>
-      {groups.length === 0 && <p class="empty">No metric{search && ` with “${search}”`} yet. Metrics appear with the first log of a job (`logging_steps`).</p>}
+      {groups.length === 0 && <p class="empty">No metric{search && ` with “${search}”`} yet. Metrics appear with the first log of a job, every <code>logging_steps</code> steps.</p>}
       {groups.map((group) => (
         <details class="metric-group" open key={group.title}>
           <summary>{group.title} <small>{group.names.length}</small></summary>
@@ -64,6 +70,7 @@ export function Charts({ jobs }: { jobs: Job[] }) {
                 lines={jobs.map((job) => ({
                   label: jobTitle(job),
                   color: colorOf(job.id),
+                  ...looks.get(job.id),
                   curve: curveOf(job.id, name, axis, Date.parse(job.started_at ?? job.created_at)),
                 }))}
               />
@@ -71,7 +78,47 @@ export function Charts({ jobs }: { jobs: Job[] }) {
           </div>
         </details>
       ))}
+      {figures.length > 0 && <Figures jobs={jobs} names={figures} />}
     </section>
+  );
+}
+
+/** Which jobs are drawn as one band: those that differ by their seeds only, by tags, or by a value of the spec. */
+function GroupBy({ jobs, by }: { jobs: Job[]; by: string }) {
+  const known = jobs.map((job) => specOf(job.id)).filter((spec) => spec !== undefined);
+  const paths = diff(known, new Set(["name"])).map((row) => row.path);
+  return (
+    <label>
+      Group <select value={by} onChange={(event) => setParams({ group: event.currentTarget.value })}>
+        <option value="">no</option>
+        <option value="seeds">seeds together</option>
+        <option value="tags">by tags</option>
+        <option value="all">all together</option>
+        {paths.map((path) => <option key={path} value={path}>by {path}</option>)}
+      </select>
+    </label>
+  );
+}
+
+/** What a run says once, at its end. */
+function Figures({ jobs, names }: { jobs: Job[]; names: string[] }) {
+  return (
+    <details class="metric-group" open>
+      <summary>at the end <small>{names.length}</small></summary>
+      <div class="wide" tabIndex={0}>
+        <table class="plain">
+          <thead><tr><th scope="col">Job</th>{names.map((name) => <th key={name} scope="col" class="number">{name}</th>)}</tr></thead>
+          <tbody>
+            {jobs.map((job) => (
+              <tr key={job.id}>
+                <th scope="row"><i class="dot" style={{ background: colorOf(job.id) }} /> {jobTitle(job)}</th>
+                {names.map((name) => <td key={name} class="number">{formatNumber(job.metrics[name])}</td>)}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </details>
   );
 }
 

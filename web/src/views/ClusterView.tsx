@@ -2,9 +2,10 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { explain, request } from "../api/client";
-import { formatAge, formatBytes, formatDuration } from "../lib/format";
-import { attempt } from "../model/jobs";
+import { formatAge, formatBytes, formatDuration, jobTitle } from "../lib/format";
+import { attempt, jobs } from "../model/jobs";
 import { href } from "../model/route";
+import { Copy } from "../ui/Copy";
 
 interface Node {
   id: string;
@@ -32,6 +33,9 @@ interface Queued {
   message: string | null;
   reason: string;
   waited_s: number;
+  priority: number;
+  ahead: { yours: number; others: number };
+  starts_after: string | null;
 }
 interface Key {
   id: string;
@@ -44,8 +48,11 @@ interface Key {
 interface Webhook {
   id: string;
   url: string;
-  events?: string[];
-  state?: string;
+  states: string[] | null;
+  tags: string[] | null;
+  enabled: boolean;
+  disabled_why: string | null;
+  failing_since: string | null;
 }
 
 function usePolled<T>(path: string, seconds: number): { rows: T[] | null; problem: string | null; reload: () => void } {
@@ -76,23 +83,27 @@ export function ClusterView() {
 function Nodes() {
   const { rows, problem, reload } = usePolled<Node>("/nodes", 3);
   const drain = (node: Node) =>
-    attempt(() => request(`/nodes/${node.id}/drain`, { method: "POST", body: { drain: node.actions.includes("drain") } })).then(reload);
+    attempt(() => request(`/nodes/${node.id}/drain`, { method: "POST", body: { drain: node.state !== "draining" } })).then(reload);
   return (
     <section aria-label="Nodes">
       <h2>Nodes</h2>
       {problem && <p class="empty" role="alert">{problem}</p>}
-      {rows?.length === 0 && <p class="empty">No node is connected. `python -m worker` starts one; `make up` starts one by itself.</p>}
+      {rows?.length === 0 && <p class="empty">No node is connected. <code>make up</code> starts one by itself; on another machine <code>python -m worker</code> starts one.</p>}
       <div class="cards">
         {rows?.map((node) => (
-          <div class="card" key={node.id}>
+          <div class="card-box" key={node.id}>
             <h3>{node.name} <span class={`state ${node.state}`}>{node.state}</span></h3>
-            <meter min={0} max={node.slots} value={node.slots_used} aria-label={`${node.slots_used} of ${node.slots} slots used`} />
-            <p>{node.slots_used} of {node.slots} slots used · pool {node.pool} · seen {formatAge(node.seen_at, Date.now())}</p>
+            <div class="slots" role="img" aria-label={`${node.slots_used} of ${node.slots} slots used`}>
+              {Array.from({ length: Math.min(node.slots, 64) }, (_, index) => <i key={index} class={index < node.slots_used ? "used" : ""} />)}
+            </div>
+            <p>{node.slots_used} of {node.slots} {node.slots === 1 ? "slot" : "slots"} used · pool {node.pool} · seen {formatAge(node.seen_at, Date.now())}</p>
             {node.gpus.length > 0 && <p>{node.gpus.map((gpu) => `${gpu.name ?? "GPU"}${gpu.memory_bytes ? ` ${formatBytes(gpu.memory_bytes)}` : ""}`).join(", ")}</p>}
-            {[node.message, node.refused, node.exposed].filter(Boolean).map((text) => <p class="warning" key={text}>{text}</p>)}
-            {node.jobs.length > 0 && <p>Runs {node.jobs.map((id) => <a key={id} href={href(`jobs/${id}`)}>{id.slice(-8)} </a>)}</p>}
-            <p><small>{Object.entries(node.versions).map(([name, version]) => `${name} ${version}`).join(", ")}</small></p>
-            {node.actions.map((action) => <button key={action} type="button" onClick={() => void drain(node)} title="A drained node finishes nothing new: its jobs are checkpointed and go elsewhere.">{action}</button>)}
+            {node.jobs.map((id) => <NodeJob key={id} id={id} />)}
+            {[node.message, node.refused].filter(Boolean).map((text) => <p class="warning" key={text}>{text}</p>)}
+            {node.exposed && <details><summary class="warning">Training is not confined here</summary><p>{node.exposed}</p></details>}
+            <p class="facts">{Object.entries(node.versions).map(([name, version]) => `${name} ${version}`).join(" · ")}</p>
+            {node.state === "draining" && <button type="button" onClick={() => void drain(node)}>take it back</button>}
+            {node.actions.map((action) => <Sure key={action} action={action} meaning="Its jobs save a checkpoint and continue on other nodes. It gets no more work." run={() => void drain(node)} />)}
           </div>
         ))}
       </div>
@@ -100,23 +111,59 @@ function Nodes() {
   );
 }
 
+/** A job on a node, with how long it will take the node's slots. */
+function NodeJob({ id }: { id: string }) {
+  const job = jobs.value.get(id);
+  const left = job?.state === "running" && job.progress?.eta_s ? `, ${formatDuration(job.progress.eta_s)} left` : "";
+  return (
+    <p>
+      <a class="link" href={href(`jobs/${id}`)}>{job ? jobTitle(job) : id.slice(-8)}</a>
+      {job?.progress?.max_steps ? ` ${Math.floor((job.progress.step / job.progress.max_steps) * 100)} %${left}` : ""}
+    </p>
+  );
+}
+
+/** A button that says what it does before it does it. */
+function Sure({ action, meaning, run }: { action: string; meaning: string; run: () => void }) {
+  const [isAsking, setAsking] = useState(false);
+  if (!isAsking) return <button type="button" onClick={() => setAsking(true)}>{action}</button>;
+  return (
+    <span class="confirm" role="alertdialog" aria-label={`Confirm ${action}`}>
+      {meaning} <button type="button" class="danger" onClick={() => (setAsking(false), run())}>Yes, {action}</button> <button type="button" onClick={() => setAsking(false)}>No</button>
+    </span>
+  );
+}
+
+const SHOWN_WAITING = 100;
+
 function Queue() {
-  const { rows, problem } = usePolled<Queued>("/queue?limit=100", 3);
+  const [answer, setAnswer] = useState<{ data: Queued[]; waiting: { yours: number; others: number } } | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  useEffect(() => {
+    const load = () => request<NonNullable<typeof answer>>(`/queue?limit=${SHOWN_WAITING}`).then((found) => (setAnswer(found), setProblem(null))).catch((error) => setProblem(explain(error)));
+    void load();
+    const timer = setInterval(() => document.hidden || void load(), 3000);
+    return () => clearInterval(timer);
+  }, []);
+  const rows = answer?.data;
+  const { yours = 0, others = 0 } = answer?.waiting ?? {};
   return (
     <section aria-label="Queue">
       <h2>Queue</h2>
       {problem && <p class="empty" role="alert">{problem}</p>}
-      {rows?.length === 0 && <p class="empty">No job waits.</p>}
-      {rows !== null && rows.length > 0 && (
+      {rows?.length === 0 && others === 0 && <p class="empty">No job waits.</p>}
+      {(yours > SHOWN_WAITING || others > 0) && <p class="facts">{yours.toLocaleString("en-US")} wait here{others > 0 && `, ${others.toLocaleString("en-US")} in other projects`}{yours > SHOWN_WAITING && `; the first ${SHOWN_WAITING} are shown`}.</p>}
+      {rows !== undefined && rows.length > 0 && (
         <div class="wide" tabIndex={0}><table class="plain">
-          <thead><tr><th>Place</th><th>Job</th><th>Needs</th><th>Waits for</th><th>Waited</th></tr></thead>
+          <thead><tr><th scope="col" class="number">Order</th><th scope="col">Job</th><th scope="col" class="number">Priority</th><th scope="col">Needs</th><th scope="col">Waits for</th><th scope="col" class="number">Waited</th></tr></thead>
           <tbody>
             {rows.map((row) => (
               <tr key={row.job}>
                 <td class="number">{row.place ?? "later"}</td>
                 <td><a href={href(`jobs/${row.job}`)}>{row.name ?? row.job.slice(-8)}</a></td>
+                <td class="number">{row.priority}</td>
                 <td>{row.needs}</td>
-                <td>{row.message ?? row.reason}</td>
+                <td>{row.starts_after ? `not before ${new Date(row.starts_after).toLocaleTimeString()}: ` : ""}{row.message ?? row.reason}</td>
                 <td class="number">{formatDuration(row.waited_s)}</td>
               </tr>
             ))}
@@ -143,20 +190,20 @@ function Keys() {
       <h2>Keys</h2>
       {rows.length === 0 ? <p class="empty">No key has been made.</p> : (
         <div class="wide" tabIndex={0}><table class="plain">
-          <thead><tr><th>Name</th><th>Begins with</th><th>Project</th><th>Scopes</th><th>Last used</th><th>Actions</th></tr></thead>
+          <thead><tr><th scope="col">Name</th><th scope="col">Begins with</th><th scope="col">Project</th><th scope="col">Scopes</th><th scope="col">Last used</th><th scope="col">Actions</th></tr></thead>
           <tbody>
             {rows.map((row) => (
               <tr key={row.id}>
                 <td>{row.name}</td><td><code>{row.prefix}</code></td><td>{row.project}</td><td>{row.scopes.join(", ")}</td>
                 <td>{row.last_used_at ? formatAge(row.last_used_at, Date.now()) : "never"}</td>
-                <td><button type="button" onClick={() => void attempt(() => request(`/keys/${row.id}`, { method: "DELETE" }), `key ${row.name} is deleted`).then(reload)}>delete</button></td>
+                <td><Sure action="delete" meaning="Whoever uses this key is refused from now on." run={() => void attempt(() => request(`/keys/${row.id}`, { method: "DELETE" }), `key ${row.name} is deleted`).then(reload)} /></td>
               </tr>
             ))}
           </tbody>
         </table></div>
       )}
-      {secret && <p class="good" role="status">The new key, shown once: <code>{secret}</code></p>}
-      <form class="toolbar" onSubmit={make}>
+      {secret && <div role="status"><p class="good">The new key, shown once:</p><Copy text={secret} what="the key" /></div>}
+      <form class="toolbar" onSubmit={make} style={{ marginTop: "10px" }}>
         <label>Name <input name="name" required /></label>
         <label>Project <input name="project" placeholder="default" class="short" /></label>
         {["read", "submit", "code", "admin"].map((scope) => <label class="toggle" key={scope}><input type="checkbox" name="scope" value={scope} checked={scope === "read" || scope === "submit"} /> {scope}</label>)}
@@ -168,19 +215,42 @@ function Keys() {
 
 function Webhooks() {
   const { rows, problem, reload } = usePolled<Webhook>("/webhooks", 30);
-  if (problem || !rows?.length) return null;
+  const [secret, setSecret] = useState<string | null>(null);
+  if (problem || rows === null) return null;
+  const make = (event: Event) => {
+    event.preventDefault();
+    const form = new FormData(event.currentTarget as HTMLFormElement);
+    const list = (name: string) => String(form.get(name)).split(/[,\s]+/).filter(Boolean);
+    const body = { url: String(form.get("url")), ...(list("states").length ? { states: list("states") } : {}), ...(list("tags").length ? { tags: list("tags") } : {}) };
+    void attempt(async () => setSecret((await request<{ secret: string }>("/webhooks", { method: "POST", body })).secret)).then(reload);
+  };
   return (
     <section aria-label="Webhooks">
       <h2>Webhooks</h2>
-      <ul>
-        {rows.map((row) => (
-          <li key={row.id}>
-            <code>{row.url}</code> {row.events?.join(", ")}{" "}
-            <button type="button" onClick={() => void attempt(() => request(`/webhooks/${row.id}/test`, { method: "POST" }), "a test delivery is under way").then(reload)}>test</button>{" "}
-            <button type="button" onClick={() => void attempt(() => request(`/webhooks/${row.id}`, { method: "DELETE" }), "deleted").then(reload)}>delete</button>
-          </li>
-        ))}
-      </ul>
+      {rows.length === 0 ? <p class="empty">No webhook. An address that you name here hears of every change of state of this project's jobs.</p> : (
+        <div class="wide" tabIndex={0}><table class="plain">
+          <thead><tr><th scope="col">Address</th><th scope="col">States</th><th scope="col">Tags</th><th scope="col">Works</th><th scope="col">Actions</th></tr></thead>
+          <tbody>
+            {rows.map((row) => (
+              <tr key={row.id}>
+                <td><code>{row.url}</code></td><td>{row.states?.join(", ") ?? "all"}</td><td>{row.tags?.join(", ") ?? "all"}</td>
+                <td>{!row.enabled ? `off: ${row.disabled_why}` : row.failing_since ? `fails for ${formatAge(row.failing_since, Date.now()).replace(" ago", "")}` : "yes"}</td>
+                <td class="row-actions">
+                  <button type="button" onClick={() => void attempt(() => request(`/webhooks/${row.id}/test`, { method: "POST" }), "a test delivery is under way").then(reload)}>test</button>
+                  <Sure action="delete" meaning="It hears of nothing any more." run={() => void attempt(() => request(`/webhooks/${row.id}`, { method: "DELETE" }), "deleted").then(reload)} />
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table></div>
+      )}
+      {secret && <div role="status"><p class="good">Deliveries are signed with this secret, shown once:</p><Copy text={secret} what="the secret" /></div>}
+      <form class="toolbar" onSubmit={make} style={{ marginTop: "10px" }}>
+        <label>Address <input name="url" type="url" required placeholder="https://…" /></label>
+        <label>States <input name="states" placeholder="all, or succeeded, failed" /></label>
+        <label>Tags <input name="tags" placeholder="all" class="short" /></label>
+        <button>Add a webhook</button>
+      </form>
     </section>
   );
 }

@@ -10,6 +10,7 @@ import { detailsVersion, needSpec, needSummary, specOf, summaryOf } from "../mod
 import { jobs, refreshJob } from "../model/jobs";
 import { href, param, setParams } from "../model/route";
 import { colorOf } from "../ui/colors";
+import { Waiting } from "../ui/Waiting";
 import { Charts } from "./Charts";
 
 const NEVER_COMPARED = new Set(["name"]);
@@ -24,7 +25,7 @@ export function CompareView() {
     }
   }, [ids.join()]);
   const chosen = ids.map((id) => jobs.value.get(id)).filter((job): job is Job => job !== undefined);
-  if (ids.length < 2) return <p class="empty">Select two or more jobs in <a href={href("jobs")}>the table</a>, then “Compare”.</p>;
+  if (ids.length < 2) return <Waiting title="Compare">Select two or more jobs in <a href={href("jobs")}>the table</a>, then “Compare”.</Waiting>;
   return (
     <article>
       <h1 class="hidden">Compare</h1>

@@ -1,14 +1,19 @@
 /** One job: where it stands, what can be done now, its curves, history, log, spec, checkpoints and outputs. */
 
 import { useEffect, useState } from "preact/hooks";
-import { download, explain, request, storedKey } from "../api/client";
+import { download, explain, inProject, recentRequests, request, storedKey } from "../api/client";
 import type { Job, JobEvent } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
 import { formatAge, formatBytes, formatDuration, formatNumber, jobTitle, sentence } from "../lib/format";
+import { groupMetrics, isFigure } from "../lib/groups";
 import { followAgain, linesVersion, liveEvents } from "../model/curves";
+import { detailsVersion, needSpec, rawSpecOf } from "../model/details";
 import { act, attempt, forget, isFinal, jobs, refreshJob } from "../model/jobs";
 import { go, href, param, setParams } from "../model/route";
+import { Copy } from "../ui/Copy";
 import { JsonText } from "../ui/Json";
+import { Menu } from "../ui/Menu";
+import { Waiting } from "../ui/Waiting";
 import { Charts } from "./Charts";
 
 const TABS = ["curves", "attempts", "events", "log", "spec", "checkpoints", "outputs", "api"] as const;
@@ -23,15 +28,15 @@ export function JobView({ id }: { id: string }) {
     const timer = setInterval(() => document.hidden || refreshJob(id).catch(() => undefined), 2000);
     return () => clearInterval(timer);
   }, [id]);
-  if (problem && !job) return <p class="empty" role="alert">{problem} <a href={href("jobs")}>All jobs</a></p>;
-  if (!job) return <p class="empty">Loading…</p>;
+  if (problem && !job) return <Waiting title="No such job">{problem} <a href={href("jobs")}>All jobs</a></Waiting>;
+  if (!job) return <Waiting title="Job" />;
   const tab = (TABS as readonly string[]).includes(param("tab")) ? (param("tab") as Tab) : "curves";
   return (
     <article class="job">
       <Header job={job} />
-      <div class="tabs" role="tablist">
+      <div class="tabs" role="tablist" onKeyDown={moveAlongTabs}>
         {TABS.map((name) => (
-          <button key={name} type="button" role="tab" id={`tab-${name}`} aria-selected={tab === name} aria-controls="panel"
+          <button key={name} type="button" role="tab" id={`tab-${name}`} aria-selected={tab === name} aria-controls="panel" tabIndex={tab === name ? 0 : -1}
             onClick={() => setParams({ tab: name === "curves" ? null : name })}>{name === "api" ? "API" : name}</button>
         ))}
       </div>
@@ -49,6 +54,18 @@ export function JobView({ id }: { id: string }) {
   );
 }
 
+/** The arrow keys move along the tabs, as a tab list is used everywhere. */
+function moveAlongTabs(event: KeyboardEvent): void {
+  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!by) return;
+  const tabs = [...(event.currentTarget as HTMLElement).querySelectorAll("button")];
+  const next = tabs[(tabs.indexOf(document.activeElement as HTMLButtonElement) + by + tabs.length) % tabs.length]!;
+  next.click();
+  next.focus();
+}
+
+const MOST_LATEST = 12;
+
 function Header({ job }: { job: Job }) {
   const { step = 0, max_steps: steps = 0, epoch, eta_s: left } = job.progress ?? {};
   const facts = [
@@ -60,28 +77,59 @@ function Header({ job }: { job: Job }) {
     job.tags.length ? `tags ${job.tags.join(", ")}` : null,
     `project ${job.project}`,
   ];
+  const latest = groupMetrics(Object.keys(job.metrics).filter((name) => !isFigure(name))).flatMap((group) => group.names).slice(0, MOST_LATEST);
   return (
     <header class="job-header">
       <p class="crumbs"><a href={href("jobs")}>Jobs</a> / <code>{job.id}</code></p>
       <h1>{jobTitle(job)} <span class={`state ${job.state}`}>{job.state}</span></h1>
       <p class="why">{job.message || sentence(job.reason)}</p>
+      {job.state === "queued" && <Place job={job} />}
+      <Lineage job={job} />
       {steps > 0 && <progress max={steps} value={step} aria-label={`Step ${step} of ${steps}`} />}
       <p class="facts">{facts.filter(Boolean).join(" · ")}</p>
       <Actions job={job} />
       {job.error && (
-        <section class="error" aria-label="Error">
+        <section class="failure" aria-label="Error">
           <b>{job.error.message}</b>
           {job.error.hint && <p>{job.error.hint}</p>}
           {job.error.traceback && <pre tabIndex={0}>{job.error.traceback}</pre>}
         </section>
       )}
-      <dl class="latest">
-        {Object.entries(job.metrics).map(([name, value]) => (
-          <div key={name}><dt title={name}>{name}</dt><dd>{formatNumber(value)}</dd></div>
-        ))}
-      </dl>
+      {latest.length > 0 && (
+        <dl class="latest">
+          {latest.map((name) => <div key={name}><dt title={name}>{name}</dt><dd>{formatNumber(job.metrics[name])}</dd></div>)}
+        </dl>
+      )}
     </header>
   );
+}
+
+/** Where a waiting job stands in the queue. */
+function Place({ job }: { job: Job }) {
+  const [place, setPlace] = useState<{ place: number | null; ahead: { yours: number; others: number }; starts_after: string | null } | null>(null);
+  useEffect(() => {
+    const load = () => request<{ data: (typeof place)[] }>(`/queue?job=${job.id}`).then((answer) => setPlace(answer.data[0] ?? null)).catch(() => undefined);
+    void load();
+    const timer = setInterval(load, 3000);
+    return () => clearInterval(timer);
+  }, [job.id]);
+  if (!place) return null;
+  const before = place.ahead.yours + place.ahead.others;
+  return (
+    <p class="why">
+      {place.place === null ? `Not in the queue before ${place.starts_after ?? "later"}. ` : `Place ${formatNumber(place.place)} in the queue, ${before === 0 ? "next to start" : `${formatNumber(before)} before it`}. `}
+      <a href={href("cluster")}>The whole queue</a>
+    </p>
+  );
+}
+
+/** The job whose checkpoint this one started from. */
+function Lineage({ job }: { job: Job }) {
+  void detailsVersion.value;
+  useEffect(() => needSpec(job.id), [job.id]);
+  const from = (rawSpecOf(job.id) as { resume_from?: { job?: string; checkpoint?: string } } | undefined)?.resume_from;
+  if (!from?.job) return null;
+  return <p class="why">Forked from <a href={href(`jobs/${from.job}`)}>{from.job}</a>, checkpoint {from.checkpoint ?? "latest"}. <a href={href("compare", { sel: `${from.job},${job.id}` })}>Compare both</a></p>;
 }
 
 const MEANING: Record<string, string> = {
@@ -90,6 +138,9 @@ const MEANING: Record<string, string> = {
   cancel: "Saves a checkpoint, then stops. A cancelled job can be resumed.",
   delete: "Deletes the job with its events, checkpoints and outputs. This cannot be undone.",
   fork: "Starts a new job from one of this job's checkpoints, with a changed spec.",
+  "save now": "Saves a checkpoint after the present step.",
+  "evaluate now": "Runs an evaluation after the present step.",
+  "learning rate": "Changes the learning rate of the running loop at its next step, and of later attempts.",
 };
 
 function Actions({ job }: { job: Job }) {
@@ -104,6 +155,7 @@ function Actions({ job }: { job: Job }) {
     if (action === "resume") followAgain(job.id);
   };
   const plain = job.actions.filter((action) => action in MEANING && action !== "fork");
+  const offered = [...job.actions.filter((action) => action in MEANING), ...(job.actions.includes("do") ? ["save now", "evaluate now", "learning rate"] : [])];
   return (
     <div class="actions">
       {plain.map((action) => (
@@ -112,6 +164,9 @@ function Actions({ job }: { job: Job }) {
       ))}
       {job.actions.includes("fork") && <a class="button" title={MEANING.fork} href={href("submit", { fork: job.id })}>fork…</a>}
       {job.actions.includes("do") && <Live job={job} />}
+      <Menu label="?" name="What these do">
+        <dl class="meanings">{offered.map((action) => <><dt>{action}</dt><dd>{MEANING[action]}</dd></>)}</dl>
+      </Menu>
       {asking && (
         <span class="confirm" role="alertdialog" aria-label={`Confirm ${asking}`}>
           {MEANING[asking]} <button type="button" class="danger" onClick={() => void run(asking)}>Yes, {asking}</button>{" "}
@@ -135,10 +190,10 @@ function Live({ job }: { job: Job }) {
   };
   return (
     <>
-      <button type="button" title="Saves a checkpoint after the present step." onClick={() => send({ save: true }, "save")}>save now</button>
-      <button type="button" title="Runs an evaluation after the present step." onClick={() => send({ evaluate: true }, "evaluate")}>evaluate now</button>
+      <button type="button" title={MEANING["save now"]} onClick={() => send({ save: true }, "save")}>save now</button>
+      <button type="button" title={MEANING["evaluate now"]} onClick={() => send({ evaluate: true }, "evaluate")}>evaluate now</button>
       {rate === null ? (
-        <button type="button" title="Changes the learning rate of the running loop." onClick={() => setRate(formatNumber(job.metrics.learning_rate ?? ""))}>learning rate…</button>
+        <button type="button" title={MEANING["learning rate"]} onClick={() => setRate(formatNumber(job.metrics.learning_rate ?? ""))}>learning rate…</button>
       ) : (
         <form class="confirm" onSubmit={apply}>
           <label>Learning rate <input class="short" autofocus inputMode="decimal" value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
@@ -214,7 +269,7 @@ function Events({ job }: { job: Job }) {
   const all = [...(rows ?? []), ...live].reverse();
   if (!all.length) return <Missing rows={rows} problem={problem} text="No event yet." />;
   return (
-    <table class="plain">
+    <div class="wide" tabIndex={0}><table class="plain">
       <thead><tr><th>No.</th><th>When</th><th>Step</th><th>Kind</th><th>What</th></tr></thead>
       <tbody>
         {all.map((event) => (
@@ -227,7 +282,7 @@ function Events({ job }: { job: Job }) {
           </tr>
         ))}
       </tbody>
-    </table>
+    </table></div>
   );
 }
 
@@ -258,7 +313,8 @@ function Log({ job }: { job: Job }) {
   const rank = param("rank");
   void linesVersion.value;
   useEffect(() => {
-    const query = new URLSearchParams({ limit: "1000", after: String(Math.max(0, job.last_no - 5000)) });
+    // A search reads the log from its beginning; without one the newest lines are enough.
+    const query = new URLSearchParams({ limit: "1000", after: String(grep ? 0 : Math.max(0, job.last_no - 5000)) });
     if (grep) query.set("grep", grep);
     if (rank) query.set("rank", rank);
     request<{ data: LogLine[] }>(`/jobs/${job.id}/logs?${query}`)
@@ -293,15 +349,10 @@ function Log({ job }: { job: Job }) {
 }
 
 function Spec({ job }: { job: Job }) {
-  const [spec, setSpec] = useState<unknown>(null);
-  useEffect(() => void request(`/jobs/${job.id}/spec`).then(setSpec).catch(() => undefined), [job.id]);
-  const from = (spec as { resume_from?: { job?: string; checkpoint?: string } } | null)?.resume_from;
-  return (
-    <section>
-      {from?.job && <p>Continues <a href={href(`jobs/${from.job}`)}>{from.job}</a> from {from.checkpoint}.</p>}
-      {spec === null ? <p class="empty">Loading…</p> : <JsonText value={spec} />}
-    </section>
-  );
+  void detailsVersion.value;
+  useEffect(() => needSpec(job.id), [job.id]);
+  const spec = rawSpecOf(job.id);
+  return spec === undefined ? <p class="empty">Loading…</p> : <JsonText value={spec} />;
 }
 
 interface Checkpoint {
@@ -318,11 +369,12 @@ interface Checkpoint {
 }
 
 function Checkpoints({ job }: { job: Job }) {
+  const [doomed, setDoomed] = useState<string | null>(null);
   const { rows, problem, reload } = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0));
   if (!rows?.length) return <Missing rows={rows} problem={problem} text="No checkpoint yet. `save_steps` says how often one is saved; “save now” saves one at once." />;
   const change = (work: () => Promise<unknown>, done: string) => void attempt(work, done).then(reload);
   return (
-    <table class="plain">
+    <div class="wide" tabIndex={0}><table class="plain">
       <thead><tr><th>Step</th><th>Attempt</th><th>Status</th><th>Size</th><th>Loss</th><th>Saved</th><th>Actions</th></tr></thead>
       <tbody>
         {rows.map((row) => {
@@ -339,13 +391,18 @@ function Checkpoints({ job }: { job: Job }) {
                 <button type="button" onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.zip`))}>download</button>
                 <button type="button" onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
                 <a class="button" href={href("submit", { fork: job.id, checkpoint: row.id })}>fork from</a>
-                <button type="button" onClick={() => change(() => request(path, { method: "DELETE" }), "checkpoint deleted")}>delete</button>
+                {doomed === row.id ? (
+                  <span class="confirm" role="alertdialog" aria-label={`Confirm delete of step ${row.step}`}>
+                    <button type="button" class="danger" onClick={() => change(() => request(path, { method: "DELETE" }), "checkpoint deleted")}>Yes, delete</button>
+                    <button type="button" onClick={() => setDoomed(null)}>No</button>
+                  </span>
+                ) : <button type="button" onClick={() => setDoomed(row.id)}>delete</button>}
               </td>
             </tr>
           );
         })}
       </tbody>
-    </table>
+    </table></div>
   );
 }
 
@@ -353,7 +410,7 @@ function Outputs({ job }: { job: Job }) {
   const { rows, problem } = useList<{ path: string; bytes: number; modified_at: string }>(job, "outputs", job.version);
   if (!rows?.length) return <Missing rows={rows} problem={problem} text={isFinal(job) ? "This job left no outputs." : "Outputs are here when the job has ended."} />;
   return (
-    <table class="plain">
+    <div class="wide" tabIndex={0}><table class="plain">
       <thead><tr><th>File</th><th>Size</th><th>Changed</th></tr></thead>
       <tbody>
         {rows.map((row) => (
@@ -364,7 +421,7 @@ function Outputs({ job }: { job: Job }) {
           </tr>
         ))}
       </tbody>
-    </table>
+    </table></div>
   );
 }
 
@@ -372,22 +429,32 @@ function Outputs({ job }: { job: Job }) {
 function Api({ job }: { job: Job }) {
   const sent = [
     { method: "GET", path: `/jobs/${job.id}` },
+    { method: "GET", path: `/jobs/${job.id}/spec` },
     { method: "GET", path: `/jobs/${job.id}/metrics/series?names=loss` },
     { method: "GET", path: `/jobs/${job.id}/events?kinds=state,checkpoint` },
+    { method: "GET", path: `/jobs/${job.id}/logs` },
     { method: "GET", path: `/jobs/${job.id}/checkpoints` },
     ...job.actions.filter((action) => ["pause", "resume", "cancel"].includes(action)).map((action) => ({ method: "POST", path: `/jobs/${job.id}/${action}` })),
   ];
   return (
     <div class="api">
-      {sent.map((one) => (
-        <details key={one.method + one.path}>
-          <summary><code>{one.method} {one.path}</code></summary>
-          <pre tabIndex={0}>{asCurl(one, location.origin, storedKey() !== null)}</pre>
-          <pre tabIndex={0}>{asPython(one, location.origin)}</pre>
-          {asCommand(one) && <pre tabIndex={0}>{asCommand(one)}</pre>}
-        </details>
-      ))}
+      {sent.map((one) => <Request key={one.method + one.path} sent={one} />)}
+      <h2>What this page changed</h2>
+      {recentRequests.value.length === 0 && <p class="empty">Nothing yet. What you do here stands below as a request, to do it again from a script.</p>}
+      {recentRequests.value.map((one) => <Request key={one.at + one.path} sent={one} />)}
     </div>
   );
 }
 
+function Request({ sent: bare }: { sent: { method: string; path: string; body?: string | undefined } }) {
+  const sent = { ...bare, path: inProject(bare.path) };
+  const command = asCommand(sent);
+  return (
+    <details>
+      <summary><code>{sent.method} {sent.path}</code></summary>
+      <Copy what="as curl" text={asCurl(sent, location.origin, storedKey() !== null)} />
+      <Copy what="as Python" text={asPython(sent, location.origin)} />
+      {command && <Copy what="as a command" text={command} />}
+    </details>
+  );
+}

@@ -1,76 +1,114 @@
 /** The table of jobs with search, filters and bulk actions; the curves of the selected jobs below. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { request } from "../api/client";
 import { type Job, STATES } from "../api/types";
-import { COLUMNS, DEFAULT_COLUMNS, type Column, columnOf, compareValues, matches } from "../lib/columns";
-import { act, attempt, hasMore, isLoading, jobs, listed, loadMore, refreshNow, total } from "../model/jobs";
-import { detailsVersion, metricNames, needSpec, needSummary, specOf, specPaths, summaryOf } from "../model/details";
+import { COLUMNS, DEFAULT_COLUMNS, type Column, columnOf, compareValues, matches, reasonOf } from "../lib/columns";
+import { type Condition, OPERATORS, type Operator, SPOKEN, fieldOf, meets, problemOf, showCondition, writeConditions } from "../lib/filters";
+import { formatNumber, jobTitle } from "../lib/format";
+import { actOnMany, attempt, conditions, hasMore, isLoading, jobs, keep, listed, loadMore, refreshNow, total } from "../model/jobs";
+import { request } from "../api/client";
+import { detailsPending, detailsVersion, metricNames, needSpec, needSummary, specOf, specPaths, summaryOf } from "../model/details";
 import { go, href, param, setParams } from "../model/route";
 import { colorOf } from "../ui/colors";
+import { Copy } from "../ui/Copy";
+import { Menu, closeMenu } from "../ui/Menu";
+import { isNarrow } from "../ui/theme";
 import { Charts } from "./Charts";
 
-const ROW = 34;
+const ROW = 36;
+const CARD = 62;
+const VISIBLE_ROWS = 14;
+const EYE = 44;
 const MOST_SELECTED = 20;
 const BULK = ["pause", "resume", "cancel", "delete"] as const;
+/** Jobs of which the filter menu reads the spec, to know which values there are. */
+const SAMPLED = 20;
 
 export function selectedIds(): string[] {
   return param("sel").split(",").filter(Boolean);
 }
 
+const needsSpec = (id: string) => id.startsWith("spec:");
+const needsSummary = (id: string) => /^metric:.*:(min|max|best)$/.test(id);
+const readsByServer = (condition: Condition) => (condition.field === "tags" && condition.operator === "=") || condition.field === "created";
+
 export function JobsView() {
-  const now = Math.floor(Date.now() / 1000) * 1000;
+  const now = useNow();
   const ids = (param("cols") || DEFAULT_COLUMNS.join()).split(",");
   const columns = ids.map(columnOf).filter((column): column is Column => column !== null);
   const search = param("q");
   const sort = param("sort", "-created");
+  const sorted = sort.replace(/^-/, "");
+  const filters = conditions.value;
   const selected = new Set(selectedIds());
   const version = detailsVersion.value;
   const all = jobs.value;
   const order = listed.value;
+  const isOfEvery = (needs: (id: string) => boolean) => needs(sorted) || filters.some(({ field }) => needs(field));
+  const [everySpec, everySummary] = [isOfEvery(needsSpec), isOfEvery(needsSummary)];
 
   const rows = useMemo(() => {
-    const isDescending = sort.startsWith("-");
-    const column = columnOf(sort.replace(/^-/, "")) ?? COLUMNS[5]!;
-    const extra = (job: Job) => ({ spec: specOf(job.id), summary: summaryOf(job.id), now });
+    const column = columnOf(sorted) ?? columnOf("created")!;
     const states = new Set(param("state").split(",").filter(Boolean));
     return order
       .map((id) => all.get(id))
       .filter((job): job is Job => job !== undefined && (!search || matches(job, search)) && (states.size === 0 || states.has(job.state)))
-      .map((job) => ({ job, key: column.value(job, extra(job)) }))
-      .sort((a, b) => compareValues(a.key, b.key, isDescending) || (a.job.id < b.job.id ? 1 : -1))
+      .map((job) => ({ job, extra: { spec: specOf(job.id), summary: summaryOf(job.id), now } }))
+      .filter(({ job, extra }) => filters.every((condition) => readsByServer(condition) || meets(job, condition, extra)))
+      .map(({ job, extra }) => ({ job, key: column.value(job, extra) }))
+      .sort((a, b) => compareValues(a.key, b.key, sort.startsWith("-")) || (a.job.id < b.job.id ? 1 : -1))
       .map(({ job }) => job);
-  }, [all, order, search, sort, version]);
+  }, [all, order, search, sort, param("state"), param("where"), version]);
 
-  const chosen = rows.filter((job) => selected.has(job.id));
   useEffect(() => {
-    // The first visit shows curves at once: the newest running jobs are selected.
-    if (!param("sel") && !isLoading.value && rows.length && !param("none")) {
-      const active = rows.filter((job) => job.attempt > 0);
-      select(active.slice(0, 5).map((job) => job.id));
+    // What is sorted or filtered by must be known of every job, not of the visible ones only.
+    if (everySpec || everySummary) {
+      for (const id of order) {
+        if (everySpec) needSpec(id);
+        if (everySummary && all.get(id)!.attempt > 0) needSummary(all.get(id)!);
+      }
     }
-  }, [isLoading.value]);
+  }, [everySpec, everySummary, order]);
   useEffect(() => {
-    const needsAll = !["-created", "created"].includes(sort) || search;
+    const needsAll = sorted !== "created" || search || filters.some((condition) => !readsByServer(condition));
     if (needsAll && hasMore.value) void loadMore(true);
-  }, [sort, search, order.length]);
+  }, [sort, search, param("where"), order.length]);
+  useEffect(() => {
+    // The first visit shows curves at once: the newest jobs that have some are selected.
+    const drawable = rows.filter((job) => job.attempt > 0).slice(0, 5);
+    if (!param("sel") && !param("none") && drawable.length) select(drawable.map((job) => job.id));
+  }, [rows.some((job) => job.attempt > 0)]);
 
+  const chosen = selectedIds().map((id) => all.get(id)).filter((job): job is Job => job !== undefined);
+  const isFiltered = Boolean(search || param("state") || filters.length);
   return (
     <>
       <h1 class="hidden">Jobs</h1>
       <section class="jobs" aria-label="Jobs">
-        <Toolbar rows={rows} chosen={chosen} columns={ids} />
-        {rows.length === 0 && !isLoading.value ? <NoJobs isFiltered={Boolean(search || param("state") || param("tag"))} /> : (
-          <Table rows={rows} columns={columns} selected={selected} sort={sort} now={now} />
-        )}
+        <Toolbar rows={rows} columns={ids} />
+        <div class="table">
+          {rows.length > 0 && <Table rows={rows} columns={columns} selected={selected} sort={sort} now={now} />}
+          {rows.length > 0 && <Selection chosen={chosen} />}
+          {rows.length === 0 && <div style={{ padding: "4px 20px" }}>{isLoading.value || detailsPending.value > 0 ? <p class="empty">Loading jobs…</p> : <NoJobs isFiltered={isFiltered} />}</div>}
+        </div>
       </section>
       {chosen.length > 0 && <Charts jobs={chosen.slice(0, MOST_SELECTED)} />}
     </>
   );
 }
 
+/** The present time, every five seconds: ages move although no job has changed. */
+function useNow(): number {
+  const [now, setNow] = useState(Date.now);
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 5000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}
+
 export function select(ids: string[]): void {
-  setParams({ sel: ids.slice(0, MOST_SELECTED).join(), none: ids.length ? null : "1" });
+  setParams({ sel: ids.slice(-MOST_SELECTED).join(), none: ids.length ? null : "1" });
 }
 
 function toggle(id: string): void {
@@ -78,29 +116,97 @@ function toggle(id: string): void {
   select(ids.includes(id) ? ids.filter((other) => other !== id) : [...ids, id]);
 }
 
-function Toolbar({ rows, chosen, columns }: { rows: Job[]; chosen: Job[]; columns: string[] }) {
+const UNFINISHED = "queued,starting,running,stopping,paused";
+
+function Toolbar({ rows, columns }: { rows: Job[]; columns: string[] }) {
   const known = total.value;
+  const filters = conditions.value;
+  const without = (index: number) => setParams({ where: writeConditions(filters.filter((_, other) => other !== index)) });
   return (
     <div class="toolbar">
-      <input id="search" type="search" placeholder="Search jobs ( / )" aria-label="Search jobs" value={param("q")}
+      <input id="search" type="search" placeholder="Search jobs  /" aria-label="Search jobs" value={param("q")}
         onInput={(event) => setParams({ q: event.currentTarget.value })} />
-      <label>
-        State <select aria-label="State" value={param("state")} onChange={(event) => setParams({ state: event.currentTarget.value })}>
-          <option value="">any</option>
-          {STATES.map((state) => <option key={state}>{state}</option>)}
-          <option value="queued,starting,running,stopping,paused">not finished</option>
-        </select>
-      </label>
-      <label>Tag <input class="short" value={param("tag")} onChange={(event) => setParams({ tag: event.currentTarget.value.trim() })} /></label>
+      <select aria-label="State" value={param("state")} onChange={(event) => setParams({ state: event.currentTarget.value })}>
+        <option value="">Any state</option>
+        <option value={UNFINISHED}>not finished</option>
+        {STATES.map((state) => <option key={state}>{state}</option>)}
+      </select>
+      <FilterMenu rows={rows} />
+      {filters.map((condition, index) => (
+        <button key={showCondition(condition)} type="button" class="chip" aria-label={`Remove the filter ${showCondition(condition)}`} onClick={() => without(index)}>{showCondition(condition)} ×</button>
+      ))}
       <ColumnMenu columns={columns} />
-      <span class="count">{rows.length.toLocaleString("en-US")}{known > rows.length ? ` of ${known.toLocaleString("en-US")}` : ""} jobs</span>
-      <span class="bulk" role="group" aria-label="Selected jobs">
-        <span>{chosen.length} selected</span>
-        {chosen.length > 1 && <a class="button" href={href("compare", { sel: chosen.map((job) => job.id).join() })}>Compare</a>}
-        {BULK.map((action) => <BulkButton key={action} action={action} chosen={chosen} />)}
-        {chosen.length > 0 && <TagButton chosen={chosen} />}
+      <span class="count" role="status">
+        {rows.length.toLocaleString("en-US")}{known > rows.length ? ` of ${known.toLocaleString("en-US")}` : ""} jobs
+        {detailsPending.value > 20 && `, reading ${detailsPending.value.toLocaleString("en-US")} more`}
       </span>
-      <a class="button primary" href={href("submit")}>New job</a>
+      <span class="end"><a class="button primary" href={href("submit")}>New job</a></span>
+    </div>
+  );
+}
+
+const RECENT: [string, string][] = [["1h", "Last hour"], ["24h", "Last 24 hours"], ["7d", "Last 7 days"]];
+
+/** Adds a condition on any column: node, time, tags, a spec value or a metric. */
+function FilterMenu({ rows }: { rows: Job[] }) {
+  const [field, setField] = useState("");
+  const [operator, setOperator] = useState<Operator>("=");
+  const [value, setValue] = useState("");
+  const [problem, setProblem] = useState<string | null>(null);
+  const id = fieldOf(field, specPaths(), metricNames());
+  const add = (event: Event, condition: Condition) => {
+    const rest = conditions.value.filter((other) => other.field !== condition.field || other.operator !== condition.operator);
+    setParams({ where: writeConditions([...rest, condition]) });
+    setValue("");
+    setProblem(null);
+    closeMenu(event);
+  };
+  const apply = (event: Event) => {
+    event.preventDefault();
+    if (!id) return setProblem(`No job here has “${field}”. Use a column such as node, a metric such as loss, or a path in the spec such as training.seed.`);
+    const condition = { field: id, operator, value };
+    const wrong = problemOf(condition, Date.now());
+    if (wrong) setProblem(wrong);
+    else add(event, condition);
+  };
+  const names = [...COLUMNS.map((column) => column.id), ...specPaths(), ...metricNames().flatMap((name) => [name, `metric:${name}:best`, `metric:${name}:min`, `metric:${name}:max`])];
+  const column = id ? columnOf(id) : null;
+  const values = column && !["created", "started", "finished"].includes(column.id)
+    ? [...new Set(rows.slice(0, 500).flatMap((job) => column.id === "tags" ? job.tags : [String(column.value(job, { spec: specOf(job.id), summary: summaryOf(job.id), now: 0 }) ?? "")]))].filter(Boolean).slice(0, 50)
+    : [];
+  const readSome = () => {
+    for (const job of rows.slice(0, SAMPLED)) {
+      needSpec(job.id);
+      if (job.attempt > 0) needSummary(job);
+    }
+  };
+  return (
+    <Menu label="Filter" onOpen={readSome}>
+      <div class="choices">{RECENT.map(([ago, text]) => <button key={ago} type="button" class="chip" onClick={(event) => add(event, { field: "created", operator: ">", value: ago })}>{text}</button>)}</div>
+      <form onSubmit={apply}>
+        <label>Field <input list="filter-fields" required placeholder="node, seed, loss, created…" value={field} onInput={(event) => setField(event.currentTarget.value)} /></label>
+        <datalist id="filter-fields">{[...new Set(names)].map((name) => <option key={name} value={name} />)}</datalist>
+        <label>Condition <select value={operator} onChange={(event) => setOperator(event.currentTarget.value as Operator)}>{OPERATORS.map((one) => <option key={one} value={one}>{SPOKEN[one]}</option>)}</select></label>
+        <label>Value <input list="filter-values" required value={value} onInput={(event) => setValue(event.currentTarget.value)} /></label>
+        <datalist id="filter-values">{values.map((one) => <option key={one} value={one} />)}</datalist>
+        {problem && <p class="error" role="alert">{problem}</p>}
+        <button class="primary">Add filter</button>
+      </form>
+      <p><small>Times are a date, or how long ago: 30min, 24h, 7d.</small></p>
+    </Menu>
+  );
+}
+
+/** What can be done with the jobs whose curves are shown. Always there, so that the page does not jump. */
+function Selection({ chosen }: { chosen: Job[] }) {
+  if (chosen.length === 0) return <div class="bulk">Choose jobs by their circle to see their curves, to compare them, or to steer several at once.</div>;
+  return (
+    <div class="bulk" role="group" aria-label="Selected jobs">
+      <span>{chosen.length} selected</span>
+      {chosen.length > 1 && <a class="button" href={href("compare", { sel: chosen.map((job) => job.id).join() })}>Compare</a>}
+      {BULK.map((action) => <BulkButton key={action} action={action} chosen={chosen} />)}
+      <TagButton chosen={chosen} />
+      <button type="button" class="quiet" onClick={() => select([])}>Clear</button>
     </div>
   );
 }
@@ -112,10 +218,7 @@ function BulkButton({ action, chosen }: { action: (typeof BULK)[number]; chosen:
   const isSerious = action === "cancel" || action === "delete";
   const run = () => {
     setAsking(false);
-    void attempt(async () => {
-      for (const job of able) await act(job, action);
-      await refreshNow();
-    });
+    void actOnMany(able, action).then(refreshNow);
   };
   if (isAsking) {
     return (
@@ -139,9 +242,8 @@ function TagButton({ chosen }: { chosen: Job[] }) {
     if (!name) return;
     void attempt(async () => {
       for (const job of chosen) {
-        await request(`/jobs/${job.id}`, { method: "PATCH", body: { tags: [...new Set([...job.tags, name])] } });
+        keep([await request<Job>(`/jobs/${job.id}`, { method: "PATCH", body: { tags: [...new Set([...job.tags, name])] } })]);
       }
-      await refreshNow();
     }, `tagged ${chosen.length} jobs with “${name}”`);
   };
   return (
@@ -165,13 +267,11 @@ function ColumnMenu({ columns }: { columns: string[] }) {
     input.value = "";
   };
   const choices = [
-    ...metricNames().flatMap((name) => ["last", "min", "max"].map((which) => `metric:${name}:${which}`)),
+    ...metricNames().flatMap((name) => ["last", "best", "min", "max"].map((which) => `metric:${name}:${which}`)),
     ...specPaths().map((path) => `spec:${path}`),
   ];
   return (
-    <details class="menu">
-      <summary>Columns</summary>
-      <div>
+    <Menu label="Columns">
         {[...COLUMNS.map((column) => column.id), ...columns.filter((id) => id.includes(":"))].map((id) => (
           <label key={id}><input type="checkbox" checked={columns.includes(id)} onChange={() => change(id)} /> {columnOf(id)?.title ?? id}</label>
         ))}
@@ -180,8 +280,7 @@ function ColumnMenu({ columns }: { columns: string[] }) {
           <datalist id="columns">{choices.map((id) => <option key={id} value={id} />)}</datalist>
           <button>Add column</button>
         </form>
-      </div>
-    </details>
+    </Menu>
   );
 }
 
@@ -197,14 +296,16 @@ interface TableProps {
 function Table({ rows, columns, selected, sort, now }: TableProps) {
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
-  const height = Math.min(rows.length, 15) * ROW;
-  const first = Math.max(0, Math.floor(top / ROW) - 5);
-  const shown = rows.slice(first, first + Math.ceil(height / ROW) + 10);
-  const width = columns.reduce((sum, column) => sum + column.width, 76);
-  const template = `76px ${columns.map((column) => `minmax(${column.width}px, ${column.width}fr)`).join(" ")}`;
+  const isCards = isNarrow.value;
+  const rowHeight = isCards ? CARD : ROW;
+  const height = Math.min(rows.length, isCards ? 6 : VISIBLE_ROWS) * rowHeight;
+  const first = Math.max(0, Math.floor(top / rowHeight) - 5);
+  const shown = rows.slice(first, first + Math.ceil(height / rowHeight) + 10);
+  const width = columns.reduce((sum, column) => sum + column.width, EYE);
+  const template = `${EYE}px ${columns.map((column) => `minmax(${column.width}px, ${column.width}fr)`).join(" ")}`;
 
-  const wantsSpec = columns.some((column) => column.id.startsWith("spec:"));
-  const wantsSummary = columns.some((column) => /^metric:.*:(min|max)$/.test(column.id));
+  const wantsSpec = columns.some((column) => needsSpec(column.id));
+  const wantsSummary = columns.some((column) => needsSummary(column.id));
   useEffect(() => {
     for (const job of shown) {
       if (wantsSpec) needSpec(job.id);
@@ -219,26 +320,26 @@ function Table({ rows, columns, selected, sort, now }: TableProps) {
   };
   const onScroll = () => setTop(box.current!.scrollTop);
   return (
-    <div class="table" role="table" aria-label="Jobs" aria-rowcount={rows.length + 1}>
-      <div class="table-scroll" ref={box} onScroll={onScroll} style={{ maxHeight: `${height + ROW + 18}px` }} tabIndex={0} role="rowgroup">
+    <div class="table-scroll" role="table" aria-label="Jobs" aria-rowcount={rows.length + 1} ref={box} onScroll={onScroll} style={{ maxHeight: `${height + ROW + 16}px` }} tabIndex={0}>
+      {!isCards && (
         <div class="row head" role="row" aria-rowindex={1} style={{ gridTemplateColumns: template, minWidth: `${width}px` }}>
-          <span role="columnheader">Curves</span>
+          <span role="columnheader"><span class="hidden">Curves</span></span>
           {columns.map((column) => {
             const isSorted = sort.replace(/^-/, "") === column.id;
             const direction = sort.startsWith("-") ? "descending" : "ascending";
             return (
-              <span key={column.id} role="columnheader" aria-sort={isSorted ? direction : "none"} class={column.isNumber ? "number" : ""}>
+              <span key={column.id} role="columnheader" aria-sort={isSorted ? direction : "none"} class={column.isNumber ? "number" : ""} title={column.id}>
                 <button type="button" onClick={() => sortBy(column.id)}>{column.title}{isSorted ? (direction === "descending" ? " ↓" : " ↑") : ""}</button>
               </span>
             );
           })}
         </div>
-        <div style={{ height: `${first * ROW}px` }} />
-        {shown.map((job, index) => (
-          <Row key={job.id} job={job} index={first + index + 2} columns={columns} isSelected={selected.has(job.id)} template={template} width={width} now={now} />
-        ))}
-        <div style={{ height: `${Math.max(0, rows.length - first - shown.length) * ROW}px` }} />
-      </div>
+      )}
+      <div style={{ height: `${first * rowHeight}px` }} />
+      {shown.map((job, index) => (
+        <Row key={job.id} job={job} index={first + index + 2} columns={columns} isSelected={selected.has(job.id)} template={template} width={width} now={now} isCard={isCards} />
+      ))}
+      <div style={{ height: `${Math.max(0, rows.length - first - shown.length) * rowHeight}px` }} />
     </div>
   );
 }
@@ -251,26 +352,52 @@ interface RowProps {
   template: string;
   width: number;
   now: number;
+  isCard: boolean;
 }
 
-function Row({ job, index, columns, isSelected, template, width, now }: RowProps) {
+function Row({ job, index, columns, isSelected, template, width, now, isCard }: RowProps) {
   const extra = { spec: specOf(job.id), summary: summaryOf(job.id), now };
   const open = (event: MouseEvent) => {
     if (!(event.target as HTMLElement).closest("a, button, input")) go(href(`jobs/${job.id}`));
   };
+  const eye = (
+    <span role="cell">
+      <button type="button" class="eye" aria-pressed={isSelected} aria-label={`Show curves of ${job.name ?? job.id}`} onClick={() => toggle(job.id)}>
+        <i style={{ background: isSelected ? colorOf(job.id) : "transparent" }} />
+      </button>
+    </span>
+  );
+  const kind = `row ${isSelected ? "selected" : ""} ${isCard ? "card" : ""}`;
+  if (isCard) return <Card job={job} index={index} kind={kind} eye={eye} open={open} />;
   return (
-    <div class={`row ${isSelected ? "selected" : ""}`} role="row" aria-rowindex={index} data-job={job.id} onClick={open}
-      style={{ gridTemplateColumns: template, minWidth: `${width}px` }}>
-      <span role="cell">
-        <button type="button" class="eye" aria-pressed={isSelected} aria-label={`Show curves of ${job.name ?? job.id}`} onClick={() => toggle(job.id)}>
-          <i style={{ background: isSelected ? colorOf(job.id) : "transparent" }} />
-        </button>
-      </span>
-      {columns.map((column) => (
-        <span key={column.id} role="cell" class={column.isNumber ? "number" : ""} title={column.text(job, extra)}>
-          <Cell column={column} job={job} text={column.text(job, extra)} />
-        </span>
-      ))}
+    <div class={kind} role="row" aria-rowindex={index} data-job={job.id} onClick={open} style={{ gridTemplateColumns: template, minWidth: `${width}px` }}>
+      {eye}
+      {columns.map((column) => {
+        const text = column.text(job, extra);
+        return <span key={column.id} role="cell" class={`${column.isNumber ? "number" : ""} ${kindOf(column.id, text)}`} title={text}><Cell column={column} job={job} text={text} /></span>;
+      })}
+    </div>
+  );
+}
+
+const DIVERGED = /^-?(NaN|Infinity)$/;
+
+function kindOf(id: string, text: string): string {
+  if (id.startsWith("metric:") && DIVERGED.test(text)) return "error";
+  return ["why", "created", "started", "finished", "running", "tags", "project", "node", "id"].includes(id) ? "muted" : "";
+}
+
+/** A job on a narrow screen: name and newest loss above, state and reason below. */
+function Card({ job, index, kind, eye, open }: { job: Job; index: number; kind: string; eye: preact.JSX.Element; open: (event: MouseEvent) => void }) {
+  const value = job.metrics.eval_loss ?? job.metrics.loss;
+  const percent = columnOf("progress")!.text(job, { spec: undefined, summary: undefined, now: 0 });
+  return (
+    <div class={kind} role="row" aria-rowindex={index} data-job={job.id} onClick={open}>
+      {eye}
+      <span role="cell" style={{ gridArea: "name" }}><a href={href(`jobs/${job.id}`)}>{jobTitle(job)}</a></span>
+      <span role="cell" style={{ gridArea: "value" }} class="number">{formatNumber(value)}</span>
+      <span role="cell" style={{ gridArea: "state" }}><span class={`state ${job.state}`}>{job.state}</span> <span class="muted">{reasonOf(job)}</span></span>
+      <span role="cell" style={{ gridArea: "why" }} class="number muted">{percent}</span>
     </div>
   );
 }
@@ -279,21 +406,21 @@ function Cell({ column, job, text }: { column: Column; job: Job; text: string })
   if (column.id === "name") return <a href={href(`jobs/${job.id}`)}>{text}</a>;
   if (column.id === "state") return <span class={`state ${job.state}`}>{text}</span>;
   if (column.id === "progress" && job.progress?.max_steps) {
-    return <><progress max={job.progress.max_steps} value={job.progress.step} aria-label={`Progress ${text}`} /> {text}</>;
+    return <span class={job.state === "succeeded" ? "done" : ""}><progress max={job.progress.max_steps} value={job.progress.step} aria-label={`Progress ${text}`} />{text}</span>;
   }
   return <>{text}</>;
 }
 
 function NoJobs({ isFiltered }: { isFiltered: boolean }) {
   if (isFiltered) {
-    return <p class="empty">No job matches. <button type="button" onClick={() => setParams({ q: null, state: null, tag: null })}>Clear search and filters</button></p>;
+    return <p class="empty">No job matches. <button type="button" onClick={() => setParams({ q: null, state: null, where: null })}>Clear search and filters</button></p>;
   }
   const command = `curl -X POST ${location.origin}/jobs -H 'Content-Type: application/json' -d '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 2000, "logging_steps": 20}}'`;
   return (
     <div class="empty">
       <h2>No job yet</h2>
       <p><a class="button primary" href={href("submit")}>Submit the first one</a> or paste this into a terminal:</p>
-      <pre>{command}</pre>
+      <Copy text={command} what="the command" />
     </div>
   );
 }
