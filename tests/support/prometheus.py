@@ -50,6 +50,12 @@ class Prometheus:
             name="prometheus",
         )
         self._client = httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=20)
+        # Before that, it answers 503 to every query.
+        self.process.until(
+            lambda: self._client.get(f"http://127.0.0.1:{port}/-/ready").is_success,
+            within=60,
+            what="Prometheus is ready",
+        )
 
     def ask(self, path: str, **params: str) -> Any:
         answer = self._client.get(path, params=params)
