@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from celery import signals
 from celery.worker import state as celery_state
@@ -136,8 +136,13 @@ def _is_ours(pid: int) -> bool:
 def _is_of_our_last_start(pid: int) -> bool:
     """By its command line, which is ours: whatever else started us may have children here as well."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
+        # A process that writes its arguments itself may leave more than one NUL at their end.
+        return _command_line(pid) == _command_line("self")
     return False
+
+
+def _command_line(pid: int | Literal["self"]) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
 
 
 _keeper: WarmKeeper | None = None
