@@ -90,13 +90,18 @@ def table(settings: type[Settings]) -> list[str]:
 
 
 def lifecycle_page() -> str:
-    moves = [f"| {old} | {', '.join(sorted(new)) or 'nothing: it is final'} |" for old, new in lifecycle.MOVES.items()]
+    moves = [f"| {old} | {', '.join(sorted(new)) or 'nothing, because it is final'} |" for old, new in lifecycle.MOVES.items()]
     return "\n".join(
         [
             "# The life of a job",
             MADE,
-            "Eight states, one table of moves, and a reason beside each state. A guarded statement in SQL makes each",
-            "move: who comes late moves nothing, and that is an answer.",
+            "A job is in one of eight states, and has a reason beside its state. One guarded SQL statement makes each",
+            "move. A request that comes too late moves nothing, and its answer says so.",
+            "\n```mermaid",
+            "stateDiagram-v2",
+            "  [*] --> queued",
+            *(f"  {old} --> {new}" for old, news in lifecycle.MOVES.items() for new in sorted(news)),
+            "```",
             "\n## States\n",
             *members(lifecycle.JobState),
             "\n## Moves\n",
@@ -105,7 +110,7 @@ def lifecycle_page() -> str:
             *moves,
             "\n## Reasons\n",
             *members(lifecycle.Reason),
-            "\n## How hard a cancel pulls\n",
+            "\n## Kinds of stop\n",
             *members(lifecycle.StopMode),
             "",
         ]
