@@ -141,7 +141,8 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 
     async def start(database: str, **settings: Any) -> Api:
         around, untraced = settings.pop("around", lambda app: app), settings.pop("untraced", None)
-        chosen = ServiceSettings(home=tmp_path, database=database, port=0, redis="redis://127.0.0.1:1/0", **settings)
+        settings = {"port": 0, "redis": "redis://127.0.0.1:1/0", **settings}
+        chosen = ServiceSettings(home=tmp_path, database=database, **settings)
         await asyncio.to_thread(schema.migrate, chosen.database_url)
         db = Database(chosen.database_url)
         tail, pipe, catalogues = Tail(db), Pipe(chosen.redis), Catalogues(db)

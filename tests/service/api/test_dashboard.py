@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, async_playwright, expect
+from sqlalchemy import Connection, insert, select
 
 from footplate.contract.ids import JobId
 from service.api import dashboard
+from service.store import tables
 from tests.conformance.test_curves import told
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
+from tests.service.api.test_keys import a_key
 
 pytestmark = pytest.mark.browser
 expect.set_options(timeout=PATIENCE * 1000)
@@ -285,7 +288,7 @@ async def test_no_half_drawn_view_violates_an_accessibility_rule(api: Api, page:
             await is_drawn_rightly(f"{view} after {route.request.url}")
 
 
-async def test_the_page_says_when_the_service_is_gone_and_goes_on_when_it_is_back(
+async def test_the_page_outlives_a_restart_of_the_service_and_misses_nothing(
     serve: Serve, sqlite_url: str, page: Page
 ) -> None:
     api = await serve(sqlite_url)
@@ -293,14 +296,69 @@ async def test_the_page_says_when_the_service_is_gone_and_goes_on_when_it_is_bac
     await page.goto(f"{api.url}/#/jobs/{job}")
     await expect(page.locator("[data-metric=loss] .legend b")).to_have_text("2")
 
-    await page.context.set_offline(True)
+    api.server.stop()
     await expect(page.get_by_role("alert")).to_contain_text("The service is unreachable. This data is")
     told(worker, [{"loss": 1.0}, {"loss": 0.25}])
-    await page.context.set_offline(False)
-    api.services.tail.wake([job])
+    again = await serve(sqlite_url, port=int(api.url.rpartition(":")[2]))
 
-    await expect(page.locator("[data-metric=loss] .legend b")).to_have_text("0.25")
+    await expect(page.locator("[data-metric=loss] .legend")).to_have_text("one0.25best 0.25")
     await expect(page.get_by_role("alert")).to_have_count(0)
+    told(worker, [{"loss": 0.125}])
+    again.services.tail.wake([job])
+    await expect(page.locator("[data-metric=loss] .legend b")).to_have_text("0.125")
+
+
+async def test_ten_thousand_jobs_scroll_and_are_searched_in_a_document_of_few_rows(api: Api, page: Page) -> None:
+    await api.submit(name="newest")
+
+    def copy(conn: Connection) -> None:
+        row = dict(conn.execute(select(tables.jobs)).one()._mapping)
+        rows = [{**row, "id": f"job_{number:032x}", "name": f"run-{number}"} for number in range(10_000)]
+        conn.execute(insert(tables.jobs), rows)
+
+    await api.db.write(copy)
+    await page.goto(f"{api.url}/#/jobs")
+    table = page.get_by_role("table", name="Jobs")
+    await expect(table.locator("[data-job] a").nth(1)).to_have_text("run-9999")
+
+    await page.get_by_label("Search jobs").fill("run-42")
+    await expect(page.get_by_role("status")).to_have_text("111 of 10,001 jobs")
+    await page.get_by_label("Search jobs").fill("")
+    await page.get_by_role("columnheader", name="Name").get_by_role("button").click()
+    await expect(table.locator("[data-job] a").first).to_have_text("run-9999")
+    await table.evaluate("table => table.scrollTo(0, table.scrollHeight)")
+    await expect(table.locator("[data-job] a").last).to_have_text("newest")
+    assert await table.locator("[data-job]").count() < 60
+
+
+async def test_a_job_with_a_hundred_metrics_draws_those_that_can_be_seen(api: Api, page: Page) -> None:
+    job, _ = trained(api, [{f"group_{number % 5}/m{number}": 1.0 for number in range(100)}] * 2, name="many")
+    await page.goto(f"{api.url}/#/jobs/{job}")
+
+    await expect(page.locator(".chart")).to_have_count(100)
+    await expect(page.locator("[data-metric='group_0/m0'] canvas")).to_have_count(1)
+    assert await page.locator("canvas").count() < 30
+    await page.get_by_label("Filter metrics").fill("m99")
+    await expect(page.locator(".chart-title")).to_have_text(["group_4/m99"])
+    await expect(page.locator("canvas")).to_have_count(1)
+
+
+async def test_a_key_of_another_project_sees_that_project_only(serve: Serve, sqlite_url: str, page: Page) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    hidden = await api.submit(name="hidden")
+    await api.submit(name="seen", project="vision")
+    key = await a_key(api, "vision", ["read"])
+    await page.goto(f"{api.url}/#/jobs")
+    await page.get_by_label("Key").fill(key["key"])
+    await page.get_by_role("button", name="Log in").click()
+
+    await expect(page.locator("[data-job] a")).to_have_text(["seen"])
+    await page.goto(f"{api.url}/#/jobs/{hidden}")
+    await expect(page.locator("main").get_by_role("status")).to_contain_text("there is no job")
+    await page.goto(f"{api.url}/#/jobs?project=default")
+    await expect(page.get_by_role("status").first).to_contain_text("this key acts on project 'vision' only")
+    await page.goto(f"{api.url}/#/cluster")
+    await expect(page.get_by_role("region", name="Keys")).to_have_count(0)
 
 
 def test_what_is_served_was_built_from_these_sources() -> None:

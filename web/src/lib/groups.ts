@@ -37,8 +37,8 @@ export function lowerIsBetter(name: string): boolean {
   return /loss|error|perplexity|mse|mae|wer|cer|runtime|norm|nan/i.test(name);
 }
 
-/** A schedule or a counter has no best value. */
-const hasBest = (name: string): boolean => !/learning_rate|(^|[_/])lr$|epoch|step|tokens|^system\//i.test(name);
+/** A schedule, a speed or a counter has no best value. */
+export const hasBest = (name: string): boolean => !/learning_rate|(^|[_/])lr$|epoch|step|tokens|runtime|per_second|^system\//i.test(name);
 
 /** The best finite value of a metric, or undefined where there is none. */
 export function bestOf(values: number[], name: string): number | undefined {

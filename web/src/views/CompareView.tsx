@@ -5,7 +5,7 @@ import { request } from "../api/client";
 import type { Job } from "../api/types";
 import { type Flat, diff, showValue } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
-import { lowerIsBetter } from "../lib/groups";
+import { bestOf, groupMetrics, hasBest, isFigure, lowerIsBetter } from "../lib/groups";
 import { detailsVersion, needSpec, needSummary, specOf, summaryOf } from "../model/details";
 import { jobs, refreshJob } from "../model/jobs";
 import { href, param, setParams } from "../model/route";
@@ -28,8 +28,8 @@ export function CompareView() {
   if (ids.length < 2) return <Waiting title="Compare">Select two or more jobs in <a href={href("jobs")}>the table</a>, then “Compare”.</Waiting>;
   return (
     <article>
-      <h1 class="hidden">Compare</h1>
-      <p class="crumbs"><a href={href("jobs", { sel: ids.join() })}>Jobs</a> / compare {chosen.length}</p>
+      <p class="crumbs"><a href={href("jobs", { sel: ids.join() })}>Jobs</a> / compare</p>
+      <h1>{chosen.length} jobs side by side</h1>
       <SpecDiff jobs={chosen} />
       <MetricsTable jobs={chosen} />
       <Parallel jobs={chosen} />
@@ -76,7 +76,8 @@ function useVersions(shown: Job[]): Map<string, Flat> {
 }
 
 function MetricsTable({ jobs: shown }: { jobs: Job[] }) {
-  const names = [...new Set(shown.flatMap((job) => [...(summaryOf(job.id)?.keys() ?? [])]))].sort();
+  const known = [...new Set(shown.flatMap((job) => [...(summaryOf(job.id)?.keys() ?? [])]))];
+  const names = [...groupMetrics(known.filter((name) => !isFigure(name))).flatMap((group) => group.names), ...known.filter(isFigure).sort()];
   if (names.length === 0) return null;
   return (
     <section aria-label="Metrics">
@@ -87,13 +88,15 @@ function MetricsTable({ jobs: shown }: { jobs: Job[] }) {
           {names.map((name) => {
             const isLow = lowerIsBetter(name);
             const best = shown.map((job) => summaryOf(job.id)?.get(name)).map((row) => (row ? (isLow ? row.min : row.max) : NaN));
-            const winner = isLow ? Math.min(...best.filter(Number.isFinite)) : Math.max(...best.filter(Number.isFinite));
+            // Nobody wins by a schedule or a speed, or if all are equal.
+            const isContest = hasBest(name) && !isFigure(name) && new Set(best).size > 1;
+            const winner = isContest ? bestOf(best, name) : undefined;
             return (
               <tr key={name}>
                 <th scope="row">{name}</th>
                 {shown.map((job, index) => {
                   const row = summaryOf(job.id)?.get(name);
-                  return <td key={job.id} class={`number ${best[index] === winner ? "winner" : ""}`}>{row ? `${formatNumber(row.last)} · ${formatNumber(best[index])}` : "—"}</td>;
+                  return <td key={job.id} class={`number ${winner !== undefined && best[index] === winner ? "winner" : ""}`}>{row ? `${formatNumber(row.last)} · ${formatNumber(best[index])}` : "—"}</td>;
                 })}
               </tr>
             );

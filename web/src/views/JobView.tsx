@@ -82,7 +82,7 @@ function Header({ job }: { job: Job }) {
     <header class="job-header">
       <p class="crumbs"><a href={href("jobs")}>Jobs</a> / <code>{job.id}</code></p>
       <h1>{jobTitle(job)} <span class={`state ${job.state}`}>{job.state}</span></h1>
-      <p class="why">{job.message || sentence(job.reason)}</p>
+      {!job.error && <p class="why">{job.message || sentence(job.reason)}</p>}
       {job.state === "queued" && <Place job={job} />}
       <Lineage job={job} />
       {steps > 0 && <progress max={steps} value={step} aria-label={`Step ${step} of ${steps}`} />}

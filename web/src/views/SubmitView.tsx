@@ -1,13 +1,14 @@
 /** A new job, or a fork of one: a form and the raw JSON, two views of one spec that the server checks while it is typed. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, type Problem, explain, request } from "../api/client";
+import { ApiError, type Problem, explain, inProject, request, storedKey } from "../api/client";
 import type { Job } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
 import { type Field, type JsonObject, asComponent, component, fieldsOf, getAt, mergePatch, parseField, problemsAt, setAt } from "../lib/form";
 import { TEMPLATES } from "../lib/templates";
 import { attempt, keep } from "../model/jobs";
 import { go, href, param } from "../model/route";
+import { Copy } from "../ui/Copy";
 
 interface Described {
   name: string;
@@ -22,7 +23,10 @@ interface Answer {
 }
 
 const TRAINING = ["max_steps", "num_train_epochs", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "logging_steps", "eval_strategy", "eval_steps", "save_steps", "seed"];
+const RESOURCES = ["nodes", "gpus_per_node", "processes_per_node", "pool", "time_limit"];
 const PAUSE_BEFORE_CHECK = 300;
+
+const textField = (name: string, defaultText = ""): Field => ({ name, kind: "text", choices: [], description: "", defaultText, isRequired: false });
 
 export function SubmitView() {
   const fork = param("fork");
@@ -33,7 +37,7 @@ export function SubmitView() {
   const [problems, setProblems] = useState<Problem[]>([]);
   const [answer, setAnswer] = useState<Answer | null>(null);
   const [catalogue, setCatalogue] = useState<Catalogue>({});
-  const [training, setTraining] = useState<Field[]>([]);
+  const [fields, setFields] = useState<Record<string, Field[]>>({});
   const turn = useRef(0);
 
   const show = (next: JsonObject) => {
@@ -44,7 +48,7 @@ export function SubmitView() {
   useEffect(() => {
     request<Catalogue>("/components").then(setCatalogue).catch(() => undefined);
     request<{ $defs: Record<string, Parameters<typeof fieldsOf>[0]> }>("/schema/job")
-      .then((schema) => setTraining(fieldsOf(Object.entries(schema.$defs).find(([name]) => name.startsWith("Training"))?.[1])))
+      .then((schema) => setFields({ TrainingArguments: fieldsOf(schema.$defs.TrainingArguments), Resources: fieldsOf(schema.$defs.Resources) }))
       .catch(() => undefined);
   }, []);
   useEffect(() => {
@@ -86,7 +90,7 @@ export function SubmitView() {
       keep([job]);
       go(href(`jobs/${job.id}`));
     });
-  const sent = { method: "POST", path: "/jobs", body: JSON.stringify(spec) };
+  const sent = { method: "POST", path: inProject("/jobs"), body: JSON.stringify(spec) };
   return (
     <article class="submit">
       <h1 class="hidden">{fork ? "Fork a job" : "New job"}</h1>
@@ -100,20 +104,21 @@ export function SubmitView() {
           </label>
         )}
         <Upload onFile={(path) => change(["data", "train"], path)} onBundle={(sha) => change(["code"], { bundle: sha })} />
-        <button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} onClick={submit}>{fork ? "Fork" : "Submit"}</button>
+        <span class="end"><button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} onClick={submit}>{fork ? "Fork" : "Submit"}</button></span>
       </div>
       <div class="columns">
         <form onSubmit={(event) => event.preventDefault()} aria-label="Spec as a form">
-          <FieldRow field={{ name: "name", kind: "text", choices: [], description: "", defaultText: "", isRequired: false }} value={spec.name} problems={problemsAt(problems, "/name")} onChange={(value) => change(["name"], value)} />
+          <fieldset>
+            <legend>Job</legend>
+            <FieldRow field={textField("name")} value={spec.name} problems={problemsAt(problems, "/name")} onChange={(value) => change(["name"], value)} />
+            <FieldRow field={textField("tags", "several with commas")} value={Array.isArray(spec.tags) ? spec.tags.join(", ") : spec.tags} problems={problemsAt(problems, "/tags")}
+              onChange={(value) => change(["tags"], value === undefined ? undefined : String(value).split(",").map((tag) => tag.trim()).filter(Boolean))} />
+            <FieldRow field={{ ...textField("priority", "0"), kind: "number" }} value={spec.priority} problems={problemsAt(problems, "/priority")} onChange={(value) => change(["priority"], value)} />
+          </fieldset>
           <ComponentFields title="Model" group={catalogue.models} value={spec.model} pointer="/model" problems={problems} onChange={(value) => change(["model"], value)} />
           <ComponentFields title="Training data" group={catalogue.data} value={trainOf(spec.data)} pointer="/data" problems={problems} onChange={(value) => change(["data"], withTrain(spec.data, value))} />
-          <fieldset>
-            <legend>Training</legend>
-            {TRAINING.map((name) => {
-              const field = training.find((other) => other.name === name) ?? { name, kind: "json" as const, choices: [], description: "", defaultText: "", isRequired: false };
-              return <FieldRow key={name} field={field} value={getAt(spec, ["training", name])} problems={problemsAt(problems, `/training/${name}`)} onChange={(value) => change(["training", name], value)} />;
-            })}
-          </fieldset>
+          <SpecFields title="Training" path="training" fields={fields.TrainingArguments} first={TRAINING} spec={spec} problems={problems} change={change} />
+          <SpecFields title="Resources" path="resources" fields={fields.Resources} first={RESOURCES} spec={spec} problems={problems} change={change} />
         </form>
         <section aria-label="Spec as JSON">
           <textarea aria-label="Spec as JSON" spellcheck={false} value={text} onInput={(event) => edit(event.currentTarget.value)} />
@@ -125,12 +130,38 @@ export function SubmitView() {
             )}
             {answer?.warnings?.map((warning) => <p key={warning.pointer} class="warning"><code>{warning.pointer}</code> {warning.detail}</p>)}
           </div>
-          <details class="api"><summary>The same from a terminal or a program</summary>
-            <pre tabIndex={0}>{asCurl(sent, location.origin, false)}</pre><pre tabIndex={0}>{asPython(sent, location.origin)}</pre><pre tabIndex={0}>{asCommand(sent)}</pre>
-          </details>
+          {!fork && <details class="api"><summary>The same from a terminal or a program</summary>
+            <Copy what="as curl" text={asCurl(sent, location.origin, storedKey() !== null)} /><Copy what="as Python" text={asPython(sent, location.origin)} /><Copy what="as a command" text={asCommand(sent)!} />
+          </details>}
         </section>
       </div>
     </article>
+  );
+}
+
+interface SpecFieldsProps {
+  title: string;
+  path: string;
+  fields: Field[] | undefined;
+  first: string[];
+  spec: JsonObject;
+  problems: Problem[];
+  change: (path: string[], value: unknown) => void;
+}
+
+/** One object of the spec as fields: the usual ones, and the others when somebody opens them. */
+function SpecFields({ title, path, fields = [], first, spec, problems, change }: SpecFieldsProps) {
+  const [isOpen, setOpen] = useState(false);
+  const rest = fields.filter((field) => !first.includes(field.name));
+  const row = (field: Field) => (
+    <FieldRow key={field.name} field={field} value={getAt(spec, [path, field.name])} problems={problemsAt(problems, `/${path}/${field.name}`)} onChange={(value) => change([path, field.name], value)} />
+  );
+  return (
+    <fieldset>
+      <legend>{title}</legend>
+      {first.map((name) => row(fields.find((field) => field.name === name) ?? { ...textField(name), kind: "json" }))}
+      {rest.length > 0 && <details onToggle={(event) => setOpen(event.currentTarget.open)}><summary>{rest.length} more</summary>{isOpen && rest.map(row)}</details>}
+    </fieldset>
   );
 }
 
@@ -205,10 +236,10 @@ function Upload({ onFile, onBundle }: { onFile: (path: string) => void; onBundle
       }
     }, `${file.name} is uploaded`);
   return (
-    <label class={`drop ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)}
+    <label title=".jsonl, .csv or .parquet become training data, .zip becomes code" class={`drop ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)}
       onDrop={(event) => { event.preventDefault(); setOver(false); const file = event.dataTransfer?.files[0]; if (file) void send(file); }}>
-      Data or code (.jsonl, .csv, .parquet, .zip): drop or choose
-      <input type="file" accept=".jsonl,.csv,.parquet,.zip" onChange={(event) => { const file = event.currentTarget.files?.[0]; if (file) void send(file); }} />
+      Drop data or code here, or choose a file
+      <input type="file" class="hidden" accept=".jsonl,.csv,.parquet,.zip" onChange={(event) => { const file = event.currentTarget.files?.[0]; if (file) void send(file); }} />
     </label>
   );
 }
