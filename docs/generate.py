@@ -90,7 +90,10 @@ def table(settings: type[Settings]) -> list[str]:
 
 
 def lifecycle_page() -> str:
-    moves = [f"| {old} | {', '.join(sorted(new)) or 'nothing, because it is final'} |" for old, new in lifecycle.MOVES.items()]
+    moves = [
+        f"| {old} | {', '.join(sorted(new)) or 'nothing, because it is final'} |"
+        for old, new in lifecycle.MOVES.items()
+    ]
     return "\n".join(
         [
             "# The life of a job",
