@@ -61,7 +61,7 @@ def is_stream(rows: Any) -> bool:
 
 
 def _has_numbers(rows: Any) -> bool:
-    """torch's IterableDataset inherits a __getitem__ that is none."""
+    """Torch's IterableDataset inherits a __getitem__ that is none."""
     from torch.utils.data import IterableDataset
 
     return hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, IterableDataset)

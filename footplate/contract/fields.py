@@ -67,7 +67,7 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
 def _moment(value: object) -> object:
-    """pydantic takes a number for seconds since 1970, and a date for its midnight; nobody here does."""
+    """Pydantic takes a number for seconds since 1970, and a date for its midnight; nobody here does."""
     if not isinstance(value, str) or not _MOMENT.match(value):
         raise PydanticCustomError("moment", 'a moment looks like "2026-01-31T12:00:00Z"')
     return value

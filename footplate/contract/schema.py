@@ -58,7 +58,7 @@ _OF_LISTS = {"minLength": "minItems", "maxLength": "maxItems"}
 
 
 def standard(schema: Any) -> Any:
-    """pydantic writes a bound under its own name where a validator stands before the type."""
+    """Pydantic writes a bound under its own name where a validator stands before the type."""
     if isinstance(schema, list):
         return [standard(one) for one in schema]
     if not isinstance(schema, dict):

@@ -152,7 +152,7 @@ _TAGGED = {("data", "eval"): 2, ("resources", "strategy"): 2, ("loop",): 1}
 
 
 def _without_tags(path: Path) -> Path:
-    """pydantic puts the name of a union's branch into the path; the user never wrote it."""
+    """Pydantic puts the name of a union's branch into the path; the user never wrote it."""
     for place, length in _TAGGED.items():
         if path[:length] == place and len(path) > length:
             return (*place, *path[length + 1 :])

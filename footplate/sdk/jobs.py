@@ -204,7 +204,7 @@ class AsyncJob(JobView):
         return self._now(await ask_json(self._wire, Ask("GET", self._path), patience=patience))
 
     async def cancel(self, mode: str = "checkpoint") -> Self:
-        """checkpoint saves, then stops; graceful stops at the next step; kill at once."""
+        """Checkpoint saves, then stops; graceful stops at the next step; kill at once."""
         return await self._do("cancel", {"mode": mode})
 
     async def pause(self) -> Self:

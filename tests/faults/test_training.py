@@ -92,7 +92,6 @@ def logs_of(system: System, job: str, attempt: int) -> list[JSON]:
 
 def it_stalls(system: System, job: str, *, attempt: int, frozen: slice) -> None:
     """`frozen` of its processes, eldest first: training itself, then its data workers."""
-
     trains = f"attempt {attempt} trains"
     system.until(lambda: len(logs_of(system, job, attempt)) > 2, within=60, what=trains, job=job)
     family = system.training_pids(job)

@@ -481,7 +481,6 @@ async def test_a_turn_that_fails_at_once_does_not_keep_control_from_closing(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A closing control sleeps no more: such a turn would come round for ever, and nothing else ever again."""
-
     tries = 0
 
     async def refuses() -> None:

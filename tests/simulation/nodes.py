@@ -49,7 +49,7 @@ class Node:
             self.world.say(self.name, "starts, boot {}", self.start.boot)
 
     def down(self, *, loses_power: bool = False, loses_disk: bool = False) -> None:
-        """kill -9 of everything; a power cut takes what was not synced yet, a broken disk all journals."""
+        """Kill -9 of everything; a power cut takes what was not synced yet, a broken disk all journals."""
         start, self.start = self.start, None
         if start is None:
             return

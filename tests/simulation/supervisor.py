@@ -170,7 +170,7 @@ class Supervisor:
         self.journal.delete()
 
     def dies(self, *, loses_power: bool = False) -> None:
-        """kill -9, training with it: the journal is the re-sender's."""
+        """Kill -9, training with it: the journal is the re-sender's."""
         if self.is_over:
             return
         self.is_over = True

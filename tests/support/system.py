@@ -159,7 +159,7 @@ class System:
                 self.url = (self.folder / f"{name}.url").read_text().strip()
 
     def kill_everything(self) -> None:
-        """kill -9 to every process at once, Redis included; its memory is gone with it."""
+        """Kill -9 to every process at once, Redis included; its memory is gone with it."""
         for process in [*self.nodes.values(), *self.services.values()]:
             process.signal(signal.SIGKILL)
         self.redis.kill()
@@ -177,7 +177,7 @@ class System:
         return [pid for _, pid in sorted(found)]
 
     def kill_training(self, job: str) -> None:
-        """kill -9 to the training process of a job: the eldest of its group."""
+        """Kill -9 to the training process of a job: the eldest of its group."""
         pids = self.training_pids(job)
         assert pids, f"no process trains {job}"
         os.kill(pids[0], signal.SIGKILL)
@@ -247,7 +247,6 @@ class System:
 
     def until_step(self, job: str, step: int, within: float = 60) -> None:
         """Until SQL has a log of this step."""
-
         seen = 0
 
         def reached() -> bool:

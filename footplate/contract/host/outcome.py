@@ -62,7 +62,7 @@ def lost_a_peer(error: BaseException) -> bool:
 
 
 def _lost_data_worker(error: BaseException) -> bool:
-    """torch tells of a data loader's dead process by a RuntimeError, or the pipe to it breaks first."""
+    """Torch tells of a data loader's dead process by a RuntimeError, or the pipe to it breaks first."""
     if isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error):
         return True
     frames = traceback.extract_tb(error.__traceback__)

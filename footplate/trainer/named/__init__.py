@@ -1,8 +1,8 @@
-"""Several optimizers in one loop, each with its own parameters, loss, schedule, clip and cadence.
+r"""Several optimizers in one loop, each with its own parameters, loss, schedule, clip and cadence.
 
     optimizers=[
         NamedOptimizer("main", params=[".*(?<!quantiles)$"], use="adam", args={"lr": 1e-4}),
-        NamedOptimizer("aux", params=[r"\\.quantiles$"], use="adam", args={"lr": 1e-3}, loss="aux_loss"),
+        NamedOptimizer("aux", params=[r"\.quantiles$"], use="adam", args={"lr": 1e-3}, loss="aux_loss"),
     ]
 
 What happens in a step, in order:

@@ -53,7 +53,7 @@ def choose(args: TrainingArguments, model: Any = None) -> Single:
 
 
 def _as_loaded(model: Any) -> Any:
-    """transformers may have cut the model as it loaded it; then nobody has to say so again."""
+    """Transformers may have cut the model as it loaded it; then nobody has to say so again."""
     size = getattr(model, "tp_size", None)
     if not isinstance(size, int) or size < 2:
         return None

@@ -109,7 +109,7 @@ class TensorParallel(Fsdp):
 
     @contextmanager
     def saves_alone(self, model: nn.Module) -> Iterator[None]:
-        """transformers would wait for every process, to gather what has been gathered."""
+        """Transformers would wait for every process, to gather what has been gathered."""
         config: Any = getattr(model, "config", None)
         asked = getattr(config, "distributed_config", None)
         if asked is None:
