@@ -1,7 +1,7 @@
-"""The one reader of JSON bodies: what JSON allows and we do not is refused with a pointer, everything at once.
+"""The one reader of JSON bodies. It refuses what JSON allows but the product does not, all problems at once.
 
-Twice the same key, NaN and infinities, NUL, lone surrogates, numbers that lose themselves and bottomless nesting are
-all taken by `json.loads` without a word, and break something much later: a database, a browser, a comparison.
+`json.loads` accepts duplicate keys, NaN, infinities, NUL, lone surrogates, numbers beyond 64 bits and any depth. Each
+of these would break something much later, such as a database, a browser or a comparison.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any, NoReturn
 from footplate.contract.errors import InvalidSpec, Problem
 
 MAX_DEPTH = 32
-"""Objects and lists inside each other. The body itself is the first."""
+"""The deepest nesting of objects and lists. The body itself is the first level."""
 MAX_INTEGER = 2**63 - 1
-"""SQL, JavaScript's BigInt64 and numpy end here."""
+"""The largest integer of SQL, JavaScript's BigInt64 and numpy."""
 MAX_PROBLEMS = 100
-"""A body can be nothing but mistakes; the answer need not be longer than it helps."""
+"""The most problems in one answer, because a body can be nothing but mistakes."""
 
 
 MAX_VALUES = 10_000
-"""Values in one body, keys not counted. pydantic takes 30 ms to report as many wrong values, and holds the interpreter
-meanwhile, in whatever thread it runs."""
+"""The most values in one body, without keys. pydantic takes 30 ms to report as many wrong values, and holds the GIL
+meanwhile."""
 MAX_KEY = 500
-"""Characters of a key: every problem below it repeats them."""
+"""The longest key in characters, because every problem below a key repeats it."""
 SMALL_BYTES = 2048
-"""No body of this size is expensive, and most specs are smaller."""
+"""Bodies up to this size are not counted, because they are cheap. Most specs are smaller."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _A_STRING = re.compile(rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?')
 
 
 def read_json(raw: bytes) -> object:
-    """What a body says; InvalidSpec with every problem when it says it badly."""
+    """Parses a body. Raises InvalidSpec with every problem."""
     if len(raw) > SMALL_BYTES and has_more_values_than(MAX_VALUES, raw):
         _refuse(f"has more than {MAX_VALUES:,} values", code="too_long", hint="put data into files")
     try:
@@ -43,7 +43,7 @@ def read_json(raw: bytes) -> object:
     except UnicodeDecodeError as error:
         place = _place(raw[: error.start].decode(), error.start)
         _refuse(f"not UTF-8 at {place}: byte 0x{raw[error.start]:02x}", hint="send JSON encoded as UTF-8")
-    # Escapes are the only way in for these: a raw NUL is no JSON, a raw surrogate is no UTF-8.
+    # These can only come from escapes, because a raw NUL is not JSON and a raw surrogate is not UTF-8.
     suspicious = "\\u0000" in text or "\\ud" in text or "\\uD" in text
     try:
         if not suspicious:
@@ -63,12 +63,12 @@ def read_json(raw: bytes) -> object:
 
 
 def has_more_values_than(limit: int, raw: bytes) -> bool:
-    """Counts the values of JSON text without parsing it: each is the first of a list or object, or follows a comma."""
+    """Counts values without parsing: each is the first of a list or object, or follows a comma."""
     if _openings(raw, 0, len(raw)) < limit:
         return False
     count, end = 1, 0
     for text in _A_STRING.finditer(raw):
-        # A string costs a turn, so that text which is no JSON at all ends soon, too.
+        # Each string adds to the count, so that text that is not JSON reaches the limit soon, too.
         count += _openings(raw, end, text.start()) + (end == text.start())
         end = text.end()
         if count > limit:
@@ -81,7 +81,7 @@ def _openings(raw: bytes, start: int, end: int) -> int:
 
 
 def pointer_to(*path: str | int) -> str:
-    """An RFC 6901 pointer: `pointer_to("data", "a/b", 0)` is `/data/a~1b/0`."""
+    """Returns an RFC 6901 pointer: `pointer_to("data", "a/b", 0)` is `/data/a~1b/0`."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
@@ -93,11 +93,11 @@ def _place(before: str, offset: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))} (byte {offset})"
 
 
-# The fast path: json's C scanner with hooks that only ask whether all is well. ---------------------------------------
+# The fast path: json's C scanner with hooks that only test whether all values are valid. ----------------------------
 
 
 class _Suspicious(Exception):
-    """Something is wrong: read again, slowly, and say where."""
+    """The fast path has met an invalid value. The slow path then finds its place."""
 
 
 def _clean_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -147,11 +147,11 @@ def _depth(value: Any) -> int:
     return 0 if children is None else 1 + max(map(_depth, children), default=0)
 
 
-# The slow path: keep what is wrong as a mark in the value, then walk it once with the path in hand. ------------------
+# The slow path: keeps each invalid value as a mark, then walks the value once and knows the path of each mark. -------
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object as it was written, before its keys swallow each other."""
+    """The pairs of an object as written, with duplicate keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +166,14 @@ def _marked_float(text: str) -> float | _Wrong:
 
 
 def _marked_int(text: str) -> int | _Wrong:
-    # Compared by length first: int() of thousands of digits is itself an attack.
+    # The length is compared first, because int() of thousands of digits is itself an attack.
     if len(text.lstrip("-")) > 19 or not -MAX_INTEGER - 1 <= int(text) <= MAX_INTEGER:
         return _Wrong("number_too_large", f"{_short(text)} does not fit into a 64-bit integer")
     return int(text)
 
 
 def _marked_constant(text: str) -> _Wrong:
-    return _Wrong("not_finite", f"{text} is no number that JSON knows")
+    return _Wrong("not_finite", f"{text} is not a number in JSON")
 
 
 _MARKED = json.JSONDecoder(
@@ -191,7 +191,7 @@ def _parse_marked(text: str) -> tuple[Any, list[Problem]]:
 
 
 def _unmark(value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Any:
-    """The plain value, and on the way every problem below it."""
+    """Returns the plain value, and appends every problem below it to `problems`."""
     if isinstance(value, _Wrong):
         problems.append(Problem(pointer_to(*path), value.code, value.detail))
         return None
@@ -216,7 +216,7 @@ def _unmark_object(pairs: _Pairs, path: tuple[str | int, ...], problems: list[Pr
         if len(key) > MAX_KEY:
             wrong_key.append(Problem(pointer_to(*path), "too_long", f"{name} has more than {MAX_KEY} characters"))
         problems.extend(wrong_key)
-        # A key that cannot be written cannot be pointed through either: what is below it is said of its object.
+        # An invalid key cannot be part of a pointer, so problems below it get their object's pointer.
         here = path if wrong_key else (*path, key)
         if key in plain:
             problems.append(Problem(pointer_to(*here), "duplicate_key", "this key is there more than once"))

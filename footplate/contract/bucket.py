@@ -1,13 +1,12 @@
-"""An artifact store that is no folder: objects in a bucket, which service and nodes reach from anywhere.
+"""An artifact store that is not a folder: objects in a bucket, which service and nodes can reach from anywhere.
 
-    FOOTPLATE_ARTIFACTS=s3://bucket/prefix      credentials and endpoint as everywhere else: AWS_*, ~/.aws, a role
+    FOOTPLATE_ARTIFACTS=s3://bucket/prefix      credentials and endpoint from AWS_*, ~/.aws or a role
 
-A bucket knows no folders, no rename and no second names. So a folder there is whole because of its manifest, which is
-put last, and which is one object, so that it is all there or not at all. Paths are those of
-`footplate/contract/layout.py`.
+A bucket has no folders, no rename and no second names. A folder in a bucket is complete if its manifest exists, because
+the manifest is written last. Paths are those of `footplate/contract/layout.py`.
 
-What the store does not say is never taken for an answer: only "there is no such object", from a store that is ours, is
-that. Everything else is a StoreAway, and is asked again by whoever can wait.
+Only "there is no such object", from a store that is known to be ours, counts as a missing file. All other errors are a
+StoreAway, and callers that can wait try again.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ from footplate.contract import layout
 SCHEME = "s3://"
 EXTRA = "footplate[s3]"
 PART_BYTES, PARTS_AT_ONCE = 16 * 1024 * 1024, 4
-"""Of a large file, so that it is never in memory as a whole."""
+"""The parts of a large upload, so that a file is never in memory as a whole."""
 AHEAD_BYTES = 4 * 1024 * 1024
-"""What is read at once of a file that is sent on."""
+"""Bytes that are read ahead from a file that is sent on."""
 CONNECT_SECONDS, READ_SECONDS = 3.0, 20.0
 _OF_THIS_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 
 
 class StoreAway(OSError):
-    """It does not answer, or refuses, or is not ours: nothing follows from that for what lies in it."""
+    """The store does not answer, refuses, or is not ours. This says nothing about the files in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One object, by its path below the folder that was asked about."""
+    """One object, by its path below the listed folder."""
 
     path: str
     bytes: int
@@ -52,7 +51,7 @@ class Found:
 
 
 def _root(text: str) -> str:
-    """A folder, or a bucket. What cannot be used is a sentence."""
+    """Parses a folder or a bucket. Raises ValueError with a sentence."""
     if "://" not in text:
         return text
     parts = urlsplit(text)
@@ -63,16 +62,16 @@ def _root(text: str) -> str:
     if "@" in parts.netloc or not _BUCKET.fullmatch(parts.netloc):
         raise ValueError("it looks like s3://bucket/prefix; keys and the endpoint come from AWS_* variables")
     if {".", "..", ""} & set(parts.path.strip("/").split("/")) and parts.path.strip("/"):
-        raise ValueError("its prefix has a part that is no name")
+        raise ValueError("its prefix has a part that is not a name")
     if not _is_installed():
         raise ValueError(f"a store in a bucket needs s3fs: pip install '{EXTRA}'")
     return SCHEME + (parts.netloc + parts.path).rstrip("/")
 
 
 Root = Annotated[
-    str, BeforeValidator(lambda given: os.fspath(given) if isinstance(given, Path) else given), AfterValidator(_root)
+    str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, Path) else value), AfterValidator(_root)
 ]
-"""What FOOTPLATE_ARTIFACTS may be."""
+"""The type of the setting FOOTPLATE_ARTIFACTS."""
 
 
 def _is_installed() -> bool:
@@ -82,7 +81,7 @@ def _is_installed() -> bool:
 
 
 class RemoteStore:
-    """The bucket, or what is below a prefix in it. Connects when it is first used, anew in each process."""
+    """A bucket, or a prefix in it. Each process connects when it first uses the store."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -95,7 +94,7 @@ class RemoteStore:
     # Write
 
     def put(self, file: Path, path: str) -> None:
-        """All of it, or nothing."""
+        """Uploads a file completely or not at all."""
         try:
             with self._asked(path):
                 self._fs.put_file(str(file), self._key(path), chunksize=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
@@ -112,9 +111,9 @@ class RemoteStore:
             raise StoreAway(f"{self.url} is not there: {error}") from error
 
     def commit(self, folder: Path, names: Iterable[str], path: str, goes_on: Callable[[], bool]) -> bool:
-        """These files of a folder, and its manifest behind them. False: it was not to go on, and nothing is committed.
+        """Uploads files of a folder, and then its manifest. Returns False if it was stopped before the manifest.
 
-        A manifest that is there already goes first: it would vouch for what is about to be replaced.
+        An older manifest is deleted first, because it would describe files that are about to be replaced.
         """
         manifest = f"{path}/{layout.MANIFEST}"
         self.remove_file(manifest)
@@ -128,32 +127,32 @@ class RemoteStore:
         return True
 
     def remove_file(self, path: str) -> None:
-        """One that is not there is as good as removed."""
+        """Deletes a file. A missing file is not an error."""
         with self._asked(path), suppress(FileNotFoundError):
             self._fs.rm_file(self._key(path))
 
     def remove(self, folder: str) -> None:
-        """Its manifest first: what is half gone must not look whole."""
-        names = sorted((found.path for found in self.files(folder)), key=lambda name: name != layout.MANIFEST)
+        """Deletes a folder, its manifest first, so that a half-deleted folder does not look complete."""
+        names = sorted((file.path for file in self.files(folder)), key=lambda name: name != layout.MANIFEST)
         for name in names:
             self.remove_file(f"{folder}/{name}")
 
     # Read
 
     def read(self, path: str) -> bytes:
-        """Raises FileNotFoundError, once the store is known to be ours."""
+        """Returns the content. Raises FileNotFoundError only if the store is known to be ours."""
         with self._looked_for(path):
             content: bytes = self._fs.cat_file(self._key(path))
             return content
 
     def fetch(self, path: str, file: Path) -> None:
-        """Into a file of this machine. Raises FileNotFoundError, once the store is known to be ours."""
+        """Downloads into a local file. Raises FileNotFoundError only if the store is known to be ours."""
         file.parent.mkdir(parents=True, exist_ok=True)
         with self._looked_for(path):
             self._fs.get_file(self._key(path), str(file))
 
     def open(self, path: str) -> RemoteFile | None:
-        """To read it from anywhere in it; None where there is none."""
+        """Opens a file for reading at any position. Returns None if there is none."""
         try:
             with self._looked_for(path):
                 opened = self._fs.open(self._key(path), "rb", block_size=AHEAD_BYTES, cache_type="readahead")
@@ -162,22 +161,22 @@ class RemoteStore:
         return RemoteFile(self, path, opened)
 
     def files(self, folder: str) -> list[Found]:
-        """All that lie below it, by their paths."""
+        """Returns all files below the folder, sorted by path."""
         place = self._key(folder)
         with self._asked(folder):
             try:
                 there: Mapping[str, Mapping[str, Any]] = self._fs.find(place, detail=True)
             except FileNotFoundError:
                 there = {}
-        found = [_found(key.removeprefix(f"{place}/"), about) for key, about in there.items() if key != place]
-        return sorted(found, key=lambda one: one.path)
+        files = [_found(key.removeprefix(f"{place}/"), about) for key, about in there.items() if key != place]
+        return sorted(files, key=lambda file: file.path)
 
     def has(self, path: str) -> bool:
         with self._asked(path):
             return bool(self._fs.exists(self._key(path)))
 
     def trouble(self) -> str | None:
-        """Why nobody could read from it now, in a sentence. None: the service's own mark is there."""
+        """Returns the reason for which the store cannot be read now. None if the service's probe file is there."""
         try:
             if self.has(layout.PROBE):
                 return None
@@ -189,12 +188,12 @@ class RemoteStore:
 
     @property
     def _fs(self) -> Any:
-        """One a process: its connections, and the thread that serves them, survive no fork."""
+        """The client of this process, because its connections and their thread do not survive a fork."""
         if self._connected is None or self._connected[0] != os.getpid():
             import s3fs
 
             limits = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 1}}
-            # What somebody else has put there meanwhile is there: nothing that was listed is remembered.
+            # Listings are not cached, because other processes write to the bucket too.
             fs = s3fs.S3FileSystem(config_kwargs=limits, use_listings_cache=False, skip_instance_cache=True)
             fs.retries = 2
             self._connected = (os.getpid(), fs)
@@ -212,12 +211,12 @@ class RemoteStore:
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _OF_THIS_DISK:
                 raise
-            said = str(error) or type(error).__name__
-            raise StoreAway(f"{self.url} does not answer as it should ({path}): {said[:300]}") from error
+            reason = str(error) or type(error).__name__
+            raise StoreAway(f"{self.url} does not answer as it should ({path}): {reason[:300]}") from error
 
     @contextmanager
     def _looked_for(self, path: str) -> Iterator[None]:
-        """A bucket that was emptied, or is another one, has nothing either: that is no word about this file."""
+        """Raises StoreAway instead of FileNotFoundError if the bucket is empty or another one."""
         try:
             with self._asked(path):
                 yield
@@ -228,7 +227,7 @@ class RemoteStore:
 
 
 class RemoteFile(io.RawIOBase):
-    """Read as a file is; what is replaced while it is read is an error, and no mixture."""
+    """A file open for reading. If the object is replaced meanwhile, reading fails instead of mixing two versions."""
 
     def __init__(self, store: RemoteStore, path: str, opened: Any) -> None:
         self._store, self._path, self._opened = store, path, opened
@@ -254,7 +253,7 @@ class RemoteFile(io.RawIOBase):
                 content: bytes = self._opened.read(size)
                 return content
         except FileNotFoundError as error:
-            raise StoreAway(f"{self._path} was taken away while it was read") from error
+            raise StoreAway(f"{self._path} was deleted while it was read") from error
 
     def close(self) -> None:
         self._opened.close()
@@ -262,7 +261,7 @@ class RemoteFile(io.RawIOBase):
 
 
 def stays_inside(path: str) -> bool:
-    """Of a path that somebody else has written down: whether it names something below where it is looked for."""
+    """Returns True if a path from another user stays below the folder to which it is appended."""
     return path.isprintable() and {"", ".", ".."}.isdisjoint(path.split("/"))
 
 

@@ -1,7 +1,6 @@
-"""Bundles: what a zip of a user's own code may be, and where the names of a spec lie in it.
+"""The rules for bundles (zips of users' code), and the lookup of a spec's names in them.
 
-Looked at as it lies there, nothing is unpacked: the service does so before it keeps one, and the node again before it
-unpacks it, by the same rules.
+Nothing is unpacked. The service applies the rules before it keeps a bundle, and the node before it unpacks one.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ from footplate.contract.short_forms import components
 
 MIB = 1024 * 1024
 MAX_BYTES = 32 * MIB
-"""Of the zip itself."""
+"""The size of the zip itself."""
 MAX_UNPACKED_BYTES = 128 * MIB
 MAX_RATIO = 100
-"""Unpacked over packed: code packs to a third or a tenth. Small ones may pack better."""
+"""Unpacked over packed size. Code packs to a third or a tenth. Small bundles may pack better."""
 RATIO_FROM_BYTES = 4 * MIB
 MAX_ENTRIES = 2000
 MAX_PATH_CHARS = 240
 MAX_DEPTH = 16
-"""Folders inside each other."""
+"""Levels of nested folders."""
 
 OURS = frozenset({"footplate"})
 OF_TRAINING = frozenset({"accelerate", "numpy", "pydantic", "safetensors", "torch", "transformers"})
 AT_EVERY_START = frozenset({"sitecustomize", "usercustomize"})
-"""Python imports these by itself."""
+"""Modules that Python imports at every start."""
 
 _ENCRYPTED = 0x1
 _ENTRY = b"PK\x01\x02"
-"""Each file has one of these in the list at the end of a zip."""
+"""The mark of each file in the list at the end of a zip."""
 _PACKINGS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _MODULE = re.compile(r"[A-Za-z_]\w*")
 
 
 class InvalidBundle(InvalidSpec):
-    """A zip that cannot be used: every problem at once, each with the entry that it is about."""
+    """A zip that cannot be used, with every problem and the entry that it is about."""
 
     code = "invalid_bundle"
     title = "The bundle cannot be used"
@@ -52,17 +51,17 @@ class InvalidBundle(InvalidSpec):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a bundle."""
+    """One file of a bundle: its path and unpacked size."""
 
     path: str
     bytes: int
 
 
 def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
-    """The files of a bundle, in the order of their paths; InvalidBundle with all that is wrong.
+    """Returns the files of a bundle, sorted by path. Raises InvalidBundle with every problem.
 
-    The list is judged before anything is read; then every file is read once, to where its own length ends and no
-    further, so that a damaged one is not found out by the job that needs it.
+    The list is checked before any content. Then every file is read once, up to its length in the list, so that no job
+    meets a damaged bundle.
     """
     if (problem := _wrong_in_size(file, packed_bytes)) is not None:
         raise InvalidBundle([problem])
@@ -75,7 +74,10 @@ def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
                 raise InvalidBundle(damaged)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OverflowError) as error:
         raise InvalidBundle([_no_zip(str(error))]) from error
-    return sorted((Entry(one.filename, one.file_size) for one in entries if not one.is_dir()), key=lambda one: one.path)
+    return sorted(
+        (Entry(entry.filename, entry.file_size) for entry in entries if not entry.is_dir()),
+        key=lambda entry: entry.path,
+    )
 
 
 def _wrong_in_size(file: IO[bytes], packed_bytes: int) -> Problem | None:
@@ -83,7 +85,7 @@ def _wrong_in_size(file: IO[bytes], packed_bytes: int) -> Problem | None:
         return Problem("", "empty_bundle", "the body is empty", "send a zip of your code: zip -r code.zip my_code.py")
     if packed_bytes > MAX_BYTES:
         return too_large()
-    # zipfile makes an object of each entry as it opens, so they are counted before: those of zips inside it as well.
+    # Counted before zipfile opens it, because zipfile makes an object of each entry. Entries of nested zips count, too.
     if (count := _count(file, _ENTRY)) > MAX_ENTRIES:
         return _too_many(count)
     return None
@@ -101,69 +103,71 @@ def _count(file: IO[bytes], mark: bytes) -> int:
 
 def too_large() -> Problem:
     return Problem(
-        "", "bundle_too_large", f"a bundle may have {MAX_BYTES // MIB} MiB",
-        "send code only: data and weights are named as data://… and models://…",
+        "", "bundle_too_large", f"a bundle has at most {MAX_BYTES // MIB} MiB",
+        "put only code into it: data and weights are named as data://… and models://…",
     )  # fmt: skip
 
 
 def _no_zip(why: str) -> Problem:
-    return Problem("", "not_a_zip", f"this is no zip: {why[:200]}", "zip -r code.zip my_code.py makes one")
+    return Problem("", "not_a_zip", f"this is not a zip: {why[:200]}", "zip -r code.zip my_code.py makes one")
 
 
 def _too_many(count: int) -> Problem:
-    return Problem("", "too_many_files", f"it has {count} entries, {MAX_ENTRIES} are the most")
+    return Problem("", "too_many_files", f"it has {count} entries, at most {MAX_ENTRIES} are allowed")
 
 
 def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterator[Problem]:
-    files = [one for one in entries if not one.is_dir()]
+    files = [entry for entry in entries if not entry.is_dir()]
     if not files:
         yield Problem("", "empty_bundle", "there is no file in it", "zip -r code.zip my_code.py puts one in")
     if len(entries) > MAX_ENTRIES:
         yield _too_many(len(entries))
     yield from _bomb(files, packed_bytes)
     seen: dict[str, str] = {}
-    for one in entries:
-        where = "/" + one.filename.rstrip("/").replace("~", "~0").replace("/", "~1")[:MAX_PATH_CHARS]
-        for code, detail, hint in _wrong_in_entry(one):
+    for entry in entries:
+        where = "/" + entry.filename.rstrip("/").replace("~", "~0").replace("/", "~1")[:MAX_PATH_CHARS]
+        for code, detail, hint in _wrong_in_entry(entry):
             yield Problem(where, code, detail, hint)
-        folded = one.filename.rstrip("/").casefold()
+        folded = entry.filename.rstrip("/").casefold()
         if folded in seen:
-            yield Problem(where, "duplicate_name", f"{one.filename[:80]!r} is there twice, or differs only in case")
-        seen[folded] = one.filename
-    # A file where another entry needs a folder.
-    plain = {one.filename for one in files}
+            yield Problem(where, "duplicate_name", f"{entry.filename[:80]!r} is there twice, or differs only in case")
+        seen[folded] = entry.filename
+    # A file whose name another entry uses as a folder.
+    plain = {entry.filename for entry in files}
     for path in sorted(plain):
         if above := next((folder for folder in _folders(path) if folder in plain), None):
             yield Problem("/" + path.replace("/", "~1"), "duplicate_name", f"{above[:80]!r} is a file and a folder")
-    for name in sorted({_top(one.filename) for one in entries}):
+    for name in sorted({_top(entry.filename) for entry in entries}):
         yield from _shadows(name)
 
 
 def _bomb(files: list[zipfile.ZipInfo], packed_bytes: int) -> Iterator[Problem]:
-    unpacked, packed = sum(one.file_size for one in files), sum(one.compress_size for one in files)
+    unpacked, packed = sum(entry.file_size for entry in files), sum(entry.compress_size for entry in files)
     if unpacked > MAX_UNPACKED_BYTES:
-        text = f"it would unpack to {unpacked / MIB:,.0f} MiB, {MAX_UNPACKED_BYTES // MIB} are the most"
+        text = f"it would unpack to {unpacked / MIB:,.0f} MiB, at most {MAX_UNPACKED_BYTES // MIB} are allowed"
         yield Problem("", "unpacks_too_large", text, "data and weights are named as data://… and models://…")
     elif unpacked > RATIO_FROM_BYTES and unpacked > MAX_RATIO * packed_bytes:
-        text = f"it would unpack to {unpacked / max(packed_bytes, 1):,.0f} times its size, {MAX_RATIO} are the most"
+        text = (
+            f"it would unpack to {unpacked / max(packed_bytes, 1):,.0f} times its size, at most {MAX_RATIO} are allowed"
+        )
         yield Problem("", "unpacks_too_large", text)
     if packed > packed_bytes:
-        yield Problem("", "not_a_zip", "its files lie over each other: together they are larger than the zip")
+        yield Problem("", "not_a_zip", "its files overlap: together they are larger than the zip")
 
 
-def _wrong_in_entry(one: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | None]]:
-    path = one.filename
-    kind = stat.S_IFMT(one.external_attr >> 16)
+def _wrong_in_entry(entry: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | None]]:
+    path = entry.filename
+    kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        what = "a link" if kind == stat.S_IFLNK else "no plain file"
+        what = "a link" if kind == stat.S_IFLNK else "not a plain file"
         yield "link_in_bundle", f"{path[:80]!r} is {what}", "zip follows links unless it is told -y"
-    if one.flag_bits & _ENCRYPTED:
+    if entry.flag_bits & _ENCRYPTED:
         yield "encrypted", f"{path[:80]!r} is encrypted", "zip it without a password"
-    elif one.compress_type not in _PACKINGS:
-        yield "unknown_packing", f"{path[:80]!r} is packed in a way that is not taken", "stored or deflated: plain zip"
+    elif entry.compress_type not in _PACKINGS:
+        yield "unknown_packing", f"{path[:80]!r} has an unsupported compression", "use stored or deflated: plain zip"
     if _climbs(path):
         yield "path_outside_bundle", f"{path[:80]!r} leads out of the bundle", "zip -r from inside of the folder"
-    elif any(ord(char) < 32 or ord(char) == 127 for char in one.orig_filename) or not path.isprintable():
+    elif any(ord(char) < 32 or ord(char) == 127 for char in entry.orig_filename) or not path.isprintable():
         yield "bad_path", f"{path[:80]!r} has characters that no file's name should have", None
     elif len(path) > MAX_PATH_CHARS or path.count("/") > MAX_DEPTH:
         yield "bad_path", f"a path has at most {MAX_PATH_CHARS} characters and {MAX_DEPTH} folders", None
@@ -184,7 +188,7 @@ def _top(path: str) -> str:
 
 
 def _shadows(top: str) -> Iterator[Problem]:
-    """A name that Python would find here before the one that everybody means."""
+    """Yields a problem if a name would hide a module that training or Python needs."""
     name = top.split(".", 1)[0]
     if "." in top and not top.endswith((".py", ".pyc", ".so", ".pyd")):
         return
@@ -196,14 +200,14 @@ def _shadows(top: str) -> Iterator[Problem]:
         else None
     )  # fmt: skip
     if whose is not None:
-        hint = f"call it otherwise, for example my_{name.lstrip('_')}"
+        hint = f"rename it, for example my_{name.lstrip('_')}"
         yield Problem("/" + top.replace("~", "~0"), "name_taken", f"{top!r} would hide a module of {whose}", hint)
 
 
 def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> Iterator[Problem]:
-    for one in entries:
+    for entry in entries:
         try:
-            with archive.open(one) as file:
+            with archive.open(entry) as file:
                 while file.read(MIB):
                     pass
         except (
@@ -215,17 +219,19 @@ def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> It
             RuntimeError,
             NotImplementedError,
         ) as error:
-            where = "/" + one.filename.replace("~", "~0").replace("/", "~1")
-            yield Problem(where, "damaged", f"{one.filename[:80]!r} cannot be read: {str(error)[:120]}", "zip it again")
+            where = "/" + entry.filename.replace("~", "~0").replace("/", "~1")
+            yield Problem(
+                where, "damaged", f"{entry.filename[:80]!r} cannot be read: {str(error)[:120]}", "zip it again"
+            )
             return
 
 
-# What a spec names in one.
+# Names of a spec that lie in its bundle.
 
 
 def modules(paths: Iterable[str]) -> list[str]:
-    """What can be imported, by dotted name: `net.py` is `net`, `pack/net.py` is `pack.net`, and `pack` is one too."""
-    found: set[str] = set()
+    """Returns the names that can be imported: `net.py` is `net`, and `pack/net.py` is `pack` and `pack.net`."""
+    names: set[str] = set()
     for path in paths:
         *folders, file = path.split("/")
         stem, dot, suffix = file.partition(".")
@@ -233,14 +239,14 @@ def modules(paths: Iterable[str]) -> list[str]:
             continue
         if not all(_MODULE.fullmatch(folder) for folder in folders):
             continue
-        found.update(".".join(folders[:length]) for length in range(1, len(folders) + 1))
+        names.update(".".join(folders[:length]) for length in range(1, len(folders) + 1))
         if stem != "__init__":
-            found.add(".".join([*folders, stem]))
-    return sorted(found)
+            names.add(".".join([*folders, stem]))
+    return sorted(names)
 
 
 def named_in(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(pointer, `module:Attr`) of everything in a long spec that lies in its bundle."""
+    """Yields (pointer, `module:Attr`) of everything in a long spec that lies in its bundle."""
     for pointer, _, component in components(spec):
         if ":" in component["use"]:
             yield f"{pointer}/use", component["use"]
@@ -249,14 +255,14 @@ def named_in(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def missing_in(spec: dict[str, Any], paths: Iterable[str]) -> list[Problem]:
-    """What a long spec names and its bundle, which has these files, does not hold."""
+    """Returns a problem for each name of a long spec that is not among its bundle's files."""
     there = list(paths)
-    known = modules(there)
+    known_modules = modules(there)
     problems = []
     for pointer, name in named_in(spec):
         module = name.partition(":")[0]
-        if module not in known:
-            problems.append(unknown_module(pointer, module, known))
+        if module not in known_modules:
+            problems.append(unknown_module(pointer, module, known_modules))
     loop = spec.get("loop")
     if isinstance(loop, dict) and isinstance(script := loop.get("script"), str) and script not in there:
         scripts = [path for path in there if path.endswith(".py")]
@@ -268,8 +274,8 @@ def missing_in(spec: dict[str, Any], paths: Iterable[str]) -> list[Problem]:
 def unknown_module(pointer: str, module: str, known: list[str]) -> Problem:
     text = f"the bundle has no module {module[:80]!r}; there is: {_some(known)}"
     hint = did_you_mean(module[:80], known)
-    if hint is None and (inside := [one for one in known if one.endswith("." + module)]):
-        hint = f"it lies in a folder: {inside[0]}, or zip from inside of that folder"
+    if hint is None and (inside := [name for name in known if name.endswith("." + module)]):
+        hint = f"it lies in a folder: name {inside[0]}, or zip from inside of that folder"
     return Problem(pointer, "not_in_bundle", text, hint)
 
 

@@ -1,8 +1,8 @@
-"""Components: what a spec may name, listed without importing any of it.
+"""Components: what a spec may name. Listing them imports none of them.
 
-Built-ins and plugins register alike, as entry points of a group such as `footplate.models`. A node describes what it
-has (`Described`, made there, where the targets can be imported), announces it as a `Catalogue`, and the service checks
-specs against that: names, and arguments by their JSON Schema.
+Built-ins and plugins register in the same way, as entry points of a group such as `footplate.models`. A node describes
+its components (`Described`) and announces them as a `Catalogue`. The service checks names and arguments of specs
+against it, without importing any component.
 """
 
 from __future__ import annotations
@@ -29,55 +29,57 @@ GROUPS: dict[str, str] = {
     "models": "model", "processors": "processor", "data": "dataset", "maps": "map", "collators": "collator",
     "losses": "loss", "metrics": "metric", "callbacks": "callback", "optimizers": "optimizer", "schedules": "schedule",
 }  # fmt: skip
-"""Each group of components, and what one of it is called."""
+"""Each group of components, and the name of one member."""
 
 
 PACKAGES, SECRETS, HUBS = "packages", "secrets", "hubs"
-"""What a catalogue tells besides, in the form of components, so that a service one version older can read it: installed
-packages, with their version for a summary, the names of the secrets that this node holds, and whether it fetches from a
-hub, by what its setting would say."""
+"""Other entries of a catalogue, in the form of components, so that a service one version older can read them.
+
+PACKAGES has the installed packages with their versions as summaries. SECRETS has the names of the node's secrets. HUBS
+has the node's setting for hubs.
+"""
 HUB_ON = "FOOTPLATE_HUB=on"
 
 
 def entry_point_group(group: str) -> str:
-    """Where plugins register: `footplate.models`."""
+    """Returns the entry-point group in which plugins register, such as `footplate.models`."""
     return f"footplate.{group}"
 
 
 def names(group: str) -> list[str]:
-    """What is registered in a group, sorted. Nothing of it is imported."""
-    return sorted({found.name for found in entry_points(group=entry_point_group(group))})
+    """Returns the registered names of a group, sorted, without importing anything."""
+    return sorted({entry_point.name for entry_point in entry_points(group=entry_point_group(group))})
 
 
 class Described(BaseModel):
-    """One component, as its node tells about it."""
+    """One component as its node describes it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     group: str
     summary: str = ""
-    """One line: what it is."""
+    """One line about the component."""
     args: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "additionalProperties": False})
     """JSON Schema of its arguments."""
     needs: str = ""
-    """A library that this node does not have, and how to install it; empty where nothing is missing."""
+    """The library that this node lacks, and how to install it. Empty if none is missing."""
 
 
 class Catalogue(RootModel[dict[str, dict[str, Described]]]):
-    """What a node has: {group: {name: Described}}. Travels as JSON, is kept by its hash."""
+    """The components of a node by group and name, sent as JSON and stored by its hash."""
 
     model_config = ConfigDict(frozen=True)
 
     @classmethod
     def of(cls, described: Iterable[Described]) -> Self:
         groups: dict[str, dict[str, Described]] = {group: {} for group in GROUPS}
-        for one in described:
-            groups.setdefault(one.group, {})[one.name] = one
+        for item in described:
+            groups.setdefault(item.group, {})[item.name] = item
         return cls(groups)
 
     def names(self, of: str) -> list[str] | None:
-        """What is told of PACKAGES, SECRETS or HUBS; None: this node is of a version that tells none."""
+        """Returns the names below PACKAGES, SECRETS or HUBS. None if the node's version does not send them."""
         return sorted(self.root[of]) if of in self.root else None
 
     def get(self, group: str, name: str) -> Described | None:
@@ -88,36 +90,36 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
 
     def as_json(self) -> dict[str, Any]:
         return {
-            group: {name: one.model_dump(mode="json") for name, one in found.items()}
-            for group, found in self.root.items()
+            group: {name: item.model_dump(mode="json") for name, item in items.items()}
+            for group, items in self.root.items()
         }
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of its contents: equal wherever the same components are installed, in whatever order."""
+        """The sha256 of the contents, equal on all nodes with the same components."""
         text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Problem]:
-    """Everything a spec names that the catalogue does not have, and every argument that does not fit.
+    """Returns a problem for each name that the catalogue does not have and each argument that does not fit.
 
-    With the user's own `body` at hand, problems point into that instead of into the long form.
+    With the user's own `body`, pointers lead into that body instead of the long form.
     """
     problems = list(islice(_check(spec.as_json(), catalogue), MAX_PROBLEMS))
     return located(problems, body) if problems and isinstance(body, dict) else problems
 
 
 def check_beside(invalid: InvalidSpec, body: Json, catalogue: Catalogue) -> InvalidSpec:
-    """With what the catalogue has against a body that is no spec for other reasons, so that all is told at once."""
-    told = {one.pointer for one in invalid.problems}
+    """Adds the catalogue's problems to those of an invalid body, so that the user sees all of them at once."""
+    reported = {problem.pointer for problem in invalid.problems}
     more = located(islice(_check(long_form(body).document, catalogue), MAX_PROBLEMS), body)
-    return InvalidSpec(unique([*invalid.problems, *(one for one in more if one.pointer not in told)]))
+    return InvalidSpec(unique([*invalid.problems, *(problem for problem in more if problem.pointer not in reported)]))
 
 
 def _check(document: Json, catalogue: Catalogue) -> Iterator[Problem]:
     for pointer, group, component in components(document):
-        # Code of the user's own is described by nobody; it is looked at in its training process alone.
+        # A node cannot describe the user's own code. Only the training process looks at it.
         is_known_kind = ":" not in component["use"] and group in GROUPS
         if is_known_kind and isinstance(component.get("args", {}), dict):
             yield from check_component(component, group, catalogue, pointer)
@@ -126,13 +128,13 @@ def _check(document: Json, catalogue: Catalogue) -> Iterator[Problem]:
 def check_component(
     component: Component | Mapping[str, Any], group: str, catalogue: Catalogue, pointer: str
 ) -> list[Problem]:
-    """One component against the catalogue."""
-    given = component.model_dump() if isinstance(component, Component) else component
-    found = catalogue.get(group, given["use"])
-    if found is None:
-        unknown = UnknownComponent(GROUPS[group], given["use"], catalogue.known(group))
+    """Checks one component against the catalogue."""
+    named = component.model_dump() if isinstance(component, Component) else component
+    registered = catalogue.get(group, named["use"])
+    if registered is None:
+        unknown = UnknownComponent(GROUPS[group], named["use"], catalogue.known(group))
         return [Problem(f"{pointer}/use", unknown.code, unknown.message, unknown.hint)]
-    if found.needs:
-        detail = f"{found.name!r} needs what no node has: {found.needs}"
+    if registered.needs:
+        detail = f"{registered.name!r} needs what no node has: {registered.needs}"
         return [Problem(f"{pointer}/use", "not_installed", detail, "install it on a node, and start that again")]
-    return violations(found.args, given.get("args", {}), f"{pointer}/args")
+    return violations(registered.args, named.get("args", {}), f"{pointer}/args")

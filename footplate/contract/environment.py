@@ -1,7 +1,7 @@
-"""Which environment variables a job may set, and which secrets it may name.
+"""The environment variables that a job may set, and the secrets that it may name.
 
-The operator lists names, or beginnings that end in a star: `FOOTPLATE_ENV_ALLOWED=HF_*,MY_FLAG`. What decides about
-the process before a job's code runs is never among them.
+The operator lists names, or prefixes that end in a star: `FOOTPLATE_ENV_ALLOWED=HF_*,MY_FLAG`. Variables that affect
+the process before the job's code runs are never allowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HARMLESS = frozenset(
 )
 SETTING = "FOOTPLATE_ENV_ALLOWED"
 SHORTEST_SECRET = 6
-"""Characters. What is taken out of every line must not be a word that every line has."""
+"""Characters. A secret is masked in every line, so it must not be a word that occurs in every line."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALLOWED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
@@ -29,13 +29,14 @@ _NODES_OWN = re.compile(
     r"LD_.*|PYTHON.*|FOOTPLATE_.*|OMP_.*|MKL_.*|OPENBLAS_.*|TMPDIR|PATH|HOME|CUDA_VISIBLE_DEVICES|TORCH_EXTENSIONS_DIR"
     r"|(LOCAL_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)"
 )
-"""Read before a job's code runs, or the node's to say: set here, they would do nothing or harm."""
+"""Variables that are read before a job's code runs, or that belong to the node. In `env` they would do nothing or
+harm."""
 
 
 def _allowed(text: str) -> str:
-    for one in entries(text):
-        if not _ALLOWED.fullmatch(one):
-            raise ValueError(f"{one!r} is neither a variable's name nor the beginning of some, such as HF_*")
+    for entry in entries(text):
+        if not _ALLOWED.fullmatch(entry):
+            raise ValueError(f"{entry!r} is neither the name of a variable nor a prefix such as HF_*")
     return text
 
 
@@ -43,44 +44,46 @@ EnvAllowed = Annotated[str, AfterValidator(_allowed)]
 
 
 def entries(allowed: str) -> list[str]:
-    return [one.strip() for one in allowed.split(",") if one.strip()]
+    return [entry.strip() for entry in allowed.split(",") if entry.strip()]
 
 
 def refused_env(env: Mapping[str, str], allowed: str) -> list[Problem]:
-    """What a job may not set, each with what would work."""
+    """Returns a problem for each variable that a job may not set."""
     return [problem for name in env if (problem := _refused(name, allowed))]
 
 
 def _refused(name: str, allowed: str) -> Problem | None:
     where = pointer_to("env", name)
     if not _NAME.fullmatch(name):
-        return Problem(where, "bad_name", f"{name[:80]!r} is no name of a variable", "letters, digits and '_'")
+        return Problem(where, "bad_name", f"{name[:80]!r} is not the name of a variable", "letters, digits and '_'")
     if _NODES_OWN.fullmatch(name):
-        return Problem(where, "env_not_allowed", f"{name} is for the node to say, and no job can set it")
+        return Problem(where, "env_not_allowed", f"{name} is set by the node, and no job can set it")
     listed = entries(allowed)
-    if name in HARMLESS or any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in listed):
+    if name in HARMLESS or any(
+        name == entry or (entry.endswith("*") and name.startswith(entry[:-1])) for entry in listed
+    ):
         return None
-    known = sorted({*HARMLESS, *listed})
-    hint = did_you_mean(name, known) or f"the operator lists it in {SETTING}, on service and nodes"
-    return Problem(where, "env_not_allowed", f"{name} is not among what jobs may set: {', '.join(known)}", hint)
+    allowed_names = sorted({*HARMLESS, *listed})
+    hint = did_you_mean(name, allowed_names) or f"the operator lists it in {SETTING}, on service and nodes"
+    return Problem(where, "env_not_allowed", f"{name} is not among the allowed names: {', '.join(allowed_names)}", hint)
 
 
 def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """What this node holds, by the names that specs use. SettingsError for one that could not be kept secret."""
-    found = {}
+    """Returns the node's secrets by the names that specs use. Raises SettingsError for one that cannot be masked."""
+    secrets = {}
     for variable, value in environ.items():
         name = variable.removeprefix(PREFIX + OF_SECRETS)
         if name == variable or not value:
             continue
         if not _NAME.fullmatch(name) or _NODES_OWN.fullmatch(name):
-            raise SettingsError(f"{variable} cannot be used: {name!r} is no name that a job's secret can have.")
+            raise SettingsError(f"{variable} cannot be used: {name!r} is not a name that a job's secret can have.")
         if len(value) < SHORTEST_SECRET:
             raise SettingsError(
-                f"{variable} cannot be used: a secret has {SHORTEST_SECRET} characters or more, because it is taken "
-                "out of all that a job says."
+                f"{variable} cannot be used: a secret has {SHORTEST_SECRET} characters or more, because it is masked "
+                "in all output of a job."
             )
-        found[name] = value
-    return found
+        secrets[name] = value
+    return secrets
 
 
 def unknown_secrets(names: Iterable[str], known: Iterable[str]) -> list[Problem]:
@@ -98,15 +101,15 @@ def unknown_secrets(names: Iterable[str], known: Iterable[str]) -> list[Problem]
 
 
 class Hidden:
-    """Takes secrets out of what is told: values, and the lines of those that have several."""
+    """Masks secrets in events and logs. The lines of a secret with several lines are masked, too."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         lines = {line for secret in secrets for line in [secret, *secret.splitlines()] if len(line) >= SHORTEST_SECRET}
-        # The longest first: one may hold another.
+        # The longest first, because one secret may contain another.
         self._pattern = re.compile("|".join(map(re.escape, sorted(lines, key=len, reverse=True)))) if lines else None
 
     def __call__(self, value: Any) -> Any:
-        """The same JSON value without them."""
+        """Returns the same JSON value without secrets."""
         return value if self._pattern is None else self._clean(value)
 
     def _clean(self, value: Any) -> Any:

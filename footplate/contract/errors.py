@@ -1,23 +1,23 @@
-"""What can go wrong, as one tree.
+"""The tree of all errors.
 
-    FootplateError                 code, message, hint; every one of ours carries all three
+    FootplateError                 code, message, hint; every error of ours has all three
     ├── InvalidSpec                many Problems at once, each with a JSON pointer        422
-    ├── UnknownComponent           a name that nobody registered                          422
-    ├── NotAvailableYet            understood, and not built yet                          422
-    ├── NotFound                   no such thing here (or not yours: the same answer)     404
-    ├── Conflict                   the state cannot serve this                            409
-    ├── PreconditionFailed         If-Match names a version that is gone                  412
+    ├── UnknownComponent           a name that is not registered                          422
+    ├── NotAvailableYet            understood, but not built yet                          422
+    ├── NotFound                   it does not exist, or belongs to another project       404
+    ├── Conflict                   the job's state does not allow the request             409
+    ├── PreconditionFailed         If-Match names an old version                          412
     ├── IdempotencyMismatch        the key was used with another body                     422
-    ├── Unavailable                a part that we need is away; try again                 503
-    ├── Unauthorized / Forbidden   no key, or one that may not                            401 / 403
-    ├── SettingsError              refuses to start, with the sentence that says why
-    └── AttemptError               an attempt ended badly, and why
-        ├── NoValidCheckpoint      had some, none verifies
-        ├── CheckpointCorrupt      this one does not verify
+    ├── Unavailable                a part of the system is unreachable; try again         503
+    ├── Unauthorized / Forbidden   no key, or a key without the right                     401 / 403
+    ├── SettingsError              a setting is wrong, so the process does not start
+    └── AttemptError               an attempt failed
+        ├── NoValidCheckpoint      there are checkpoints, but none verifies
+        ├── CheckpointCorrupt      this checkpoint does not verify
         ├── DatasetError           missing, changed or unreadable data
-        ├── NotFetched             what lies on a hub or at a URL, and cannot be had from there
-        ├── NotBuildable           a named part cannot be made from what it was given
-        └── OwnCodeError           the user's own code cannot be used: where, and why
+        ├── NotFetched             something on a hub or at a URL cannot be fetched
+        ├── NotBuildable           a part of the spec cannot be built from its arguments
+        └── OwnCodeError           the user's own code cannot be used
 
 A code is stable: programs may compare it. A message may be reworded.
 """
@@ -35,7 +35,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a body: where (an RFC 6901 pointer), what, and what would work."""
+    """One mistake in a body. `pointer` (RFC 6901) is its place; `hint` says what would work."""
 
     pointer: str
     code: str
@@ -47,7 +47,7 @@ class Problem:
 
 
 class FootplateError(Exception):
-    """Root of the tree. `code` is stable; `message` says what happened to what; `hint` says what would work."""
+    """Root of the tree. `code` is stable, `message` says what happened to what, and `hint` says what would work."""
 
     code = "internal"
     status = 500
@@ -57,13 +57,13 @@ class FootplateError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        # A script's user has nothing but what Python prints; some of ours print it themselves.
+        # A script's user sees only what Python prints. A class with its own __str__ prints the hint itself.
         if hint and type(self).__str__ is Exception.__str__:
             self.add_note(hint)
 
 
 class InvalidSpec(FootplateError):
-    """A body that cannot be accepted: every problem at once."""
+    """A body that cannot be accepted, with all of its problems."""
 
     code = "invalid_spec"
     status = 422
@@ -78,7 +78,7 @@ class InvalidSpec(FootplateError):
 
 
 class UnknownComponent(FootplateError):
-    """A name that nobody registered, answered with the nearest and the known."""
+    """A name that is not registered. The message lists the known names, and the hint the nearest one."""
 
     code = "unknown_component"
     status = 422
@@ -93,7 +93,7 @@ class UnknownComponent(FootplateError):
 
 
 class NotAvailableYet(FootplateError):
-    """Understood, and not built yet: refused with that reason rather than ignored."""
+    """A request that is understood but not built yet. Refusing it is better than ignoring it."""
 
     code = "not_available_yet"
     status = 422
@@ -101,7 +101,7 @@ class NotAvailableYet(FootplateError):
 
 
 class NotFound(FootplateError):
-    """No such thing here. Another project's id gets the same answer."""
+    """The thing does not exist. An id of another project gets the same answer."""
 
     code = "not_found"
     status = 404
@@ -109,7 +109,7 @@ class NotFound(FootplateError):
 
 
 class Conflict(FootplateError):
-    """The state it is in cannot serve this; `allowed` names what it can."""
+    """The job's state does not allow the request. `allowed` names the actions that it does allow."""
 
     code = "conflict"
     status = 409
@@ -121,7 +121,7 @@ class Conflict(FootplateError):
 
 
 class PreconditionFailed(FootplateError):
-    """If-Match named a version that is no longer the job's."""
+    """If-Match named an old version of the job."""
 
     code = "version_changed"
     status = 412
@@ -149,7 +149,7 @@ class Forbidden(FootplateError):
 
 
 class Unavailable(FootplateError):
-    """A part that we need is away. Try again after `retry_after_seconds`."""
+    """A part of the system is unreachable. Try again after `retry_after_seconds`."""
 
     code = "unavailable"
     status = 503
@@ -158,13 +158,13 @@ class Unavailable(FootplateError):
 
 
 class SettingsError(FootplateError):
-    """Refuses to start, with the sentence that says what is wrong and what would work."""
+    """A setting is wrong, so the process does not start. The message says what would work."""
 
     code = "bad_settings"
 
 
 class AttemptError(FootplateError):
-    """An attempt ended badly; the code becomes the job's `error.code`."""
+    """An attempt failed; the code becomes the job's `error.code`."""
 
     code = "error"
 
@@ -182,7 +182,7 @@ class DatasetError(AttemptError):
 
 
 class NotFetched(AttemptError):
-    """What a spec names on a hub, or by a URL, is not to be had. The code says what of: `dataset_not_found`."""
+    """A file that a spec names on a hub or by a URL cannot be fetched. The code says what: `dataset_not_found`."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -190,13 +190,13 @@ class NotFetched(AttemptError):
 
 
 class NotBuildable(AttemptError):
-    """A named part cannot be made from what it was given: no other attempt would change that."""
+    """A part of the spec cannot be built from its arguments. Another attempt would fail in the same way."""
 
     code = "not_buildable"
 
 
 class OwnCodeError(AttemptError):
-    """The user's own code cannot be used. `trace` is what he would see if he ran it himself."""
+    """The user's own code cannot be used. `trace` is the traceback that it would print if run by itself."""
 
     code = "own_code_error"
 
@@ -212,8 +212,10 @@ _hints_left: ContextVar[list[int] | None] = ContextVar("hints_left", default=Non
 
 @contextmanager
 def few_hints() -> Iterator[None]:
-    """Limits `did_you_mean` to `MOST_HINTS` searches while it is open: a body can be nothing but misspelt names, and a
-    search among a hundred names takes a millisecond."""
+    """Limits `did_you_mean` to `MOST_HINTS` searches inside the `with` block.
+
+    A body can be nothing but misspelt names, and a search among a hundred names takes a millisecond.
+    """
     token = _hints_left.set([MOST_HINTS])
     try:
         yield
@@ -222,11 +224,11 @@ def few_hints() -> Iterator[None]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """`did you mean 'accuracy'?`, or None when nothing is near, or when nobody looks: see `few_hints`."""
+    """Returns `did you mean 'accuracy'?`, or None if no name is near or `few_hints` has used up its searches."""
     if (left := _hints_left.get()) is not None:
         left[0] -= 1
         if left[0] < 0:
             return None
-    short = [one for one in islice(known, MAX_HINT_NAMES) if len(one) <= MAX_HINT_CHARACTERS]
+    short = [candidate for candidate in islice(known, MAX_HINT_NAMES) if len(candidate) <= MAX_HINT_CHARACTERS]
     near = get_close_matches(name[:MAX_HINT_CHARACTERS], short, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else None

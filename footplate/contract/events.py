@@ -1,7 +1,7 @@
-"""The envelope, and one class of data per kind. An event is one immutable fact about a job.
+"""The envelope of events, and one class of data per kind. An event is one immutable fact about a job.
 
-`no` is dense per job and is the reader's cursor; (job, attempt, source, seq) is the worker's own count and makes ingest
-exactly-once. On the wire between worker and service an event has no `no` yet: SQL gives it one in commit order.
+`no` counts a job's events without gaps and is the reader's cursor. (job, attempt, source, seq) is the worker's own
+count and makes ingest exactly-once. Worker events have no `no` yet, because SQL numbers them in commit order.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ class Kind(StrEnum):
     EVAL = "eval"
     """Metrics of an evaluation. Never dropped."""
     CHECKPOINT = "checkpoint"
-    """A checkpoint was committed, or found corrupt. Never dropped."""
+    """A checkpoint was committed, or did not verify. Never dropped."""
     PROGRESS = "progress"
-    """Where the loop is, at most a few times a second."""
+    """The loop's position, at most a few times a second."""
     LINE = "line"
     """A line that training printed."""
     SYSTEM = "system"
     """GPU, CPU and memory of one rank."""
     DO = "do"
-    """What somebody asked of the running loop, and what came of it: `POST /jobs/{id}/do`. Never dropped."""
+    """A live command to the running loop, and its result: `POST /jobs/{id}/do`. Never dropped."""
     NOTE = "note"
-    """A sentence for the reader of a history, or what user code said with footplate.note()."""
+    """A sentence about the job's history, or a text that user code passed to footplate.note()."""
     GAP = "gap"
-    """Events that are lost and known to be: from seq, to seq."""
+    """Events that are known to be lost: the first and the last seq."""
     DONE = "done"
-    """The last event of one source of an attempt: how it ended. Never dropped."""
+    """The last event of one source of an attempt, with its ending. Never dropped."""
 
 
 KEPT = frozenset({Kind.STATE, Kind.EVAL, Kind.CHECKPOINT, Kind.DO, Kind.DONE})
-"""Never dropped, and on disk before anything else happens."""
+"""Kinds that are never dropped, and that are on disk before anything else happens."""
 
 METRIC_KINDS = frozenset({Kind.LOG, Kind.EVAL})
 
 
 class WorkerEvent(BaseModel):
-    """What a journal line holds and what travels through Redis. Short keys cost nothing: they are the public ones."""
+    """An event in a journal line and on its way through Redis."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -65,7 +65,7 @@ class WorkerEvent(BaseModel):
 
 
 class Event(BaseModel):
-    """What a user reads."""
+    """An event as a user reads it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -84,22 +84,23 @@ class Event(BaseModel):
 
 
 class StateData(BaseModel):
-    """`state`: by the service for the job; by a worker once, as its first event, with state `running`."""
+    """`state`: a change of the job, from the service. A worker sends one as its first event, with state `running`."""
 
     state: str
     reason: str | None = None
     message: str | None = None
     by: str | None = None
-    """Who asked for it: the name and the prefix of a key. Not there: nobody was asked for one, or nobody asked."""
+    """The user who asked for the change: the name and the prefix of a key. Missing if there are no keys, or no user
+    asked."""
     traceparent: str | None = None
-    """Of a job's first event: the trace that its POST was part of. Not there: the service sends no traces."""
+    """The trace of the job's POST, in the job's first event. Missing if the service sends no traces."""
 
 
 class CheckpointData(BaseModel):
-    """`checkpoint`: path is relative to the artifact store's root."""
+    """`checkpoint`: a checkpoint's state. `path` is relative to the artifact store's root."""
 
     status: Literal["committed", "corrupt", "healed", "failed"]
-    """healed: it was corrupt, and verifies again."""
+    """The status "healed" means that a corrupt checkpoint verifies again."""
     path: str
     bytes: int = Field(default=0, ge=0, lt=2**63)
     manifest_sha256: str = ""
@@ -107,14 +108,15 @@ class CheckpointData(BaseModel):
     metrics: dict[str, Any] = Field(default_factory=dict)
     is_best: bool = False
     score: float | None = Field(default=None, allow_inf_nan=False)
-    """`metric_for_best_model`, where it was evaluated at this very step: by it `keep_best` ranks over all attempts."""
+    """The value of `metric_for_best_model` at this step, if it was evaluated. `keep_best` ranks by it over all
+    attempts."""
     message: str | None = None
     deleted: list[str] = Field(default_factory=list)
     """Paths of older checkpoints that rotation removed after this one was committed."""
 
 
 class Change(BaseModel):
-    """Of an argument of training."""
+    """The change of one argument of training."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
@@ -123,25 +125,29 @@ class Change(BaseModel):
 
 
 class DoData(BaseModel):
-    """`do`: once by the service, when it is asked for, and once by the loop, at the step that it was done after."""
+    """`do`: a live command.
+
+    The service writes one event for the request, and the loop one after the step that did it.
+    """
 
     status: Literal["asked", "done", "again", "dropped"]
-    """again: a later attempt came to the same step from an earlier checkpoint. dropped: the job succeeded first."""
+    """The status "again" means that a later attempt repeated the command at the same step. "dropped" means that the job
+    succeeded first."""
     message: str
     asked: int | None = None
-    """The number of the event that asked."""
+    """The number of the event with the request."""
     by: str | None = None
-    """Who asked: the name and the prefix of a key."""
+    """The user who asked: the name and the prefix of a key."""
     save: bool = False
     evaluate: bool = False
     set: dict[str, Any] = Field(default_factory=dict)
-    """By argument: as it was asked for; or, once it is done, a Change."""
+    """Values by argument. In the request these are new values, and in the result each is a Change."""
     refused: dict[str, str] = Field(default_factory=dict)
-    """What could not be done, and why."""
+    """Reasons by argument, for changes that could not be made."""
 
 
 class ProgressData(BaseModel):
-    """`progress`: steps of optimizer updates; eta in seconds, None while unknown."""
+    """`progress`: optimizer steps so far. `eta_s` is in seconds, None while unknown."""
 
     step: int = Field(ge=0, lt=2**63)
     max_steps: int = Field(ge=0, lt=2**63)
@@ -150,17 +156,17 @@ class ProgressData(BaseModel):
 
 
 class SystemData(BaseModel):
-    """`system`: what the attempt takes of its node; and for how long training has run, by its supervisor's clock."""
+    """`system`: what the attempt uses of its node. `running_s` is training's running time by the supervisor's clock."""
 
     running_s: float = Field(default=0.0, ge=0, lt=1e9, allow_inf_nan=False)
 
 
 class Ending(StrEnum):
-    """How a source of an attempt ended, as its supervisor saw it."""
+    """The ending of one source of an attempt, as its supervisor saw it."""
 
     FINISHED = "finished"
     STOPPED = "stopped"
-    """Because it was told to: cancel, pause or drain."""
+    """The source stopped because of a cancel, pause or drain."""
     FAILED = "failed"
 
 
@@ -172,19 +178,19 @@ class Failure(BaseModel):
     hint: str | None = None
     rank: int | None = None
     traceback: str | None = None
-    """The tail; the rest is in the attempt's log."""
+    """The end of the traceback. All of it is in the attempt's log."""
 
 
 class DoneData(BaseModel):
-    """`done`: its seq is the last of this source."""
+    """`done`: the end of a source. The event's seq is the source's last one."""
 
     ending: Ending
     reason: str
     stop: Literal["cancel", "pause", "drain", "peer"] | None = None
-    """What it obeyed, when it was told to stop."""
+    """The stop request that the source followed."""
     error: Failure | None = None
     another_s: bool = False
-    """It failed because a rank on another node was gone, whose end is the reason."""
+    """True if it failed because a rank on another node died. That rank's end is the reason of the job."""
     result: dict[str, Any] = Field(default_factory=dict)
     running_s: float = 0.0
     had_checkpoint: bool = False
@@ -192,7 +198,7 @@ class DoneData(BaseModel):
 
 
 def now_text() -> str:
-    """RFC 3339, UTC, milliseconds."""
+    """Returns the time as RFC 3339 in UTC, with milliseconds."""
     return to_text(datetime.now(UTC))
 
 
@@ -201,7 +207,7 @@ def to_text(moment: datetime) -> str:
 
 
 def json_safe(value: Any) -> Any:
-    """NaN and infinities as the strings "NaN", "Infinity", "-Infinity"; anything unknown as its text."""
+    """Converts to JSON: NaN and infinities become "NaN", "Infinity", "-Infinity", and unknown types their text."""
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float):

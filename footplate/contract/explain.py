@@ -1,4 +1,4 @@
-"""What pydantic says about a spec, said to a person: a pointer, a sentence, the nearest name that would work."""
+"""Turns pydantic's errors about a spec into problems: a pointer, a sentence, and the nearest name that would work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BOUNDS = {
 
 
 def kind_of(value: object) -> str:
-    """What JSON calls it. Never the value itself: it may be a secret in the wrong place."""
+    """Returns JSON's name for a value's type. Never the value itself, which may be a misplaced secret."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -46,28 +46,31 @@ def explain(
     model_at: Callable[[Path], type[BaseModel] | None],
     elsewhere: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Problem]:
-    """A Problem per error. `path` takes union tags out of pydantic's, `model_at` knows whose fields stand at one, and
-    `elsewhere` where a field belongs that was written in another place."""
-    for one in error.errors(include_url=False)[:MAX_PROBLEMS]:
-        pointer = pointer_to(*path(one["loc"])).removesuffix("/[key]")
-        if one["type"] == "extra_forbidden":
-            name, model = str(one["loc"][-1]), model_at(one["loc"][:-1])
-            known = list(model.model_fields) if model else []
-            there = f"; there is: {', '.join(known)}" if known else ""
-            hint = f"it belongs at {elsewhere[name]}" if name in elsewhere else did_you_mean(name[:80], known)
+    """Yields a problem for each error.
+
+    `path` removes union tags from pydantic's paths. `model_at` returns the model at a path. `elsewhere` has the right
+    place of fields that were written in a wrong one.
+    """
+    for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
+        pointer = pointer_to(*path(detail["loc"])).removesuffix("/[key]")
+        if detail["type"] == "extra_forbidden":
+            name, model = str(detail["loc"][-1]), model_at(detail["loc"][:-1])
+            field_names = list(model.model_fields) if model else []
+            there = f"; there is: {', '.join(field_names)}" if field_names else ""
+            hint = f"it belongs at {elsewhere[name]}" if name in elsewhere else did_you_mean(name[:80], field_names)
             yield Problem(pointer, "unknown_field", f"no field is named {name[:80]!r}{there}", hint)
         else:
-            yield problem(pointer, one["type"], one.get("ctx", {}), one["input"], one["msg"])
+            yield problem(pointer, detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"])
 
 
 def problem(pointer: str, kind: str, context: dict[str, Any], given: object, message: str) -> Problem:
-    """One of pydantic's errors in a sentence."""
+    """Returns one of pydantic's errors as a problem."""
     if kind == "missing":
         return Problem(pointer, "missing", "this field is required")
     if kind in BOUNDS:
         bound = next(iter(context.values()))
-        said = f"{bound:g}" if isinstance(bound, float) else str(bound)
-        return Problem(pointer, "out_of_range", f"must be {BOUNDS[kind]} {said}")
+        limit = f"{bound:g}" if isinstance(bound, float) else str(bound)
+        return Problem(pointer, "out_of_range", f"must be {BOUNDS[kind]} {limit}")
     if kind in ("string_too_long", "too_long"):
         things = "characters" if kind == "string_too_long" else "entries"
         return Problem(pointer, "too_long", f"must have at most {context['max_length']} {things}")
@@ -99,8 +102,11 @@ def _no_choice(pointer: str, expected: str, context: dict[str, Any], given: obje
 
 
 def unique(problems: Iterable[Problem]) -> list[Problem]:
-    """The first problem of each place and code: two readers may have met the same one. A hundred are enough."""
+    """Returns the first problem of each place and code, because two checks may report the same one.
+
+    At most a hundred.
+    """
     first: dict[tuple[str, str], Problem] = {}
-    for one in problems:
-        first.setdefault((one.pointer, one.code), one)
+    for item in problems:
+        first.setdefault((item.pointer, item.code), item)
     return list(first.values())[:MAX_PROBLEMS]

@@ -1,4 +1,4 @@
-"""What the spec's fields are made of: a strict frozen group, whole numbers, durations, names."""
+"""The types of the spec's fields: strict frozen groups, whole numbers, durations and names."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ T = TypeVar("T")
 
 
 class Told(BaseModel):
-    """Its schema says what stands under its fields in the source. That is read when somebody asks for the schema: while
-    classes are made it would take an eighth of a service's start."""
+    """A model whose JSON schema has the fields' docstrings as descriptions.
+
+    The source is read when somebody requests the schema, because reading it at import would take an eighth of the
+    service's start.
+    """
 
     meant_by: ClassVar[type | None] = None
-    """Another class, where the fields are that one's."""
+    """The class whose field docstrings are used, if the fields are copied from another class."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        # Here, because arguments are made of this module.
+        # Imported here, because the arguments import this module.
         from footplate.contract.arguments.help_texts import meanings
 
         schema = handler(core)
@@ -35,13 +38,13 @@ class Told(BaseModel):
 
 
 class Group(Told):
-    """Fields that belong together. Strict: what is not exactly right is a problem, never a guess."""
+    """A strict model: a value of the wrong type is a problem, never converted."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
 def _whole(value: object) -> object:
-    """5e8 is written like a float and means an integer."""
+    """Converts 5e8, which is written like a float, to an integer."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
@@ -52,7 +55,7 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([dhms])")
 
 
 def seconds(value: object) -> object:
-    """`"1h30m"` in seconds; a number is seconds already. Anything else passes, for the type to refuse."""
+    """Converts `"1h30m"` to seconds. Numbers are seconds already. The field's type refuses all other values."""
     if not isinstance(value, str):
         return value
     if len(value) > 32 or not _DURATION.fullmatch(value):
@@ -61,31 +64,31 @@ def seconds(value: object) -> object:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-"""An integer, also when written 5e8. `true` is none."""
+"""An integer, also when written 5e8. `true` is not an integer."""
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
 def _moment(value: object) -> object:
-    """Pydantic takes a number for seconds since 1970, and a date for its midnight; nobody here does."""
+    """Refuses what pydantic would accept: a number as seconds since 1970, and a date as its midnight."""
     if not isinstance(value, str) or not _MOMENT.match(value):
         raise PydanticCustomError("moment", 'a moment looks like "2026-01-31T12:00:00Z"')
     return value
 
 
 When = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_moment)]
-"""RFC 3339, with its offset. (Strict, what a validator hands on would have to be a datetime.)"""
+"""RFC 3339, with its offset. Not strict, because a strict field takes only `datetime` objects from a validator."""
 
 DURATION = BeforeValidator(
     seconds, json_schema_input_type=float | Annotated[str, Field(pattern=_A_DURATION, max_length=32)]
 )
-"""Makes a float field take durations as well: it is seconds afterwards, however they were written."""
+"""Lets a float field take durations as well. The parsed value is always in seconds."""
 
 MOST_ENTRIES = 1000
 
 
 def _no_flood(value: object) -> object:
-    """A list's own bound is looked at after its entries: half a million wrong ones would be seconds of work."""
+    """Refuses a long list before its entries are checked. Half a million wrong entries would take seconds."""
     if isinstance(value, list) and len(value) > MOST_ENTRIES:
         raise PydanticCustomError("too_long", "too many", {"max_length": MOST_ENTRIES})
     return value
@@ -95,11 +98,11 @@ Many = Annotated[tuple[T, ...], Field(strict=False), BeforeValidator(_no_flood)]
 """A JSON list, kept as a tuple."""
 
 PATTERNS: dict[str, str] = {}
-"""What each pattern asks for, in words: an error quotes these, nobody has to read a regular expression."""
+"""The meaning of each regular expression in words, for error messages."""
 
 
 def pattern(regex: str, words: str, longest: int) -> Any:
-    """A pattern that knows how to say what it wants."""
+    """Returns a field with this regular expression, and registers its meaning in words."""
     PATTERNS[regex] = words
     return Field(pattern=regex, max_length=longest)
 
@@ -111,4 +114,4 @@ Slug = Annotated[
     str,
     pattern(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", "must be letters, digits, '_', '.' or '-', a letter or digit first", 64),
 ]
-"""A name for machines and people: of a project, a pool, an evaluation set."""
+"""A name for machines and people, for example of a project, a pool or an evaluation set."""

@@ -1,8 +1,7 @@
-"""What a spec names and somebody has to bring: uploaded files, what lies on a hub (`hub.py`), and files by their URL.
+"""The files that a spec names: uploaded files, files on a hub (`hub.py`), and files by their URL.
 
-An uploaded file is `file_<sha256>.jsonl`: the id says what it holds and what reads it. So equal bytes are one file, a
-node needs nobody to tell it where one lies or whether it is whole, and a bare id is a dataset, because its suffix picks
-the reader as that of a path does.
+An uploaded file's id is `file_<sha256>.jsonl`, so equal bytes are one file. A node needs only the id to find the file
+and to verify it. A bare id is also a dataset, because its suffix selects the reader, as that of a path does.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from footplate.contract.ids import FileId, is_file
 from footplate.contract.short_forms import Named, components
 
 KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-"""By the suffix of the name that a file comes with."""
+"""The kind of a file by the suffix of its name."""
 
 
 def file_id(sha256: str, kind: str) -> FileId:
@@ -29,37 +28,41 @@ def sha256_of(file: FileId) -> str:
 
 
 def kind_of(name: str) -> str | None:
-    """None: nothing here reads such a file."""
+    """Returns the kind of rows in a file of this name, or None if no reader has this suffix."""
     return KINDS.get(PurePosixPath(name).suffix.lower())
 
 
 def named_in(spec: dict[str, Any]) -> Iterator[tuple[str, FileId]]:
-    """(pointer, id) of every uploaded file that an argument of a long spec's components names."""
+    """Yields (pointer, id) of every uploaded file that an argument of a long spec's components names."""
     for named in components(spec):
-        yield from ((one.pointer, FileId(one.text)) for one in texts(named) if is_file(one.text))
+        yield from ((argument.pointer, FileId(argument.text)) for argument in texts(named) if is_file(argument.text))
 
 
 def on_hub(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(pointer, name) of everything on a hub that a long spec names."""
+    """Yields (pointer, name) of everything on a hub that a long spec names."""
     for named in components(spec):
-        yield from ((one.pointer, one.text) for one in texts(named) if is_hub_name(one.text))
+        yield from ((argument.pointer, argument.text) for argument in texts(named) if is_hub_name(argument.text))
 
 
 def by_url(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(pointer, URL) of every file of rows that a long spec names so. Elsewhere a URL is just a string."""
+    """Yields (pointer, URL) of every file of rows that a long spec names by URL. Elsewhere a URL is just a string."""
     for named in components(spec):
         if named.group == "data":
-            yield from ((one.pointer, one.text) for one in texts(named) if one.is_path and is_url(one.text))
+            yield from (
+                (argument.pointer, argument.text)
+                for argument in texts(named)
+                if argument.is_path and is_url(argument.text)
+            )
 
 
 class Said(NamedTuple):
     """A text in a component's arguments."""
 
     path: tuple[str | int, ...]
-    """The way to it, from the whole spec."""
+    """The keys and indexes that lead to the text, from the root of the spec."""
     text: str
     is_path: bool
-    """It stands where a file is named, as the node reads it."""
+    """True if the node reads the argument as the name of a file."""
 
     @property
     def pointer(self) -> str:
@@ -87,10 +90,10 @@ def is_url(text: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """For notes and errors: in a query stands what opens the door."""
+    """Returns the URL without its query, for notes and errors, because the query may hold a secret."""
     return url.partition("?")[0][:200]
 
 
 def pin_of(place: str, pin: str) -> str:
-    """What holds a job to what it began with."""
+    """Returns the note that pins a job to the version of its first attempt."""
     return f"sha256 {pin}" if is_url(place) else f"commit {pin}"

@@ -1,10 +1,10 @@
-"""Names of what lies on a hub: a repository of a model or of a dataset, at a revision, and perhaps files in it.
+"""Names on a hub: a repository of a model or of a dataset, a revision, and perhaps files in it.
 
-    hub://owner/name                             a model, or its tokenizer, as its branch main is when the job begins
+    hub://owner/name                             a model, or its tokenizer, at branch main when the job begins
     hub://owner/name@v1.0/checkpoints/last       a folder in it, at a branch, a tag or a commit
     hub://datasets/owner/name/data/*.parquet     files of a dataset
 
-Nothing is fetched unless the operator says FOOTPLATE_HUB=on. What a revision means is settled once for each job.
+Nothing is fetched unless the operator sets FOOTPLATE_HUB=on. The commit of a revision is looked up once for each job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 SCHEME, DATASETS = "hub://", "datasets/"
 PATH_ARGUMENTS = frozenset({"path", "paths", "file", "files", "folder"})
-"""Arguments that name files. Strings in them must name a root; anywhere else a string without one is just a string."""
+"""Arguments that name files. Strings in them must name a root. In other arguments a string is just a string."""
 
 Kind = Literal["model", "dataset"]
 
@@ -28,7 +28,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """One name, taken apart. `path` is below the repository; empty: all of it."""
+    """The parts of a name. `path` is below the repository, or empty for the whole repository."""
 
     kind: Kind
     repo: str
@@ -37,12 +37,12 @@ class HubName:
 
     @property
     def place(self) -> str:
-        """The repository and its revision, as a name: what a commit is kept for."""
+        """Returns the repository and its revision as a name, under which the job keeps the commit."""
         return f"{SCHEME}{DATASETS if self.kind == 'dataset' else ''}{self.repo}@{self.revision}"
 
     @property
     def commit(self) -> str | None:
-        """Where the revision is one already, which no push can move."""
+        """Returns the revision if it is a commit, which no push can move."""
         return self.revision if _COMMIT.fullmatch(self.revision) else None
 
 
@@ -51,23 +51,23 @@ def is_hub_name(text: str) -> bool:
 
 
 def hub_name(text: str) -> HubName:
-    """Raises ValueError, with a sentence."""
+    """Parses a name. Raises ValueError with a sentence."""
     rest = text.removeprefix(SCHEME)
     kind: Kind = "dataset" if rest.startswith(DATASETS) else "model"
-    found = _NAME.fullmatch(rest.removeprefix(DATASETS))
-    if found is None or ".." in found["repo"] or "--" in found["repo"]:
-        raise ValueError("it is no name of a repository")
-    path = found["rest"].removeprefix("/").removesuffix("/")
+    match = _NAME.fullmatch(rest.removeprefix(DATASETS))
+    if match is None or ".." in match["repo"] or "--" in match["repo"]:
+        raise ValueError("it is not the name of a repository")
+    path = match["rest"].removeprefix("/").removesuffix("/")
     if path and (not path.isprintable() or {"", ".", ".."} & set(path.split("/"))):
-        raise ValueError("its path in the repository has a part that is no name")
-    return HubName(kind, found["repo"], found["revision"] or "main", path)
+        raise ValueError("its path in the repository has a part that is not a name")
+    return HubName(kind, match["repo"], match["revision"] or "main", path)
 
 
 HOW = "hub://owner/name, hub://owner/name@revision, or hub://datasets/owner/name/data/*.parquet"
 
 
 def of_data(value: Any, *, is_path: bool = False) -> Any:
-    """Arguments of a dataset, where what names files on a hub names a dataset's: `datasets/` may be left out."""
+    """Adds `datasets/` to hub names in a dataset's arguments, where users may leave it out."""
     if isinstance(value, str):
         is_short = is_path and is_hub_name(value) and not value.startswith(SCHEME + DATASETS)
         return SCHEME + DATASETS + value.removeprefix(SCHEME) if is_short else value

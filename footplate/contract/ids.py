@@ -1,4 +1,4 @@
-"""Identifiers: a prefix that says what it names, and a UUIDv7, so that ids sort by the time they were made."""
+"""Identifiers: a prefix for the kind of thing, and a UUIDv7, so that ids sort by their time of creation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILE = re.compile(r"file_[0-9a-f]{64}\.(jsonl|csv|tsv|parquet)")
 
 
 def uuid7(now_ms: int | None = None) -> str:
-    """48 bits of milliseconds, then randomness, as 32 hex digits (RFC 9562)."""
+    """Returns 48 bits of milliseconds and then random bits, as 32 hex digits (RFC 9562)."""
     stamp = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     tail = int.from_bytes(os.urandom(10))
     tail = (tail & ~(0xF << 76)) | (0x7 << 76)
@@ -59,10 +59,10 @@ def new_delivery_id() -> DeliveryId:
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Whether a string has the shape of one of our ids: cheap to ask before SQL is."""
+    """Returns True if the text has the shape of one of our ids. This is cheaper than a query."""
     return text.startswith(prefix + "_") and _ID.fullmatch(text) is not None
 
 
 def is_file(text: str) -> bool:
-    """Whether it is an uploaded file's: known by what it holds, and not by when it came."""
+    """Returns True if the text is the id of an uploaded file, which is made from the sha256 of its content."""
     return text.startswith("file_") and _FILE.fullmatch(text) is not None

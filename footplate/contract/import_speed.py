@@ -1,4 +1,4 @@
-"""What an import makes stays: looking for rubbish among it, again and again, is a seventh of the time that it takes."""
+"""Pauses garbage collection during imports, which saves a seventh of their time: what an import makes stays."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The part of JSON Schema that components' arguments use, checked with sentences and pointers. Not a general validator.
+"""Checks arguments of components by the part of JSON Schema that they use. Not a general validator.
 
-Known: type (one or several), anyOf/oneOf, enum, const, minimum, maximum, exclusiveMinimum, exclusiveMaximum, minLength,
-maxLength, items, minItems, maxItems, properties, required, additionalProperties, and $ref into $defs. Other keywords
-pass: the component's own code has the last word when it is built.
+Supported: type (one or several), anyOf/oneOf, enum, const, minimum, maximum, exclusiveMinimum, exclusiveMaximum,
+minLength, maxLength, items, minItems, maxItems, properties, required, additionalProperties, and $ref into $defs.
+Other keywords are ignored, because the component's own code checks its arguments again when it is built.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = {
 
 
 def violations(schema: Schema, value: object, pointer: str = "") -> list[Problem]:
-    """Everything about the value that the schema does not allow; empty when it fits."""
+    """Returns a problem for everything that the schema does not allow, at most MAX_PROBLEMS."""
     return list(islice(_violations(schema, value, pointer, schema.get("$defs", {})), MAX_PROBLEMS))
 
 
@@ -57,7 +57,10 @@ def _types(schema: Schema) -> list[str]:
 
 
 def _is(value: object, name: str) -> bool:
-    """`true` is no number, and 5.0 is a whole one: JSON has one kind of number."""
+    """Returns True if the value has the type.
+
+    `true` is not a number, and 5.0 is an integer, as JSON has one number type.
+    """
     if isinstance(value, bool) or value is None:
         return name == ("null" if value is None else "boolean")
     if name == "integer":
@@ -72,11 +75,15 @@ def _wrong_type(types: list[str], value: object, pointer: str) -> Problem:
 
 
 def _any_of(branches: list[Schema], value: object, pointer: str, definitions: Schema) -> Iterator[Problem]:
-    """Nothing when a branch fits; else what the nearest one says, or all their types when none comes near."""
+    """Yields nothing if a branch fits, else the problems of the nearest branch, or one problem with all types."""
     tries = [list(islice(_violations(branch, value, pointer, definitions), MAX_PROBLEMS)) for branch in branches]
     if not all(tries):
         return
-    near = [found for found in tries if any(one.code != "wrong_type" or one.pointer != pointer for one in found)]
+    near = [
+        problems
+        for problems in tries
+        if any(problem.code != "wrong_type" or problem.pointer != pointer for problem in problems)
+    ]
     if near:
         yield from min(near, key=len)
     else:
@@ -90,7 +97,7 @@ def _resolved(schema: Schema, definitions: Schema) -> Schema:
 
 
 def _choice(choices: list[Any], value: object, pointer: str) -> Iterator[Problem]:
-    # 1 == True in Python, and not in JSON.
+    # 1 == True in Python, but not in JSON.
     if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices):
         texts = [str(choice) for choice in choices]
         hint = did_you_mean(value[:80], texts) if isinstance(value, str) else None
@@ -129,8 +136,8 @@ def _object(schema: Schema, value: dict[str, Any], pointer: str, definitions: Sc
         if name in properties:
             yield from _violations(properties[name], item, here, definitions)
         elif others is False:
-            known = f"; there is: {', '.join(properties)}" if properties else "; there are none"
-            detail = f"no argument is named {name[:80]!r}{known}"
+            names = f"; there is: {', '.join(properties)}" if properties else "; there are none"
+            detail = f"no argument is named {name[:80]!r}{names}"
             yield Problem(here, "unknown_argument", detail, did_you_mean(name[:80], properties))
         elif isinstance(others, dict):
             yield from _violations(others, item, here, definitions)

@@ -1,4 +1,4 @@
-"""Where an attempt's files lie, seen from the artifact store's root. An attempt writes only below its own folder."""
+"""The paths of files in the artifact store, relative to its root. An attempt writes only below its own folder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import PurePosixPath
 from footplate.contract.ids import CheckpointId, JobId
 
 PROBE = ".footplate-store"
-"""Written by the service at the root; a node that cannot read it gets no work."""
+"""A file that the service writes at the root. A node that cannot read the file gets no work."""
 
 MANIFEST = "manifest.json"
 
 PASSED_ONLY = 0o711
-"""The mode of folders whose names nobody but their owner lists: who does not know a name does not find it."""
+"""The mode of folders that only their owner may list. Others can open a file in such a folder only by its name."""
 
 
 def job_folder(job: JobId) -> PurePosixPath:
@@ -29,18 +29,18 @@ def checkpoint_folder(job: JobId, attempt: int, step: int) -> PurePosixPath:
 
 
 BEST_BEFORE = "best-before"
-"""In an attempt's folder: the best checkpoint that another job had where this one goes on."""
+"""A folder of an attempt: the best checkpoint of the other job whose checkpoint this attempt continues from."""
 _CHECKPOINT = re.compile(rf"jobs/job_[0-9a-f]{{32}}/attempts/\d+/(?:{BEST_BEFORE}/)?checkpoint-\d+$")
 
 
 def checkpoint_in(path: str) -> str | None:
-    """What a path says of the store that was written down on another node, whose root is another one."""
-    found = _CHECKPOINT.search(path)
-    return found[0] if found else None
+    """Returns the part of the path below the store's root, or None. Another node may have another root."""
+    match = _CHECKPOINT.search(path)
+    return match[0] if match else None
 
 
 def pinned_folder(job: JobId, checkpoint: CheckpointId, step: int) -> PurePosixPath:
-    """A second name of a checkpoint that is kept for good, where no attempt writes."""
+    """Returns the second name of a checkpoint that is kept forever, in a folder where no attempt writes."""
     return job_folder(job) / "pinned" / checkpoint / f"checkpoint-{step}"
 
 
@@ -52,9 +52,9 @@ def outputs_folder(job: JobId, attempt: int) -> PurePosixPath:
 
 
 def bundle_file(sha256: str) -> PurePosixPath:
-    """A bundle of users' code, whoever brought it: equal bytes are one file."""
+    """Returns the file of a bundle. Equal bundles of all users are one file."""
     return PurePosixPath("bundles") / f"{sha256}.zip"
 
 
 UPLOADS = PurePosixPath("files")
-"""Where each uploaded file lies under its id."""
+"""The folder of uploaded files, each under its id."""

@@ -1,4 +1,4 @@
-"""What must hold in how a model is to learn: optimizers, loss, callbacks, trackers. Over the long form."""
+"""The rules for optimizers, loss, callbacks and trackers. They read the long form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OF_ONE_OPTIMIZER = (
     "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "optim_target_modules",
     "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps",
 )  # fmt: skip
-"""Arguments of training's one optimizer: of no meaning where several are listed."""
+"""Arguments of the single optimizer of `training`. They have no meaning if several optimizers are listed."""
 
 OVER_THE_RUN = frozenset(
     {
@@ -24,36 +24,36 @@ OVER_THE_RUN = frozenset(
         "warmup_stable_decay", "OneCycleLR",
     }
 )  # fmt: skip
-"""Schedules that have to know how long the run is."""
+"""Schedules that need the length of the run."""
 
 NO_SCHEDULES: dict[str, str] = {
     **dict.fromkeys(
         ("reduce_lr_on_plateau", "greedy", "ReduceLROnPlateau"),
         "follows a metric, and each of several optimizers follows steps or epochs",
     ),
-    **dict.fromkeys(("LambdaLR", "MultiplicativeLR"), "is made of a function, which JSON has none of"),
-    **dict.fromkeys(("SequentialLR", "ChainedScheduler"), "is made of other schedules, which JSON has none of"),
+    **dict.fromkeys(("LambdaLR", "MultiplicativeLR"), "needs a function, which JSON cannot hold"),
+    **dict.fromkeys(("SequentialLR", "ChainedScheduler"), "needs other schedules, which JSON cannot hold"),
 }
-"""Schedules that exist, and that no optimizer of a spec can follow."""
+"""Schedules that exist, but that no optimizer of a spec can follow."""
 
 TEXT_METRICS = ("bleu", "chrf", "rouge", "sacrebleu")
-"""Metrics that compare what was generated with what was wanted."""
+"""Metrics that compare generated texts with expected ones."""
 
 
 def broken_learning_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
-    optimizers = [one for one in _list(document.get("optimizers")) if isinstance(one, dict)]
+    optimizers = [optimizer for optimizer in _list(document.get("optimizers")) if isinstance(optimizer, dict)]
     if document.get("optimizers") == []:
-        detail = "is an empty list, and nothing would train the model"
-        yield Problem("/optimizers", "too_short", detail, "leave it out for training's one optimizer, or list some")
+        detail = "is an empty list, so nothing would train the model"
+        yield Problem("/optimizers", "too_short", detail, "leave it out for the optimizer of training, or list some")
     if optimizers:
         yield from _several(optimizers, document)
-    for index, one in enumerate(_list(document.get("optimizers"))):
-        schedule = one.get("schedule") if isinstance(one, dict) else None
+    for index, optimizer in enumerate(_list(document.get("optimizers"))):
+        schedule = optimizer.get("schedule") if isinstance(optimizer, dict) else None
         if isinstance(schedule, dict) and isinstance(schedule.get("use"), str):
             yield from _schedule(schedule, f"/optimizers/{index}/schedule")
     if training and document.get("loss") and training.label_smoothing_factor:
-        detail = "label_smoothing_factor is about the model's own loss, and the spec names another"
-        yield _disagree("label_smoothing_factor", detail, "say it in the loss's args, or leave one of the two out")
+        detail = "label_smoothing_factor changes the model's own loss, but the spec names another loss"
+        yield _disagree("label_smoothing_factor", detail, "set it in the loss's args, or leave one of the two out")
     if training:
         yield from _stopping(document, training)
         yield from _generating(document, training)
@@ -61,17 +61,17 @@ def broken_learning_rules(document: Json, training: TrainingArguments | None) ->
 
 
 def _several(optimizers: list[Json], document: Json) -> Iterator[Problem]:
-    if all(one.get("loss") for one in optimizers):
-        detail = "every optimizer has a loss of its own, and none the main one"
+    if all(optimizer.get("loss") for optimizer in optimizers):
+        detail = "every optimizer has a loss of its own, so none has the main loss"
         yield Problem("/optimizers", "no_main_loss", detail, "leave the loss of one of them out")
     training = document.get("training")
-    given = training if isinstance(training, dict) else {}
+    arguments = training if isinstance(training, dict) else {}
     for name in OF_ONE_OPTIMIZER:
-        if name in given:
-            detail = f"{name} is about training's one optimizer, and the spec lists {len(optimizers)}"
-            yield _disagree(name, detail, "say it in the args or the schedule of each of /optimizers")
-    if given.get("fp16"):
-        detail = "fp16 scales one loss, and several optimizers have several"
+        if name in arguments:
+            detail = f"{name} belongs to training's one optimizer, but the spec lists {len(optimizers)}"
+            yield _disagree(name, detail, "set it in the args or the schedule of each of /optimizers")
+    if arguments.get("fp16"):
+        detail = "fp16 scales one loss, but several optimizers have several"
         yield _disagree("fp16", detail, "use bf16, which needs no scale")
 
 
@@ -82,32 +82,32 @@ def _schedule(schedule: Json, pointer: str) -> Iterator[Problem]:
         yield Problem(f"{pointer}/use", "not_a_schedule_here", f"{name} {NO_SCHEDULES[name]}", hint)
     knows = isinstance(args, dict) and args.get("num_training_steps") is not None
     if schedule.get("per") == "epoch" and name in OVER_THE_RUN and not knows:
-        detail = f"{name} falls over the whole run, whose epochs it cannot know"
+        detail = f"{name} falls over the whole run, whose epochs it does not know"
         yield Problem(f"{pointer}/per", "disagreement", detail, 'use "step", or give args.num_training_steps in epochs')
 
 
 def _stopping(document: Json, training: TrainingArguments) -> Iterator[Problem]:
-    for index, one in enumerate(_list(document.get("callbacks"))):
-        if not isinstance(one, dict) or one.get("use") != "early_stopping":
+    for index, callback in enumerate(_list(document.get("callbacks"))):
+        if not isinstance(callback, dict) or callback.get("use") != "early_stopping":
             continue
         if training.eval_strategy == "no":
-            detail, hint = "early_stopping follows evaluations, and eval_strategy is no", '"steps" or "epoch" would do'
+            detail, hint = "early_stopping needs evaluations, but eval_strategy is no", '"steps" or "epoch"'
             yield Problem(pointer_to("callbacks", index), "disagreement", detail, f"set training.eval_strategy: {hint}")
 
 
 def _generating(document: Json, training: TrainingArguments) -> Iterator[Problem]:
-    """Evaluating by what a model says: which models say anything, and which metrics can read it."""
+    """Yields problems of evaluations by generated texts: models that cannot generate, metrics that need logits."""
     generates = isinstance(training, Seq2SeqTrainingArguments) and training.predict_with_generate
     if isinstance(training, Seq2SeqTrainingArguments):
         yield from _who_generates(document, training)
-    for index, one in enumerate(_list(document.get("metrics"))):
-        metric = one.get("use") if isinstance(one, dict) else None
+    for index, item in enumerate(_list(document.get("metrics"))):
+        metric = item.get("use") if isinstance(item, dict) else None
         at = pointer_to("metrics", index)
         if metric in TEXT_METRICS and not generates and not document.get("trainer"):
-            detail = f"{metric} compares texts, and without /training/predict_with_generate an evaluation yields logits"
-            yield Problem(at, "disagreement", detail, 'say predict_with_generate, for a model such as "hf/seq2seq"')
+            detail = f"{metric} compares texts, but without /training/predict_with_generate an evaluation yields logits"
+            yield Problem(at, "disagreement", detail, 'set predict_with_generate, for a model such as "hf/seq2seq"')
         elif isinstance(metric, str) and metric not in TEXT_METRICS and generates:
-            detail = f"{metric[:80]} is a metric of logits, and with /training/predict_with_generate there are texts"
+            detail = f"{metric[:80]} needs logits, but with /training/predict_with_generate there are texts"
             hint = f"use {', '.join(TEXT_METRICS)}, or compute_metrics of your own"
             yield Problem(at, "disagreement", detail, hint)
 
@@ -116,17 +116,17 @@ def _who_generates(document: Json, training: Seq2SeqTrainingArguments) -> Iterat
     if not training.predict_with_generate:
         for name in ("generation_max_length", "generation_num_beams"):
             if getattr(training, name) is not None:
-                detail = f"{name} is about generating, and predict_with_generate does not ask for that"
+                detail = f"{name} is about generating, but predict_with_generate is off"
                 yield _disagree(name, detail, f"set predict_with_generate to true, or leave {name} out")
         return
     leave = "leave predict_with_generate out"
     model, data = document.get("model"), document.get("data")
     used = model.get("use") if isinstance(model, dict) else None
     if document.get("loop"):
-        detail = "predict_with_generate is about the Trainer's evaluation, and /loop has its own"
+        detail = "predict_with_generate is about the Trainer's evaluation, but /loop has its own"
         yield _disagree("predict_with_generate", detail, leave)
     elif isinstance(used, str) and used.startswith(("hf/", "toy/")) and used != _MAKES_TEXTS:
-        detail = f"predict_with_generate has a model make one text of another, and /model/use is {used[:80]}"
+        detail = f"predict_with_generate needs a model that makes texts of texts, but /model/use is {used[:80]}"
         yield _disagree("predict_with_generate", detail, f'use "{_MAKES_TEXTS}", or {leave}')
     if isinstance(data, dict) and not (data.get("eval") or data.get("test")):
         detail = (
@@ -136,7 +136,7 @@ def _who_generates(document: Json, training: Seq2SeqTrainingArguments) -> Iterat
 
 
 _MAKES_TEXTS = "hf/seq2seq"
-"""Of the built-in models. What others can do is seen when they are made: by their `generate`."""
+"""The built-in model that generates. Other models are checked when they are built, by their `generate`."""
 
 
 def _trackers(names: Any) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The life of a job: eight states, why it is in one, and the one table of moves between them."""
+"""The life of a job: eight states, the reasons for them, and the one table of transitions."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from enum import StrEnum
 
 class JobState(StrEnum):
     QUEUED = "queued"
-    """Waits in SQL for a placement. The reason says what it waits for."""
+    """The job waits in SQL for a placement. The reason says what it waits for."""
     STARTING = "starting"
-    """Placed on its node(s); attempt and fence were raised. Becomes RUNNING when every rank reported, QUEUED again when
-    nobody claimed it in time."""
+    """The job is placed on its node(s), with a new attempt and fence. It becomes RUNNING when every rank has reported,
+    and QUEUED again if no node claims it in time."""
     RUNNING = "running"
-    """A worker holds the lease. If it dies, rescue moves the job to QUEUED; the next placement makes attempt + 1."""
+    """A worker holds the lease. If the worker dies, rescue moves the job to QUEUED, and the next placement starts a new
+    attempt."""
     STOPPING = "stopping"
-    """Told to stop (cancel, pause or drain); has a stored deadline after which it counts as gone."""
+    """The job was asked to stop (cancel, pause or drain). After a stored deadline it counts as stopped."""
     PAUSED = "paused"
-    """Holds nothing. Resume queues it again, and it continues from its newest verified checkpoint."""
+    """The job holds no slots. Resume queues it again, and it continues from its newest verified checkpoint."""
     SUCCEEDED = "succeeded"
-    """Trained to the end. Final."""
+    """The job trained to the end. Final."""
     FAILED = "failed"
-    """Ended by an error, a limit, or too many lost attempts. Can be resumed."""
+    """The job ended by an error, a limit, or too many lost attempts. It can be resumed."""
     CANCELLED = "cancelled"
-    """Ended because the user said so. Can be resumed."""
+    """The job ended because its user cancelled it. It can be resumed."""
 
     @property
     def is_terminal(self) -> bool:
-        """The job rests here: streams end and its history is complete, until a resume."""
+        """Returns True if the job has ended. Its streams end and its history is complete, until a resume."""
         return self in TERMINAL
 
     @property
@@ -35,7 +36,7 @@ class JobState(StrEnum):
 
 
 class Desired(StrEnum):
-    """What the user wants of the job, whatever it is doing at the moment."""
+    """The state that the user wants the job to reach, whatever its present state."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -43,7 +44,7 @@ class Desired(StrEnum):
 
 
 class StopMode(StrEnum):
-    """How hard a cancel pulls."""
+    """The ways in which a cancel stops training."""
 
     CHECKPOINT = "checkpoint"
     """Save at the next step, then stop. The default."""
@@ -54,21 +55,21 @@ class StopMode(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a job is in its state."""
+    """The reasons for a job's state."""
 
     # queued
     CAPACITY = "capacity"
-    """Its shape exists, but no node has room now."""
+    """A node with the job's shape exists, but none has room now."""
     NO_SUCH_SHAPE = "no_such_shape"
-    """No node that is up has, even when empty, what it asks for."""
+    """No running node could hold the job, even if it were empty."""
     RETRY = "retry"
-    """The last attempt failed or was lost; waits out its backoff."""
+    """The last attempt failed or was lost, and the job waits out its backoff."""
     NOT_CLAIMED = "not_claimed"
-    """The node it was placed on did not claim it in time. Costs no retry."""
+    """The node that the job was placed on did not claim it in time. This uses up no retry."""
     DRAINED = "drained"
-    """Its node is going away; it continues elsewhere. Costs no retry."""
+    """The job's node is shutting down, and the job continues elsewhere. This uses up no retry."""
     RESUMED = "resumed"
-    """Its user resumed it. While it still stops for a pause: it is queued again as soon as it has stopped."""
+    """The user resumed the job. If it is still stopping for a pause, it is queued again as soon as it has stopped."""
     SUBMITTED = "submitted"
     # starting, running
     PLACED = "placed"
@@ -79,31 +80,31 @@ class Reason(StrEnum):
     PAUSE = "pause"
     DRAIN = "drain"
     FINISHED_FIRST = "finished_first"
-    """Cancelled, but training was done before the stop reached it: outputs are kept."""
+    """The job was cancelled, but training had finished before the stop arrived. The outputs are kept."""
     # succeeded
     COMPLETED = "completed"
     # failed, or the cause of a retry
     ERROR = "error"
-    """The user's code, model or data raised."""
+    """The user's code, model or data raised an exception."""
     CRASHED = "crashed"
-    """The training process died: a signal, an exit code, a segfault."""
+    """The training process died by a signal, an exit code or a segfault."""
     OOM = "oom"
     STALLED = "stalled"
-    """No progress within the stall limit."""
+    """There was no progress within the stall limit."""
     NODE_LOST = "node_lost"
-    """Its worker stopped answering."""
+    """The job's worker stopped sending heartbeats."""
     POISON = "poison"
-    """Three lost attempts in a row without a new checkpoint."""
+    """Three attempts in a row were lost without a new checkpoint."""
     TIME_LIMIT = "time_limit"
     NO_VALID_CHECKPOINT = "no_valid_checkpoint"
     DATASET_ERROR = "dataset_error"
     JOURNAL_FULL = "journal_full"
     NOT_BUILDABLE = "not_buildable"
-    """The spec names something that this node does not have or cannot build."""
+    """The spec names something that the node does not have or cannot build."""
 
 
 NODE_BEGINS = "it has just started, and imports what training needs"
-"""Why a node takes no work in its first seconds. No trouble, which every other such sentence tells of."""
+"""The reason for which a node takes no work in its first seconds. Unlike all other such reasons, it is normal."""
 
 S = JobState
 TERMINAL = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
@@ -119,28 +120,28 @@ MOVES: dict[JobState, frozenset[JobState]] = {
     S.CANCELLED: frozenset({S.QUEUED}),
     S.SUCCEEDED: frozenset(),
 }
-"""The one table of transitions. A move that is not here does not happen, whoever asks.
+"""The one table of transitions. Every other move is refused.
 
-QUEUED -> FAILED is a placement that can never come: attempts or time spent while it waited.
+QUEUED -> FAILED happens when a placement can never come, because the attempts or the time are used up.
 """
 
 
 class Action(StrEnum):
-    """What a user may ask of a job now."""
+    """The actions that a user may request for a job now."""
 
     CANCEL = "cancel"
     PAUSE = "pause"
     RESUME = "resume"
     DO = "do"
-    """Save, evaluate, or change an argument, after the step at hand."""
+    """Save, evaluate, or change an argument after the current step."""
     FORK = "fork"
     DELETE = "delete"
 
 
 def actions(state: JobState, desired: Desired) -> list[Action]:
-    """The verbs that would change something in this state, in the order a menu would list them.
+    """Returns the actions that would change something in this state, in the order of a menu.
 
-    A fork needs a checkpoint, and where there is one it is served in every state.
+    A fork needs a checkpoint. If there is one, every state allows a fork.
     """
     if state is S.SUCCEEDED:
         return [Action.FORK, Action.DELETE]

@@ -1,9 +1,9 @@
-"""What service and worker say to each other. JSON, one `type` each; unknown fields are ignored, so N talks to N±1.
+"""The messages between service and worker: JSON with a `type`. Unknown fields are ignored, so N works with N±1.
 
 Worker to control (list `keys.INBOX`): Claim, AttemptBeat, NodeBeat.
 Control to worker (lists `keys.reply`, `keys.node_reply`): Grant, Denial, AttemptReply, NodeReply.
-Events travel apart, as EventBatch in the field "batch" of an entry of the stream `keys.EVENTS`.
-Every message may be lost, repeated or late. The worker repeats until answered; whoever is late is told so.
+Events travel separately, as EventBatch in the field "batch" of an entry of the stream `keys.EVENTS`.
+Every message may be lost, repeated or late. The worker repeats until answered, and a late sender gets an answer too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from footplate.contract.ids import CheckpointId, ClaimId, Fence, JobId, NodeId
 from footplate.contract.lifecycle import StopMode
 
 PROTOCOL = 2
-"""Raised by an incompatible change. Control serves PROTOCOL and PROTOCOL - 1, and says so to anyone else."""
+"""Raised by an incompatible change. Control serves PROTOCOL and PROTOCOL - 1, and refuses all others with a reason."""
 SHARES_JOBS = 2
-"""The protocol from which on a node can share a job with other nodes: who speaks an older one would train alone."""
+"""The first protocol with jobs on several nodes. A node with an older one would train alone."""
 
 
 class Message(BaseModel):
@@ -39,7 +39,7 @@ class Gpu(BaseModel):
 
 
 class Claim(Message):
-    """May I run this? The same claim asked again is granted again."""
+    """A request to run this attempt. A repeated claim is granted again."""
 
     type: Literal["claim"] = "claim"
     job: JobId
@@ -49,12 +49,11 @@ class Claim(Message):
     node: NodeId
     boot: str
     meets_at: str | None = None
-    """host:port on this node, bound already, where the ranks of a job on several nodes can meet. That of source 0 is
-    taken."""
+    """The address (host:port) on this node for the rendezvous of a job's ranks, already bound. Source 0's is used."""
 
 
 class AttemptBeat(Message):
-    """From an attempt's supervisor, every beat interval and at once when something changed."""
+    """A heartbeat of an attempt's supervisor, sent at every interval and at once after a change."""
 
     type: Literal["attempt_beat"] = "attempt_beat"
     job: JobId
@@ -63,11 +62,11 @@ class AttemptBeat(Message):
     claim: ClaimId
     source: int = 0
     number: int
-    """Rises with every beat: only a *new* number extends the lease."""
+    """The beat's number, which rises. Only a *new* number extends the lease."""
     journaled: int = 0
-    """The last seq on the worker's disk."""
+    """The last seq in the journal on the worker's disk."""
     deeds: int = 0
-    """The newest deed that training was told of."""
+    """The newest command that was handed to training."""
 
 
 class RunningAttempt(BaseModel):
@@ -83,7 +82,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class FileRoot(BaseModel):
-    """The folder that data:// or models:// means on a node."""
+    """The folder that data:// or models:// stands for on a node."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -92,7 +91,7 @@ class FileRoot(BaseModel):
     """The folder itself, or the nearest one above it that existed when the node started."""
     device: int
     inode: int
-    """Of the anchor: another process that finds both there sees the same folder."""
+    """Inode of the anchor. A process that finds both there sees the same folder."""
 
     @classmethod
     def at(cls, path: Path) -> Self:
@@ -102,23 +101,23 @@ class FileRoot(BaseModel):
 
 
 class FileRoots(BaseModel):
-    """Where a node looks for the files that specs name."""
+    """The folders in which a node looks for the files that specs name."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     machine: str
-    """The kernel's boot id: devices and inodes mean nothing elsewhere."""
+    """The kernel's boot id, because devices and inodes mean nothing on another machine."""
     data: FileRoot
     models: FileRoot
 
 
 class NodeBeat(Message):
-    """From a node's parent process: that it is there, what it has, what it runs."""
+    """A heartbeat of a node's parent process: its slots, GPUs, catalogue and running attempts."""
 
     type: Literal["node_beat"] = "node_beat"
     node: NodeId
     boot: str
-    """Of this start of the node: it sorts behind those of the starts before."""
+    """The id of this start of the node. It sorts after those of earlier starts."""
     number: int
     name: str
     pool: str = "default"
@@ -126,29 +125,29 @@ class NodeBeat(Message):
     gpus: list[Gpu] = Field(default_factory=list)
     draining: bool = False
     consuming: bool = True
-    """Whether its canary came back through its own queue: alive is not enough, it must take work."""
+    """True if the node's canary came back through its own queue. A node that takes no messages gets no work."""
     store_ok: bool = True
-    """Whether it could read the service's probe file in the artifact store, and write beside it."""
+    """True if the node could read the service's probe file in the artifact store, and write beside it."""
     trouble: str | None = None
-    """Why it can do no work now, in a sentence; None: it can."""
+    """The reason for which the node can do no work now, as a sentence. None if it can."""
     exposed: str | None = None
-    """Why training has root's rights there, in a sentence; None: it has not."""
+    """The reason for which training has root's rights on the node, as a sentence. None if it has not."""
     roots: FileRoots | None = None
     catalogue_hash: str | None = None
     catalogue: dict[str, Any] | None = None
-    """Sent until the reply names its hash as known."""
+    """Sent until a reply names its hash as known."""
     versions: dict[str, str] = Field(default_factory=dict)
     running: list[RunningAttempt] = Field(default_factory=list)
     dead: list[RunningAttempt] = Field(default_factory=list)
-    """Their supervisor is gone without a word, and all that they had said has arrived: no lease need be waited out."""
+    """Attempts whose supervisor died without a report, and whose events have all arrived. Their leases end at once."""
     unsent: int = 0
-    """Events of dead attempts, in this node's journals, that were not acknowledged."""
+    """Unacknowledged events of dead attempts in this node's journals."""
     unreadable: int = 0
-    """Journals that nobody can tell whose they are: set aside in this node's folder, for somebody to look at."""
+    """Journals that belong to no known attempt. They are set aside in this node's folder, for a person to look at."""
 
 
 class CheckpointOffer(BaseModel):
-    """A checkpoint that an attempt may continue from if it verifies; path is relative to the artifact store's root."""
+    """A checkpoint to continue from if it verifies. `path` is relative to the artifact store's root."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -157,29 +156,31 @@ class CheckpointOffer(BaseModel):
     path: str
     manifest_sha256: str
     was_corrupt: bool = False
-    """An attempt before this one found that it does not verify; its disk may have come back."""
+    """True if an earlier attempt could not verify it. Its disk may be back now."""
     of: JobId | None = None
-    """The other job whose it is, where this one has none of its own yet. None: its own."""
+    """The other job that wrote it, if this job has no checkpoint of its own yet. None means this job."""
 
 
 class Deed(BaseModel):
-    """What somebody asked of the running loop. Done once; what it set, and what it evaluated, comes again where a later
-    attempt goes over the same steps."""
+    """A live command to the running loop, carried out once.
+
+    If a later attempt repeats the same steps, it repeats the command's changes and evaluation, too.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     no: int
-    """Of the event that asked: it rises with every one."""
+    """The number of the event that requested it. It rises with every command."""
     save: bool = False
     evaluate: bool = False
     set: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of training, by their names."""
+    """Arguments of training by name."""
     step: int | None = None
-    """After which it was done; None: not yet."""
+    """The step after which the command was carried out. None if it was not yet."""
 
 
 class Grant(Message):
-    """Yes: you alone. Carries all that the attempt needs."""
+    """The claim is accepted: only this supervisor runs the attempt. Carries all that the attempt needs."""
 
     type: Literal["grant"] = "grant"
     job: JobId
@@ -187,31 +188,31 @@ class Grant(Message):
     fence: Fence
     claim: ClaimId
     source: int = 0
-    """Which of its nodes this is."""
+    """The index of this node among the attempt's nodes."""
     nodes: int = 1
-    """How many it has."""
+    """The number of the attempt's nodes."""
     meets_at: str | None = None
-    """host:port where the ranks of several nodes meet. None: not every node has claimed yet, and nothing is started
-    before; or there is one only."""
+    """The address (host:port) where the ranks of several nodes meet. None if not every node has claimed yet, and
+    training must not start before. Also None if there is only one node."""
     spec: dict[str, Any]
     gpus: list[str] = Field(default_factory=list)
-    """UUIDs of exactly the GPUs it may see."""
+    """UUIDs of the GPUs that the attempt may see."""
     checkpoints: list[CheckpointOffer] = Field(default_factory=list)
-    """Newest first. Empty: it never had one, and starts at step 0."""
+    """Newest first. If empty, the job has no checkpoint and starts at step 0."""
     deeds: list[Deed] = Field(default_factory=list)
-    """What was asked of the job so far and still counts, oldest first."""
+    """The job's commands so far that still count, oldest first."""
     watermark: int = 0
     lease_seconds: float
     beat_seconds: float
     time_left_seconds: float | None = None
     traceparent: str | None = None
-    """The attempt's own span, in the trace that the job's POST was part of. None: it was part of none."""
+    """The attempt's own span, in the trace of the job's POST. None if the POST had no trace."""
     project: str | None = None
-    """Whose job it is. None: the service is of a version that did not say."""
+    """The project that the job belongs to. None from a service of a version without this field."""
 
 
 class Denial(Message):
-    """No, and why. The asker drops the message; somebody else has it, or nobody wants it any more."""
+    """The claim is refused. The worker drops its message, because another node runs the attempt or it was withdrawn."""
 
     type: Literal["denial"] = "denial"
     claim: ClaimId
@@ -219,37 +220,38 @@ class Denial(Message):
 
 
 class Stop(BaseModel):
-    """Stop: for whom, how, and how long the worker may take before it must kill."""
+    """A request to stop: the cause, the mode, and the time after which the worker kills training."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     because: Literal["cancel", "pause", "drain", "time_limit", "peer"]
-    """`peer`: the job's part on another node has failed."""
+    """`peer` means that the job's part on another node has failed."""
     mode: StopMode
     within_seconds: float
 
 
 class AttemptReply(Message):
-    """The answer to a beat, and pushed unasked when a stop was decided, or something was asked of the loop."""
+    """The answer to a beat. Also sent without a beat when a stop or a command was requested."""
 
     type: Literal["attempt_reply"] = "attempt_reply"
     claim: ClaimId
     number: int = 0
     superseded: bool = False
-    """The fence has moved on: stop now, report nothing more."""
+    """True if the job has a newer fence. The supervisor stops at once and reports nothing more."""
     meets_at: str | None = None
-    """As in the grant, once every node has claimed."""
+    """The same as in the grant, once every node has claimed."""
     stop: Stop | None = None
     deeds: list[Deed] = Field(default_factory=list)
-    """What was asked of the loop and is not done, oldest first."""
+    """Commands for the loop that are not carried out yet, oldest first."""
     watermark: int = 0
     stored_step: int | None = Field(default=None, ge=0, lt=2**63)
-    """The newest checkpoint of this attempt that SQL has: older ones may go. The watermark does not say so: what
-    a superseded attempt says is acknowledged, too."""
+    """The newest checkpoint of this attempt in SQL. Older ones may be deleted. The watermark is not enough for that,
+    because events of a superseded attempt are acknowledged without being stored."""
     held_steps: list[Annotated[int, Field(ge=0, lt=2**63)]] | None = None
-    """Checkpoints of this attempt that must stay, whatever its limits say: others start from them. None: not told."""
+    """Checkpoints of this attempt that its limits must not delete, because other jobs start from them. None if the
+    service did not look."""
     closed: bool = False
-    """The service has everything of this attempt: the journal may go."""
+    """True if the service has all events of this attempt, so that the journal may be deleted."""
 
 
 class NodeReply(Message):
@@ -258,11 +260,11 @@ class NodeReply(Message):
     catalogue_known: str | None = None
     drain: bool = False
     refused: str | None = None
-    """Why this node gets no work: another protocol, an identity in use, a store it cannot read."""
+    """The reason for which this node gets no work: another protocol, an identity in use, an unreadable store."""
 
 
 class EventBatch(Message):
-    """One entry of the event stream: consecutive events of one source, `events` being a JSON array of WorkerEvents."""
+    """One entry of the event stream: consecutive events of one source. `events` is a JSON array of WorkerEvents."""
 
     type: Literal["events"] = "events"
     job: JobId
@@ -271,7 +273,7 @@ class EventBatch(Message):
     claim: ClaimId
     source: int
     first: int = 1
-    """The oldest seq that the journal still has: what is older, and not stored, will never come."""
+    """The oldest seq that the journal still has. Older events that are not stored are lost."""
     events: list[dict[str, Any]]
 
 

@@ -1,4 +1,4 @@
-"""Where something of ours may connect to: what a URL says is looked at, and then each address that its name has."""
+"""Decides where our processes may connect: the URL is parsed, and each address of its host is checked."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ PORTS = {"http": 80, "https": 443}
 Address = IPv4Address | IPv6Address
 
 _NOT_PUBLIC = [
-    ip_network(one)
-    for one in (
+    ip_network(text)
+    for text in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
         "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
         "224.0.0.0/3",
-        # A cloud's machine that tells its guests who they are, at an address that looks like any other.
+        # The address at which one cloud serves its guests' metadata. It looks like a public one.
         "168.63.129.16/32",
         "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
     )
 ]  # fmt: skip
-"""This machine, private networks, what is between providers, multicast, tunnels that lead to any of these."""
+"""This machine, private and shared networks, multicast, and tunnels that lead to any of these."""
 _PUBLIC_V6 = IPv6Network("2000::/3")
 
 
 class Refused(Exception):
-    """Why nobody goes there, in a sentence whose subject is the URL."""
+    """The reason for which a URL is refused, in a sentence whose subject is the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL, taken apart once: whoever connects reads it no second time, and differently."""
+    """A parsed URL. It is parsed only once, so that no second parser can read it differently."""
 
     scheme: str
     host: str
     port: int
     path: str
-    """With its query."""
+    """The path with its query."""
 
     @property
     def authority(self) -> str:
@@ -49,22 +49,22 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Hosts and networks, as the operator lists them."""
+    """Hosts and networks from the operator's list."""
 
     names: frozenset[str] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> Allowed:
-        """Of `hooks.internal, 10.1.0.0/16`. Raises ValueError."""
+        """Parses a list such as `hooks.internal, 10.1.0.0/16`. Raises ValueError."""
         names, networks = set(), []
-        for one in filter(None, (part.strip() for part in text.split(","))):
+        for entry in filter(None, (part.strip() for part in text.split(","))):
             try:
-                networks.append(ip_network(one))
+                networks.append(ip_network(entry))
             except ValueError as error:
-                if "/" in one or ":" in one or one.replace(".", "").isdigit():
-                    raise ValueError(f"{one!r} is no network: {error}") from None
-                names.add(one.lower())
+                if "/" in entry or ":" in entry or entry.replace(".", "").isdigit():
+                    raise ValueError(f"{entry!r} is not a network: {error}") from None
+                names.add(entry.lower())
         return cls(frozenset(names), tuple(networks))
 
     def covers(self, host: str, address: Address) -> bool:
@@ -74,7 +74,7 @@ class Allowed:
         return any(address in network for network in self.networks)
 
     def lists(self, host: str) -> bool:
-        """A name, or an address that stands in a URL."""
+        """Returns True if the list has this host name, or a network with this address."""
         try:
             return self.has(plain(host))
         except ValueError:
@@ -82,7 +82,7 @@ class Allowed:
 
 
 def read_url(url: str) -> Target:
-    """Raises Refused."""
+    """Parses a URL. Raises Refused with the reason."""
     if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url:
         raise Refused("may have printable ASCII characters only; other names are written xn--…")
     try:
@@ -103,7 +103,7 @@ def read_url(url: str) -> Target:
 
 
 def plain(text: str) -> Address:
-    """An IPv4 address that is written as an IPv6 one is the IPv4 address."""
+    """Returns the address. An IPv4 address that is written as an IPv6 one becomes the IPv4 address."""
     address = ip_address(text)
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 

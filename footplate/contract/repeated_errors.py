@@ -1,6 +1,6 @@
-"""What goes wrong again and again is said at once, then ever more rarely, and once more when it is over.
+"""Logs a repeated error at once, then less and less often, and once more when it is over.
 
-An outage may last a night, and what is tried again each second must not fill a disk with telling so.
+An outage may last a night. A retry every second must not fill the disk with log lines.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 
 FIRST_SECONDS, LONGEST_SECONDS = 60.0, 3600.0
-"""Between a complaint and the next `still`; doubles with each."""
+"""The wait between a warning and the next `still`, which doubles each time."""
 WELL_SECONDS = 10.0
-"""What fails every other time is not over: it must have gone well for so long."""
+"""The time without an error after which an outage counts as over, because an error may come every other time."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Complaint:
 
 
 class Repeated:
-    """The complaints of one loop, in a log: one thread at a time."""
+    """The repeated errors of one loop in one thread."""
 
     def __init__(self, log: logging.Logger, who: str) -> None:
         self._log, self._who = log, who
@@ -32,24 +32,31 @@ class Repeated:
         self._failed_at = 0.0
 
     def failed(self, sentence: str, *details: object, trace: bool = False) -> None:
-        """`sentence`, a format, tells one trouble from another. With `trace` the first comes with its traceback."""
+        """Logs a failed turn.
+
+        `sentence`, a format, identifies the error. With `trace` the first log has a traceback.
+        """
         now = self._failed_at = time.monotonic()
-        known = self._known.get(sentence)
-        if known is None:
+        complaint = self._known.get(sentence)
+        if complaint is None:
             self._known[sentence] = _Complaint(now, now + FIRST_SECONDS)
             self._log.warning(f"%s {sentence}", self._who, *details, exc_info=trace)
             return
-        known.count += 1
-        if now >= known.say_at:
-            known.wait = min(known.wait * 2, LONGEST_SECONDS)
-            known.say_at = now + known.wait
+        complaint.count += 1
+        if now >= complaint.say_at:
+            complaint.wait = min(complaint.wait * 2, LONGEST_SECONDS)
+            complaint.say_at = now + complaint.wait
             self._log.warning(
-                f"%s still {sentence} (for %.0f s, %d times)", self._who, *details, now - known.since, known.count
+                f"%s still {sentence} (for %.0f s, %d times)",
+                self._who,
+                *details,
+                now - complaint.since,
+                complaint.count,
             )
 
     def went_well(self) -> None:
-        """To be called after each turn that did; costs nothing where nothing was wrong."""
+        """Ends all outages after enough time without an error. The loop calls it after each good turn."""
         if self._known and time.monotonic() - self._failed_at >= WELL_SECONDS:
-            since = min(known.since for known in self._known.values())
+            since = min(complaint.since for complaint in self._known.values())
             self._log.info("%s goes well again, after %.0f s", self._who, self._failed_at - since)
             self._known.clear()

@@ -68,11 +68,11 @@ class Resources(Group):
     pool: Slug = "default"
     """The pool of nodes that the job may run on."""
     strategy: Strategy = Single()
-    """How the processes share the work. The name alone takes the strategy's defaults. Several processes use
-    "ddp" unless the spec names another."""
+    """The way in which the processes share the work. The name alone takes the strategy's defaults. Several processes
+    use "ddp" unless the spec names another."""
     time_limit: Annotated[float, Field(gt=0, le=366 * DAY), DURATION] | None = None
     """The longest running time over all attempts. A job that reaches the limit fails with the reason `time_limit`, and
-    can be resumed. null is no limit. At most 366 days."""
+    can be resumed. null means no limit. At most 366 days."""
     stall_limit: Annotated[float, Field(gt=0, le=7 * DAY), DURATION] = 600.0
     """The time without any progress after which an attempt counts as stalled and is killed. At most seven days."""
 

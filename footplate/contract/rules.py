@@ -1,4 +1,4 @@
-"""What must hold between the fields of a spec, each a sentence. Over the long form, before its types are known good."""
+"""The rules between the fields of a spec. They read the long form, before its types are checked."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from footplate.contract.short_forms import Json, Named, components
 from footplate.contract.strategies import broken_strategy_rules
 
 STREAMED = ("files/csv", "files/jsonl", "files/parquet", "files/text", "hf/dataset")
-"""Their rows may be read as they come."""
+"""Datasets that can be streamed row by row."""
 ROOTS = ("data://", "models://")
-"""What the path of a component may begin with; whoever reads it resolves it there and nowhere else."""
+"""The roots that a component's path may begin with. The path is resolved below its root and nowhere else."""
 
 
 def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
-    """`training` is None where it was refused already."""
+    """Yields a problem for each broken rule. `training` is None if its own check has refused it."""
     has_code = bool(document.get("code"))
     for named in components(document):
         if ":" in named.component["use"] and not has_code:
@@ -30,17 +30,17 @@ def broken_rules(document: Json, training: TrainingArguments | None) -> Iterator
         for said in texts(named):
             yield from _naming(said, named.group)
     if isinstance(document.get("trainer"), str) and not has_code:
-        yield Problem("/trainer", "needs_bundle", "is code of your own, and the spec brings none", "add code.bundle")
+        yield Problem("/trainer", "needs_bundle", "is code of your own, but the spec has no bundle", "add code.bundle")
     computes = document.get("compute_metrics")
     if isinstance(computes, dict) and isinstance(name := computes.get("use"), str) and ":" not in name:
-        detail = f"{name[:80]!r} is no function of your own, and this is the place for one"
+        detail = f"{name[:80]!r} is not a function of your own, as compute_metrics needs"
         yield Problem("/compute_metrics/use", "needs_own_code", detail, "list registered names under metrics")
     if document.get("loop"):
         yield from _of_a_loop(document, has_code=has_code)
     else:
         yield from _what_is_trained(document)
     if training and training.eval_strategy != "no" and not _has(document.get("data"), "eval"):
-        detail = f"eval_strategy is {training.eval_strategy}, and there is nothing to evaluate on"
+        detail = f"eval_strategy is {training.eval_strategy}, but there is no data to evaluate on"
         yield Problem("/training/eval_strategy", "disagreement", detail, "add data.eval, or leave eval_strategy out")
     if training and training.max_steps <= 0 and not document.get("loop"):
         yield from _without_end(document.get("data"))
@@ -57,27 +57,27 @@ def _without_end(data: Any) -> Iterator[Problem]:
         return
     args = train.get("args")
     if isinstance(args, dict) and args.get("streaming") is True:
-        detail = "max_steps is needed: nobody has counted the rows of a stream, so nobody can tell when it ends"
-        yield Problem("/training/max_steps", "missing", detail, "give it, or leave data.train's streaming out")
+        detail = "max_steps is needed, because the number of rows in a stream is not known"
+        yield Problem("/training/max_steps", "missing", detail, "set max_steps, or leave data.train's streaming out")
 
 
 def _of_a_loop(document: Json, *, has_code: bool) -> Iterator[Problem]:
-    """Nothing that it would not look at is taken."""
+    """Yields a problem for each field that the user's own loop would ignore."""
     loop = document["loop"]
     is_script = isinstance(loop, dict) and "script" in loop
     name = loop.get("use") if isinstance(loop, dict) else None
     if is_script and not has_code:
         yield Problem(
-            "/loop/script", "needs_bundle", "is a file of your own, and the spec brings none", "add code.bundle"
+            "/loop/script", "needs_bundle", "is a file of your own, but the spec has no bundle", "add code.bundle"
         )
     if isinstance(name, str) and ":" not in name:
-        detail = f"{name[:80]!r} is no function of your own, and a loop is one"
+        detail = f"{name[:80]!r} is not a function of your own, as a loop has to be"
         yield Problem("/loop/use", "needs_own_code", detail, "module:function of the bundle")
     for field in (*_BESIDE_A_SCRIPT, *_BESIDE_A_LOOP) if is_script else _BESIDE_A_LOOP:
-        given = document.get(field)
-        # The effective spec spells data out, also where there is none.
-        if any(given.values()) if field == "data" and isinstance(given, dict) else given:
-            text = "a script reads nothing of it" if is_script else "an own loop does without"
+        value = document.get(field)
+        # The effective spec has an empty `data` if the user gave none.
+        if any(value.values()) if field == "data" and isinstance(value, dict) else value:
+            text = "a script does not read this field" if is_script else "an own loop does not use this field"
             yield Problem(f"/{field}", "disagreement", f"there is a loop, and {text}", f"leave out {field} or the loop")
 
 
@@ -89,7 +89,7 @@ _BESIDE_A_SCRIPT = (
 
 
 def _of_a_start(given: Json, *, has_loop: bool) -> Iterator[Problem]:
-    """One place to start from, and nothing said of it that would mean nothing."""
+    """Yields problems if a start names not exactly one place, or has options without an effect."""
     job, path = given.get("job"), given.get("path")
     if job is None and path is None:
         yield Problem("/resume_from", "missing", "names nothing to start from", 'say {"job": "job_…"} or a path')
@@ -100,17 +100,17 @@ def _of_a_start(given: Json, *, has_loop: bool) -> Iterator[Problem]:
         detail = "is about a job's checkpoints, and the path names a folder"
         yield Problem("/resume_from/checkpoint", "disagreement", detail, "let the path name the checkpoint's folder")
     if has_loop and path is not None:
-        detail = "there is a loop, and it gets a job's checkpoints only"
+        detail = "there is a loop, and a loop gets only checkpoints of jobs"
         yield Problem("/resume_from/path", "disagreement", detail, "give the folder to the loop, among its args")
     if has_loop and given.get("mode") == "weights":
-        detail = "there is a loop, and what it takes from job.latest() is its own affair"
-        yield Problem("/resume_from/mode", "disagreement", detail, "leave the mode out, and load the weights there")
+        detail = "there is a loop, and the loop itself decides what it loads from job.latest()"
+        yield Problem("/resume_from/mode", "disagreement", detail, "leave mode out, and load the weights in the loop")
     for said in texts_in(path, ("resume_from", "path")):
         yield from _naming(said, "resume_from")
 
 
 def _needs_bundle(named: Named) -> Problem:
-    detail = f"{named.component['use'][:80]!r} is code of your own, and the spec brings none"
+    detail = f"{named.component['use'][:80]!r} is code of your own, but the spec has no bundle"
     return Problem(named.pointer + "/use", "needs_bundle", detail, "name a registered component, or add code.bundle")
 
 
@@ -118,7 +118,7 @@ def _what_is_trained(document: Json) -> Iterator[Problem]:
     if document.get("model") is None:
         yield Problem("/model", "missing", "this field is required", 'for example "toy/mlp"; GET /components lists all')
     data = document.get("data")
-    # A misspelt part is told as such; that the right one is missing then goes without saying.
+    # A misspelt part has a problem of its own, so no second one says that the right part is missing.
     if data is None or (isinstance(data, dict) and not any(data.values())):
         yield Problem(
             "/data", "missing", "a job needs data", 'for example "toy/regression", or {"train": …, "eval": …}'
@@ -126,12 +126,12 @@ def _what_is_trained(document: Json) -> Iterator[Problem]:
 
 
 def _has(data: Any, part: str) -> bool:
-    """Whatever is misshapen counts as there: its shape is told elsewhere."""
+    """Returns True if the part is given. A value of the wrong type counts, because its type is reported elsewhere."""
     return bool(data.get(part)) if isinstance(data, dict) else data is not None
 
 
 def _naming(said: Said, group: str) -> Iterator[Problem]:
-    """Paths are names under roots: none climbs out, and an argument that is one names its root."""
+    """Yields problems of names: a path stays below its root, and an argument that is a path names its root."""
     text = said.text
     if is_hub_name(text):
         yield from _of_a_hub(said)
@@ -144,11 +144,11 @@ def _naming(said: Said, group: str) -> Iterator[Problem]:
 
 
 def _without_root(said: Said) -> Problem:
-    """Such as a file of the user's own machine, a URL, or a model's name on a hub."""
+    """Returns the problem of a path that is local, a URL, or a model's name on a hub."""
     root = "models://" if said.path[0] in ("model", "processor") else "data://"
     near = (root + said.text.lstrip("./~"))[:80]
     hint = f"put it below {root} on the nodes, or upload it" if "://" in said.text else f"did you mean {near!r}?"
-    return Problem(said.pointer, "path_without_root", f"{said.text[:80]!r} is under no root", hint)
+    return Problem(said.pointer, "path_without_root", f"{said.text[:80]!r} names no root", hint)
 
 
 def _of_a_store(said: Said) -> Iterator[Problem]:
@@ -167,8 +167,8 @@ def _of_a_hub(said: Said) -> Iterator[Problem]:
 
 def _ids_once(optimizers: Any) -> Iterator[Problem]:
     seen: set[Any] = set()
-    for index, one in enumerate(optimizers if isinstance(optimizers, list) else []):
-        name = one.get("id") if isinstance(one, dict) else None
+    for index, optimizer in enumerate(optimizers if isinstance(optimizers, list) else []):
+        name = optimizer.get("id") if isinstance(optimizer, dict) else None
         if isinstance(name, str) and name in seen:
             yield Problem(f"/optimizers/{index}/id", "duplicate_id", "another optimizer has this id")
         seen.add(name if isinstance(name, str) else None)

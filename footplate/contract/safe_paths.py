@@ -1,5 +1,8 @@
-"""Files below a folder in which somebody else writes: reached folder by folder, so that no link is followed, not even
-one that is put there meanwhile. Root may go everywhere, and nobody's code must send it there."""
+"""Opens files below a folder that another user can write to, without following links.
+
+Each folder on the way is opened by itself, so that not even a link that is created meanwhile is followed. Our process
+may be root, and no user's link may send it to other files.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# A pipe is opened at once, too, and then told from a file.
+# O_NONBLOCK opens a pipe at once, too. It is recognised afterwards.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
-"""Not, or not any more; or a link has its name, or that of a folder on the way."""
+"""Errors of a file that does not exist, or of a link in the file's place or on the way."""
 
 
 @contextmanager
 def folder_below(root: Path, path: str) -> Iterator[int]:
-    """An open folder; OSError where there is none, or something else on the way. `path` has no `..` in it."""
+    """Opens a folder. Raises OSError if it does not exist or a link is on the way. `path` has no `..` in it."""
     at = os.open(root, _FOLDER)
     try:
         for name in path.split("/") if path else ():
@@ -32,7 +35,10 @@ def folder_below(root: Path, path: str) -> Iterator[int]:
 
 
 def file_below(root: Path, path: str) -> int | None:
-    """A plain file, open; None where something else has its name. OSError where nothing has, or a link is in it."""
+    """Opens a plain file.
+
+    Returns None for another kind of file. Raises OSError if there is no file or a link is on the way.
+    """
     folder, _, name = path.rpartition("/")
     with folder_below(root, folder) as at:
         file = os.open(name, _FILE, dir_fd=at)
@@ -43,7 +49,7 @@ def file_below(root: Path, path: str) -> int | None:
 
 
 def link_below(root: Path, path: str, target: Path) -> bool:
-    """A second name for it; False, and none, where it is no plain file. OSError as of the others."""
+    """Gives a file a second name. Returns False if it is not a plain file. Raises OSError as the others do."""
     folder, _, name = path.rpartition("/")
     with folder_below(root, folder) as at:
         os.link(name, target, src_dir_fd=at, follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""The JSON Schema of a job as users may write it: pydantic describes the long form, this adds the short ones."""
+"""The JSON Schema of a job as users may write it: pydantic's schema of the long form, and the short forms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Schema = dict[str, Any]
 
 
 def with_short_forms(schema: Schema) -> Schema:
-    """The long form's schema, taking the short forms too and leaving out what is the server's."""
+    """Returns the schema of the long form with the short forms added, without the fields that the server sets."""
     definitions: dict[str, Schema] = schema["$defs"]
     definitions["TrainingArguments"]["properties"] = _training(definitions["TrainingArguments"]["properties"])
     alone = {"type": "string", "description": "Its name alone."}
@@ -26,7 +26,9 @@ def with_short_forms(schema: Schema) -> Schema:
     _also(definitions, "Data", train, {"$ref": "#/$defs/ComponentObject"})
     fields = definitions["Resources"]["properties"]
     by_name = [
-        name for name, one in STRATEGIES.items() if "config" not in definitions[one.__name__].get("required", ())
+        name
+        for name, strategy in STRATEGIES.items()
+        if "config" not in definitions[strategy.__name__].get("required", ())
     ]
     fields["strategy"] = {
         "anyOf": [{"enum": by_name}, fields["strategy"]],
@@ -58,9 +60,9 @@ _OF_LISTS = {"minLength": "minItems", "maxLength": "maxItems"}
 
 
 def standard(schema: Any) -> Any:
-    """Pydantic writes a bound under its own name where a validator stands before the type."""
+    """Replaces the bounds that pydantic writes under its own names if a validator runs before the type."""
     if isinstance(schema, list):
-        return [standard(one) for one in schema]
+        return [standard(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     names = {**_STANDARD, **_OF_LISTS} if schema.get("type") == "array" else _STANDARD

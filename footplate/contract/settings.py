@@ -1,4 +1,4 @@
-"""Settings come from the environment, are read once and frozen. What is wrong is said in sentences, all at once."""
+"""Settings are environment variables, read once and frozen. SettingsError lists all wrong values at once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from footplate.contract.variables import PREFIX, unknown
 
 
 class Settings(BaseModel):
-    """A process's settings: the field `lease_seconds` is read from FOOTPLATE_LEASE_SECONDS; empty means unset."""
+    """A process's settings. The field `lease_seconds` is read from FOOTPLATE_LEASE_SECONDS. Empty means unset."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         source = os.environ if environ is None else environ
-        given = {name: source[variable(name)] for name in cls.model_fields if source.get(variable(name))}
+        values = {name: source[variable(name)] for name in cls.model_fields if source.get(variable(name))}
         wrong, cause = unknown(source), None
         try:
-            settings = cls.model_validate(given)
+            settings = cls.model_validate(values)
         except ValidationError as error:
-            wrong, cause = wrong + [sentence(one) for one in error.errors()], error
+            wrong, cause = wrong + [sentence(detail) for detail in error.errors()], error
         if wrong:
             raise SettingsError("\n".join(wrong)) from cause
         return settings
@@ -37,20 +37,20 @@ def variable(field: str) -> str:
 
 
 def sentence(error: Any) -> str:
-    """Never with a secret: what disagrees with another setting has all of them as its input, keys included."""
-    said = str(error["msg"]).removeprefix("Value error, ")
+    """Returns an error as a sentence without secrets. The input of an error between settings has all keys in it."""
+    reason = str(error["msg"]).removeprefix("Value error, ")
     if not error["loc"]:
-        return f"{said}."
-    given = str(error["input"])
-    shown = "" if "@" in given else f"={given!r}"
-    return f"{variable(str(error['loc'][0]))}{shown} cannot be used: {said}."
+        return f"{reason}."
+    value = str(error["input"])
+    shown = "" if "@" in value else f"={value!r}"
+    return f"{variable(str(error['loc'][0]))}{shown} cannot be used: {reason}."
 
 
 def _redis_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix") or not (parts.netloc or parts.path):
         raise ValueError("it looks like redis://host:6379/0, rediss://… or unix:///path/of/socket")
-    _ = parts.port  # raises for what is no port
+    _ = parts.port  # Raises ValueError if the port is not a number.
     return url
 
 

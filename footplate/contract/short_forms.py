@@ -1,15 +1,15 @@
-"""The short ways to write a spec, made long. Pure functions over JSON: nothing is validated here, nothing is imported.
+"""Turns the short forms of a spec into the long one. Nothing is validated here, and no component is imported.
 
     "model": "toy/mlp"                      -> {"use": "toy/mlp", "args": {}}
     "data": <component or path>             -> {"train": <component>}
     "data": {"eval": "data://x/dev.jsonl"}  -> a reader chosen by suffix, of an uploaded file's id as well
     "data": "hub://owner/name"              -> hf/dataset, of "hub://datasets/owner/name"
     "strategy": "ddp"                       -> {"type": "ddp"}
-    "strategy": {"type": "accelerate", …}   -> what that config comes to        (accelerate_config.py)
-    "training": {"report_to": "wandb"}      -> "report_to": ["wandb"]            (both_places.py)
+    "strategy": {"type": "accelerate", …}   -> the fields with that meaning      (arguments/accelerate_config.py)
+    "training": {"report_to": "wandb"}      -> "report_to": ["wandb"]            (two_places.py)
     "training": {"warmup_ratio": 0.1}       -> {"warmup_steps": 0.1}             (arguments/legacy.py)
 
-Problems are found in the long form, but told about what the user wrote: `Long.locate` leads back.
+Problems are detected in the long form but reported at the place that the user wrote. `Long.locate` returns that place.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ READERS = {
     ".txt": "files/text",
     ".parquet": "files/parquet",
 }
-"""Which component reads a bare path, by its suffix."""
+"""The component that reads a bare path, by the path's suffix."""
 
 DATA_SUFFIXES = frozenset({*READERS, ".json", ".arrow", ".gz", ".zst", ".zip"})
-"""Who writes one of these means a file, not a component."""
+"""Suffixes that make a name a file instead of a component."""
 
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]+$")
 
 
 @dataclass(slots=True)
 class Long:
-    """A spec in long form, what was wrong with its short one, and the way back to it."""
+    """A spec in long form, the problems of its short form, and the places where the user wrote each field."""
 
     body: Json
     document: Json
     problems: list[Problem] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
-    """Pointers of the long form -> where the user wrote it, where that differs."""
+    """Pointers of the long form with the places where the user wrote them, if these differ."""
 
     def locate(self, pointer: str) -> str:
-        """The nearest place in the user's own body, a missing field counting as one."""
+        """Returns the nearest place in the user's own body. A missing field has a place, too."""
         for long, short in self.origins.items():
             if pointer == long or pointer.startswith(long + "/"):
                 pointer = short + pointer[len(long) :]
                 break
         here: Any = self.body
-        found = ""
+        nearest = ""
         for part in pointer.split("/")[1:]:
             if isinstance(here, list) and part.isdecimal() and int(part) < len(here):
                 here = here[int(part)]
@@ -69,18 +69,18 @@ class Long:
                 here = here.get(part.replace("~1", "/").replace("~0", "~"))
             else:
                 break
-            found += "/" + part
-        return found
+            nearest += "/" + part
+        return nearest
 
 
 def located(problems: Iterable[Problem], body: Json) -> list[Problem]:
-    """Problems of the long form, each told about what the user wrote."""
+    """Returns problems of the long form with pointers into the user's own body."""
     long = long_form(body)
-    return [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems]
+    return [Problem(long.locate(problem.pointer), problem.code, problem.detail, problem.hint) for problem in problems]
 
 
 def long_form(body: Json) -> Long:
-    """The same spec with nothing left to guess. The body itself is not touched."""
+    """Returns the spec with every short form replaced. The body itself is not changed."""
     long = Long(body, dict(body))
     document = long.document
     for name in ("model", "processor", "collator", "loss", "compute_metrics", "loop"):
@@ -101,14 +101,16 @@ def long_form(body: Json) -> Long:
     if isinstance(training, dict):
         training = document["training"] = _modern(training, long)
         problems = unite(document, training, long.origins)
-        long.problems += [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in problems]
+        long.problems += [
+            Problem(long.locate(problem.pointer), problem.code, problem.detail, problem.hint) for problem in problems
+        ]
     if isinstance(resources := document.get("resources"), dict):
         document["resources"] = with_strategy(resources)
     return long
 
 
 def _modern(training: Json, long: Long) -> Json:
-    """Returns `training` under today's names, and notes in `long` where an older name stood and what it asks for."""
+    """Returns `training` under today's names. Older names and their places are noted in `long`."""
     modern = modernized(training)
     for name in modern.declined:
         hint = f"instead: {instead_of(name)}"
@@ -142,7 +144,7 @@ def _data(value: Any, long: Long) -> Any:
             data[name] = _dataset(data[name], f"/data/{name}", long)
     if isinstance(data.get("eval"), dict) and "use" not in data["eval"]:
         data["eval"] = {
-            name: _dataset(one, pointer_to("data", "eval", name), long) for name, one in data["eval"].items()
+            name: _dataset(dataset, pointer_to("data", "eval", name), long) for name, dataset in data["eval"].items()
         }
     if isinstance(data.get("map"), list):
         data["map"] = [_component(item) for item in data["map"]]
@@ -169,7 +171,7 @@ def _dataset(value: Any, pointer: str, long: Long) -> Any:
 
 
 def _is_repository(name: str) -> bool:
-    """And no file in it; one whose name cannot be read is told of by the rules."""
+    """Returns True if the name is a whole repository, not a file in it. The rules report a name that cannot be read."""
     try:
         return not hub_name(name).path
     except ValueError:
@@ -181,12 +183,12 @@ def _is_path(text: str) -> bool:
 
 
 def _suffix(path: str) -> str:
-    found = _SUFFIX.search(path)
-    return found[0].lower() if found else ""
+    match = _SUFFIX.search(path)
+    return match[0].lower() if match else ""
 
 
 class Named(NamedTuple):
-    """A component that a spec names: where, from which group, and itself in long form."""
+    """A component of a spec: its place, its group, and its long form."""
 
     pointer: str
     group: str
@@ -194,7 +196,7 @@ class Named(NamedTuple):
 
 
 def components(document: Json) -> Iterator[Named]:
-    """Every component of a long spec. What is misshapen is passed over: the types say so already."""
+    """Yields every component of a long spec. Values of the wrong type are skipped, because their types are reported."""
     for name, group in _SINGLES.items():
         yield from _named(document.get(name), f"/{name}", group)
     for name, group in _LISTS.items():
@@ -209,8 +211,8 @@ def components(document: Json) -> Iterator[Named]:
         yield from _named(data.get(name), f"/data/{name}", "data")
     sets = data.get("eval")
     if isinstance(sets, dict) and "use" not in sets:
-        for name, one in sets.items():
-            yield from _named(one, pointer_to("data", "eval", name), "data")
+        for name, dataset in sets.items():
+            yield from _named(dataset, pointer_to("data", "eval", name), "data")
     yield from _each(data.get("map"), "/data/map", "maps")
 
 

@@ -1,11 +1,11 @@
-"""JobSpec: what a user asks for. Parsed here once, trusted from here on.
+"""The job spec: what a user asks for. It is parsed here once and trusted from then on.
 
     read_spec(raw)          bytes of a body -> JobSpec
     JobSpec.parse(value)    the same from JSON already read
     spec.as_json()          the effective spec: long form, every default; parses back to an equal one
     job_schema()            JSON Schema of all of it, short forms included
 
-What is wrong is raised as one InvalidSpec with every problem, each at the place where the user wrote it.
+A wrong spec raises one InvalidSpec with every problem, each at the place where the user wrote it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from footplate.contract.spec_parts import Bundle, Code, Component, Data, Loop, O
 
 MAX_METADATA_BYTES = 16 * 1024
 MAX_TRAINING_FIELDS = 300
-"""More than there are names. Looking up the nearest name of each of 50,000 would be an attack."""
+"""More than there are names. Looking up the nearest name for each of 50,000 fields would take seconds."""
 
 
 def _small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -101,7 +101,7 @@ class JobSpec(Group):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """A spec from JSON, short or long; InvalidSpec with every problem."""
+        """Returns the spec of short or long JSON. Raises InvalidSpec with every problem."""
         if not isinstance(value, dict):
             hint = 'for example {"model": "toy/mlp", "data": "toy/regression"}'
             raise InvalidSpec([Problem("", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)])
@@ -109,23 +109,29 @@ class JobSpec(Group):
         document = long.document
         problems: list[Problem] = []
         training = _training(document.get("training", {}), problems)
-        found = [*problems, *islice(broken_rules(document, training), MAX_PROBLEMS)]
+        violations = [*problems, *islice(broken_rules(document, training), MAX_PROBLEMS)]
         try:
             spec = cls.model_validate({**document, "training": training or TrainingArguments()})
         except ValidationError as error:
-            found += explain(error, path=_without_tags, model_at=_model_at, elsewhere=_ELSEWHERE)
-        if found or long.problems:
-            located = [Problem(long.locate(one.pointer), one.code, one.detail, one.hint) for one in found]
+            violations += explain(error, path=_without_tags, model_at=_model_at, elsewhere=_ELSEWHERE)
+        if violations or long.problems:
+            located = [
+                Problem(long.locate(violation.pointer), violation.code, violation.detail, violation.hint)
+                for violation in violations
+            ]
             raise InvalidSpec(unique(long.problems + located))
         return spec
 
     def as_json(self) -> dict[str, Any]:
-        """The effective spec: long form and every default, `training` by what differs from its defaults."""
+        """Returns the effective spec: the long form with every default.
+
+        `training` has only what differs from its defaults.
+        """
         return self.model_dump(mode="json")
 
 
 def read_spec(raw: bytes) -> JobSpec:
-    """A spec from a request's body."""
+    """Returns the spec of a request's body."""
     return JobSpec.parse(read_json(raw))
 
 
@@ -152,7 +158,7 @@ _TAGGED = {("data", "eval"): 2, ("resources", "strategy"): 2, ("loop",): 1}
 
 
 def _without_tags(path: Path) -> Path:
-    """Pydantic puts the name of a union's branch into the path; the user never wrote it."""
+    """Removes the names of union branches, which pydantic puts into a path, but the user did not write."""
     for place, length in _TAGGED.items():
         if path[:length] == place and len(path) > length:
             return (*place, *path[length + 1 :])
@@ -167,7 +173,7 @@ _GROUPS: dict[Path, type[Group]] = {
 
 
 def _model_at(path: Path) -> type[Group]:
-    """Whose fields stand at a path of pydantic's."""
+    """Returns the model of the object at a path that pydantic reports."""
     if path[:1] == ("optimizers",):
         return Optimizer if len(path) == 2 else Schedule
     return _GROUPS.get(path, Component)

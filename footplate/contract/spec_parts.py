@@ -75,7 +75,7 @@ def _regex(text: str) -> str:
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
-        raise PydanticCustomError("not_a_pattern", "is no regular expression: {why}", {"why": str(error)}) from error
+        raise PydanticCustomError("not_a_pattern", "is not a regular expression: {why}", {"why": str(error)}) from error
     return text
 
 

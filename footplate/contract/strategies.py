@@ -1,12 +1,12 @@
-"""How a job's processes share the work: how many there are, what tells the Trainer so, and what must fit together.
+"""The rules for a job's processes: their number, the Trainer's arguments for it, and what must fit together.
 
     resources                                    processes on a node
-    {}                                           one, on a slot of whatever the node has
-    {"processes_per_node": 2}                    two, on two slots: CPUs, or a GPU for each where the node has them
-    {"gpus_per_node": 2}                         two, a GPU for each
-    {"gpus_per_node": 2, "processes_per_node": 1}   one that sees both
+    {}                                           one, on one slot
+    {"processes_per_node": 2}                    two, on two slots, each with a GPU if the node has GPUs
+    {"gpus_per_node": 2}                         two, each with a GPU
+    {"gpus_per_node": 2, "processes_per_node": 1}   one that sees both GPUs
 
-Several processes share by DDP where the spec says nothing else.
+Several processes use DDP unless the spec names another strategy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAY_HOW_MANY = 'say how many: "processes_per_node": 2, or "gpus_per_node": 2'
 
 
 def processes_per_node(resources: Json) -> int:
-    """As the spec says; None everywhere is one, whether the node gives it a GPU or a CPU."""
+    """Returns the number of processes per node. Without any number it is one, on a GPU or a CPU."""
     return _count(resources.get("processes_per_node")) or max(1, _count(resources.get("gpus_per_node")))
 
 
@@ -35,20 +35,20 @@ def world_size(resources: Json) -> int:
 
 
 def with_strategy(resources: Json) -> Json:
-    """Said where the spec does not: several processes that share nothing would each train the same."""
+    """Adds DDP if a spec with several processes names no strategy. Without one, each would train the same."""
     if "strategy" not in resources and world_size(resources) > 1:
         return {**resources, "strategy": {"type": "ddp"}}
     return resources
 
 
 def needs_a_launcher(resources: Json) -> bool:
-    """Whether even one process has to be told that it is the only one of several."""
+    """Returns True if even a single process needs the launcher's variables."""
     strategy = resources.get("strategy")
     return isinstance(strategy, dict) and strategy.get("type") == "deepspeed"
 
 
 def strategy_arguments(strategy: Any) -> Json:
-    """What the Trainer's arguments say, where a spec says it in its resources."""
+    """Returns the Trainer's arguments that say the same as the strategy in a spec's resources."""
     if strategy.type == "fsdp":
         return {"fsdp": True, "fsdp_config": strategy.config or None}
     if strategy.type == "deepspeed":
@@ -57,22 +57,25 @@ def strategy_arguments(strategy: Any) -> Json:
 
 
 def broken_strategy_rules(document: Json, training: TrainingArguments | None) -> Iterator[Problem]:
-    """Over the long form. What is misshapen is passed over: its type is told elsewhere."""
+    """Yields problems of the long form.
+
+    Values of the wrong type are skipped, because their types are reported elsewhere.
+    """
     resources = document.get("resources", {})
     if not isinstance(resources, dict):
         return
     strategy = resources.get("strategy", {"type": "single"})
-    said = strategy.get("type") if isinstance(strategy, dict) else None
-    kind = said if isinstance(said, str) else None
+    name = strategy.get("type") if isinstance(strategy, dict) else None
+    kind = name if isinstance(name, str) else None
     yield from _of_the_shape(resources, kind)
     if document.get("loop") and kind in _CONFIGS:
-        detail = f"is {kind}, and a loop or script of one's own shares the work as its code says"
+        detail = f"is {kind}, but a loop or script of your own shares the work as its code says"
         yield Problem(f"{STRATEGY}/type", "disagreement", detail, 'use "ddp", and hand Accelerator a plugin there')
     elif training is not None and kind in _CONFIGS and isinstance(config := strategy.get("config", {}), dict):
         yield from _CONFIGS[kind](config, training, world_size(resources))
         yield from _of_shards(kind, document)
         if kind == "fsdp" and getattr(training, "predict_with_generate", False):
-            detail = f"calls parts of the model by themselves, and {STRATEGY}/type is fsdp, which cuts it into pieces"
+            detail = f"needs the whole model in each process, but {STRATEGY}/type is fsdp, which shards the model"
             yield Problem("/training/predict_with_generate", "disagreement", detail, 'use "ddp", or leave it out')
     if world_size(resources) > 1:
         yield from _of_several(document, training, world_size(resources))
@@ -81,16 +84,18 @@ def broken_strategy_rules(document: Json, training: TrainingArguments | None) ->
 def _of_the_shape(resources: Json, kind: Any) -> Iterator[Problem]:
     processes, gpus = _count(resources.get("processes_per_node")), _count(resources.get("gpus_per_node"))
     if processes > 1 and gpus and gpus != processes:
-        detail = f"is {processes}, and /resources/gpus_per_node is {gpus}: each process has a GPU of its own"
-        yield Problem("/resources/processes_per_node", "disagreement", detail, "leave it out, or say the same in both")
+        detail = f"is {processes}, but /resources/gpus_per_node is {gpus}: each process has a GPU of its own"
+        yield Problem(
+            "/resources/processes_per_node", "disagreement", detail, "leave it out, or write the same in both"
+        )
     world = world_size(resources)
     if kind == "single" and world > 1:
         asked = "processes_per_node" if processes > 1 else "gpus_per_node" if gpus > 1 else "nodes"
-        detail = f"is single, which is one process, and /resources/{asked} asks for {world}"
+        detail = f"is single, which is one process, but /resources/{asked} asks for {world}"
         hint = 'write "ddp"' + (', or "processes_per_node": 1 for one that sees all GPUs' if gpus > 1 else "")
         yield Problem(f"{STRATEGY}/type", "disagreement", detail, hint)
     if kind in _SHARING and world == 1 and (kind == "fsdp" or not (processes or gpus)):
-        detail = f"is {kind}, which shares the work among processes, and the job is one"
+        detail = f"is {kind}, which shares the work among processes, but the job has one process"
         yield Problem(f"{STRATEGY}/type", "disagreement", detail, SAY_HOW_MANY)
 
 
@@ -101,7 +106,7 @@ def _of_fsdp(config: Json, training: TrainingArguments, world: int) -> Iterator[
     try:
         FsdpConfig.read(config, training)
     except (ValueError, TypeError) as error:
-        hint = "it takes what training's fsdp_config takes: docs/strategies.md"
+        hint = "it takes the options of training's fsdp_config: docs/strategies.md"
         yield Problem(f"{STRATEGY}/config", "disagreement", str(error)[:500], hint)
 
 
@@ -109,25 +114,25 @@ def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iter
     at = f"{STRATEGY}/config"
     if not config:
         hint = 'for example {"zero_optimization": {"stage": 2}}'
-        yield Problem(at, "missing", "DeepSpeed does what its config says, and there is none", hint)
+        yield Problem(at, "missing", "DeepSpeed needs a config, but there is none", hint)
     refused = list(deepspeed.refusals(config, training))
     for name, why in refused:
         yield Problem(at + pointer_to(*name.split(".")), "disagreement", why, "leave it out of the config")
     config = deepspeed.read(config)
-    for one in deepspeed.fill(config, training, per_process=training.per_device_train_batch_size, world=world):
-        said = str(one.said)[:60]
-        detail = f"is {said}, and /training/{one.name} is {one.value}"
-        if one.path == "train_batch_size":
+    for entry in deepspeed.fill(config, training, per_process=training.per_device_train_batch_size, world=world):
+        text = str(entry.said)[:60]
+        detail = f"is {text}, but /training/{entry.name} is {entry.value}"
+        if entry.path == "train_batch_size":
             size, accumulate = training.per_device_train_batch_size, training.gradient_accumulation_steps
             detail = (
-                f"is {said}, and a step has {one.value} samples: /training/per_device_train_batch_size is {size}, "
+                f"is {text}, but a step has {entry.value} samples: /training/per_device_train_batch_size is {size}, "
                 f"gradient_accumulation_steps {accumulate}, over {world} processes"
             )
-        yield Problem(at + pointer_to(*one.path.split(".")), "disagreement", detail, 'write "auto" here')
+        yield Problem(at + pointer_to(*entry.path.split(".")), "disagreement", detail, 'write "auto" here')
     for path in deepspeed.autos(config):
         is_refused = any(path.startswith(f"{name}.") for name, _ in refused)
         if path.removeprefix("zero_optimization.") not in deepspeed.OF_THE_MODEL and not is_refused:
-            detail = "is auto, and no argument says it"
+            detail = "is auto, but no argument sets it"
             yield Problem(at + pointer_to(*path.split(".")), "disagreement", detail, "give a value")
 
 
@@ -136,16 +141,16 @@ _CONFIGS = {"fsdp": _of_fsdp, "deepspeed": _of_deepspeed}
 
 def _of_shards(kind: str, document: Json) -> Iterator[Problem]:
     if document.get("optimizers"):
-        detail = f"several optimizers step one by one, and {kind} shares the model out among processes"
+        detail = f"several optimizers step one by one, but {kind} shards the model over the processes"
         yield Problem("/optimizers", "disagreement", detail, 'use "ddp", or one optimizer')
     if _merges(document.get("model")):
-        detail = f"works the adapter into the whole model, and {STRATEGY}/type is {kind}, which cuts that into pieces"
-        hint = 'use "ddp", or leave merge out and merge what the job leaves'
+        detail = f"merges the adapter into the whole model, but {STRATEGY}/type is {kind}, which shards the model"
+        hint = 'use "ddp", or leave merge out and merge the job\'s outputs'
         yield Problem("/model/args/peft/merge", "disagreement", detail, hint)
 
 
 def _merges(model: Any) -> bool:
-    """Of a built-in model: what others take as `peft` is their own affair."""
+    """Returns True for a built-in model with `merge`. In other models `peft` may have any meaning."""
     if not isinstance(model, dict) or not str(model.get("use")).startswith("hf/"):
         return False
     args = model.get("args")
@@ -158,13 +163,15 @@ def _of_several(document: Json, training: TrainingArguments | None, world: int) 
         return
     for name, why in _ONE_PROCESS_DOES.items():
         if getattr(training, name):
-            detail = f"{why}, and the job is {world} processes, which must all do the same"
+            detail = f"{why}, but the job has {world} processes, which must all do the same"
             yield Problem(f"/training/{name}", "disagreement", detail, "leave it out")
     shares = training.accelerator_config
     if isinstance(shares, dict) and shares.get("split_batches"):
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
             if (size := getattr(training, name)) % world:
-                detail = f"is {size}, which split_batches shares among {world} processes: it is no multiple of {world}"
+                detail = (
+                    f"is {size}, which split_batches shares among {world} processes: it is not a multiple of {world}"
+                )
                 yield Problem(f"/training/{name}", "does_not_divide", detail, "change it, or leave split_batches out")
 
 
@@ -175,6 +182,6 @@ _ONE_PROCESS_DOES = {
 
 
 def _count(value: Any) -> int:
-    """Whatever is no number counts as not given."""
+    """Returns 0 for a value that is not a number, as if it was not given."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return int(value) if is_number and 0 < value < 2**31 else 0

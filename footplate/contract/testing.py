@@ -1,4 +1,4 @@
-"""Public factories: the smallest true thing of each kind, for our tests and yours."""
+"""Public factories of the smallest valid spec and events, for our tests and yours."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from footplate.contract.spec import JobSpec
 
 
 def make_spec(**changes: Any) -> JobSpec:
-    """The whole spec of a toy job; keyword arguments replace top-level fields."""
+    """Returns the whole spec of a toy job. Keyword arguments replace top-level fields."""
     return JobSpec.parse({"model": "toy/mlp", "data": "toy/regression", **changes})
 
 
 def make_event(no: int = 1, **changes: Any) -> Event:
-    """An event as a user reads it."""
-    given: dict[str, Any] = {
+    """Returns an event as a user reads it."""
+    fields: dict[str, Any] = {
         "job": new_job_id(), "no": no, "attempt": 1, "source": 0, "seq": no, "rank": 0, "kind": Kind.LOG,
         "at": now_text(), "step": no, "epoch": 0.0, "data": {"loss": 1.0},
     }  # fmt: skip
-    return Event(**{**given, **changes})
+    return Event(**{**fields, **changes})
 
 
 def make_worker_event(seq: int = 1, **changes: Any) -> WorkerEvent:
-    """An event as a journal holds it."""
-    given: dict[str, Any] = {"seq": seq, "kind": Kind.LOG, "at": now_text(), "step": seq, "data": {"loss": 1.0}}
-    return WorkerEvent(**{**given, **changes})
+    """Returns an event as a journal holds it."""
+    fields: dict[str, Any] = {"seq": seq, "kind": Kind.LOG, "at": now_text(), "step": seq, "data": {"loss": 1.0}}
+    return WorkerEvent(**{**fields, **changes})

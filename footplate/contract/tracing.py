@@ -1,6 +1,6 @@
-"""Traces, where OpenTelemetry's own variables ask for them: what of that can be done here, and where an attempt stands.
+"""Reads OpenTelemetry's variables and computes trace ids.
 
-Nothing is sent from here, and nothing of OpenTelemetry's is imported: who sends is an extra, on either side.
+This module sends nothing and does not import OpenTelemetry, which is an optional package on both sides.
 """
 
 from __future__ import annotations
@@ -26,32 +26,35 @@ _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 @dataclass(frozen=True, slots=True)
 class Asked:
     is_on: bool
-    """Traces are asked for, and can be sent."""
+    """True if traces are asked for and can be sent."""
     wrong: str | None
-    """What of it is not done, and what would work."""
+    """The settings that have no effect, each with what would work."""
 
 
 def asked(environ: Mapping[str, str]) -> Asked:
     ours = (name for name in environ if name.startswith("OTEL_") or name == FASTAPIS)
-    given = {name: environ[name] for name in ours if environ[name].strip()}
-    if given.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    variables = {name: environ[name] for name in ours if environ[name].strip()}
+    if variables.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return Asked(False, None)
-    endpoint = next((name for name in ENDPOINTS if name in given), None)
-    exporter = given.get(EXPORTER, "otlp" if endpoint else "none")
-    hindered = [*_hindered(given, exporter, endpoint or EXPORTER)] if exporter != "none" else []
-    wrong = "; ".join([*hindered, *_beside(given)]) or None
+    endpoint = next((name for name in ENDPOINTS if name in variables), None)
+    exporter = variables.get(EXPORTER, "otlp" if endpoint else "none")
+    hindered = [*_hindered(variables, exporter, endpoint or EXPORTER)] if exporter != "none" else []
+    wrong = "; ".join([*hindered, *_beside(variables)]) or None
     return Asked(exporter != "none" and not hindered, wrong)
 
 
 def parts_of(traceparent: object) -> tuple[str, str, str] | None:
-    """Trace, span and flags of a `traceparent`, as the W3C has it. None: it is none."""
-    found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
-    return None if found is None else (found[1], found[2], found[3])
+    """Returns trace, span and flags of a W3C `traceparent`, or None if it is not valid."""
+    match = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
+    return None if match is None else (match[1], match[2], match[3])
 
 
 def of_attempt(traceparent: object, job: JobId, attempt: int) -> str | None:
-    """The attempt's own, in the trace that its job's POST was part of. Everybody who asks comes to the same one: nodes
-    put their spans below a span that control sends only once the attempt has ended."""
+    """Returns the attempt's own traceparent, in the trace of its job's POST.
+
+    The span id is computed from job and attempt. Nodes need it early, but control sends that span only when the attempt
+    has ended.
+    """
     if (parts := parts_of(traceparent)) is None:
         return None
     trace, span, flags = parts
@@ -60,25 +63,25 @@ def of_attempt(traceparent: object, job: JobId, attempt: int) -> str | None:
 
 
 def _hindered(given: Mapping[str, str], exporter: str, who: str) -> Iterator[str]:
-    """Why no trace is sent."""
+    """Yields the reasons for which no trace can be sent."""
     if exporter != "otlp":
-        yield f"{EXPORTER}={exporter} is not to be had, so no trace is sent: otlp and none are"
+        yield f"{EXPORTER}={exporter} is not supported, so no trace is sent: use otlp or none"
     protocol = next((name for name in PROTOCOLS if name in given), None)
     if protocol and given[protocol] != "http/protobuf":
-        yield f"{protocol}={given[protocol]} is not to be had, so no trace is sent: http/protobuf is, at port 4318"
+        yield f"{protocol}={given[protocol]} is not supported, so no trace is sent: use http/protobuf, at port 4318"
     if missing := [name for name in NEEDED if not _is_there(name)]:
-        yield f"{who} is set, and {missing[0]} is not installed, so no trace is sent: {INSTALL}"
+        yield f"{who} is set, but {missing[0]} is not installed, so no trace is sent: {INSTALL}"
 
 
 def _beside(given: Mapping[str, str]) -> Iterator[str]:
-    """What is asked for beside traces, and is not done."""
+    """Yields the settings beside traces that have no effect."""
     for name in OTHERS:
         if given.get(name, "none") != "none":
-            yield f"{name} is set, and traces are all that is sent: metrics are at /metrics, logs on stderr"
+            yield f"{name} is set, but only traces are sent: metrics are at /metrics, logs on stderr"
     if FASTAPIS in given:
-        yield f"{FASTAPIS} is set, and FastAPI's own traces are off: they may carry what users send"
+        yield f"{FASTAPIS} is set, but FastAPI's own traces are off, because they may carry users' data"
     if "tracecontext" not in given.get(PROPAGATORS, "tracecontext").split(","):
-        yield f"{PROPAGATORS}={given[PROPAGATORS]} is not to be had: a trace goes on by its traceparent"
+        yield f"{PROPAGATORS}={given[PROPAGATORS]} is not supported: traces are propagated by traceparent"
 
 
 def _is_there(module: str) -> bool:

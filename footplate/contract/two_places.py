@@ -1,7 +1,7 @@
-"""What may be said in `training`, by Hugging Face's name, and in the spec, in a place of its own.
+"""Arguments that a spec may give in `training`, under Hugging Face's name, or in a place of their own.
 
-Either is good. Said in `training` only, it is copied to its own place: whoever reads the spec looks in one. Said in
-both and not the same, it is a problem that names both: nobody can know which was meant.
+A value that stands only in `training` is copied to its own place, so that readers of the spec look in one place.
+Two different values are a problem that names both places, because the service cannot know which one was meant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 def unite(document: Json, training: Json, origins: dict[str, str]) -> list[Problem]:
-    """Fill the spec's own places from `training`, and say where the two disagree."""
+    """Fills the spec's own places from `training`, and returns a problem for each contradiction."""
     problems: list[Problem] = []
     for name, rule in _RULES.items():
         if training.get(name) is not None and (problem := rule(document, name, training[name], origins)):
@@ -28,14 +28,14 @@ def unite(document: Json, training: Json, origins: dict[str, str]) -> list[Probl
 
 
 _LEFT_TO_THE_SPEC = ("resume_from_checkpoint", "fsdp", "fsdp_config", "deepspeed")
-"""By the arguments altogether."""
+"""Arguments that are removed from `training`, because the spec's own place holds them."""
 
 
 def _report_to(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
     trackers = [value] if isinstance(value, str) else value
-    if not isinstance(trackers, list) or not all(isinstance(one, str) for one in trackers):
+    if not isinstance(trackers, list) or not all(isinstance(tracker, str) for tracker in trackers):
         return None
-    trackers = [one for one in trackers if one != "none"]
+    trackers = [tracker for tracker in trackers if tracker != "none"]
     there = document.get("report_to")
     if there is None:
         document["report_to"], origins["/report_to"] = trackers, f"/training/{name}"
@@ -49,9 +49,9 @@ def _resume_from(document: Json, name: str, value: Any, origins: dict[str, str])
         return None
     job, _, checkpoint = value.partition("/") if isinstance(value, str) else ("", "", "")
     if isinstance(value, str) and value.startswith(("data://", "models://")):
-        wanted = {"path": value}
+        place = {"path": value}
     elif is_id(job, "job"):
-        wanted = {"job": job, "checkpoint": checkpoint or "latest"}
+        place = {"job": job, "checkpoint": checkpoint or "latest"}
     else:
         return Problem(
             f"/training/{name}", "not_a_job",
@@ -61,8 +61,8 @@ def _resume_from(document: Json, name: str, value: Any, origins: dict[str, str])
         )  # fmt: skip
     there = document.get("resume_from")
     if there is None:
-        document["resume_from"], origins["/resume_from"] = wanted, f"/training/{name}"
-    elif isinstance(there, dict) and _from(there) != _from(wanted):
+        document["resume_from"], origins["/resume_from"] = place, f"/training/{name}"
+    elif isinstance(there, dict) and _from(there) != _from(place):
         return _disagree(name, f"/resume_from is {_short(there)}", value)
     return None
 
@@ -79,17 +79,17 @@ def _fsdp(document: Json, name: str, value: Any, origins: dict[str, str]) -> Pro
     if not (value is True or isinstance(value, str | list)) or not all(isinstance(word, str) for word in words):
         return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, and true or false is needed")
     try:
-        asked = {**meant(words), **config}
+        options = {**meant(words), **config}
     except ValueError as error:
         return Problem(f"/training/{name}", "unknown_choice", str(error)[:500])
-    return _strategy(document, name, asked, origins, written="fsdp_config" if config else name)
+    return _strategy(document, name, options, origins, written="fsdp_config" if config else name)
 
 
 def _fsdp_config(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
-    """With `fsdp` it was looked at there."""
+    """Applies `fsdp_config` if `fsdp` is not set. If it is set, the rule of `fsdp` reads both."""
     if not isinstance(value, dict):
         return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, an object is needed")
-    # Older dumps of the reference's hold settings that ask for nothing.
+    # Older dumps of Hugging Face's arguments hold settings that ask for nothing.
     if document["training"].get("fsdp") or not any(value.values()):
         return None
     resources = document.get("resources")
@@ -127,7 +127,7 @@ def _strategy(document: Json, kind: str, config: Json, origins: dict[str, str], 
 
 def _optimizers(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
     there = document.get("optimizers")
-    if not isinstance(there, list) or [one.get("use") for one in there if isinstance(one, dict)] == [value]:
+    if not isinstance(there, list) or [part.get("use") for part in there if isinstance(part, dict)] == [value]:
         return None
     return _disagree(name, f"/optimizers lists {len(there)}", value)
 
@@ -137,8 +137,8 @@ def _do(document: Json, name: str, value: Any, origins: dict[str, str]) -> Probl
     data = document.get("data")
     if not isinstance(value, bool) or not isinstance(data, dict | None):
         return None
-    given = bool(data and data.get(part))
-    return None if value == given else _disagree(name, f"/data/{part} is {'' if given else 'not '}given", value)
+    has_part = bool(data and data.get(part))
+    return None if value == has_part else _disagree(name, f"/data/{part} is {'' if has_part else 'not '}given", value)
 
 
 def _disagree(name: str, place: str, value: Any) -> Problem:

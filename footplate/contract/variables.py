@@ -1,5 +1,7 @@
-"""The environment variables that anything of ours reads. One that is not among them is misspelt, and is said at the
-start: whoever set FOOTPLATE_LEASE_SECOND believes that his leases are longer now."""
+"""The environment variables of all our programs. A misspelt variable with our prefix is reported at start-up.
+
+Without that, the user who set FOOTPLATE_LEASE_SECOND would believe that the leases are longer now.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,22 @@ SETTINGS = frozenset({
     "STORES_ALLOW", "STORES_MAX_MB", "TRAINING_USER",
     "UPLOAD_MAX_MB", "URL", "URL_FILE", "WEBHOOKS_ALLOW", "WRITERS",
 })  # fmt: skip
-"""Of every program of ours: one environment may serve them all. docs/settings.md says what each means."""
+"""The settings of all programs, because one environment may serve them all. docs/settings.md has their meanings."""
 OF_TESTS = frozenset({"CHROMIUM", "SOAK_SECONDS", "TEST_EXAMPLES", "TEST_SEED"})
-"""What the tests read; the programs that they start inherit it."""
+"""Variables that the tests read. The programs that they start inherit them."""
 
 OF_SECRETS = "SECRET_"
-"""FOOTPLATE_SECRET_WANDB_API_KEY holds, on a node, what a spec calls by the name WANDB_API_KEY."""
+"""FOOTPLATE_SECRET_WANDB_API_KEY on a node holds the secret that specs call WANDB_API_KEY."""
 
 _OF_KUBERNETES = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?=.*|=\w+://.*))")
-"""It tells every container where each Service is: of one that is called footplate-api, in FOOTPLATE_API_PORT."""
+"""Variables of Kubernetes in every container. For a Service named footplate-api, one is FOOTPLATE_API_PORT."""
 
 
 def unknown(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that nobody reads. Empty means unset, as everywhere."""
+    """Returns a sentence for each variable that no program reads. Empty variables count as unset."""
     ours = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX) and value}
     return [
-        f"{PREFIX}{name} is no setting: {_instead(name)}"
+        f"{PREFIX}{name} is not a setting: {_instead(name)}"
         for name, value in sorted(ours.items())
         if name not in SETTINGS | OF_TESTS
         and not name.startswith(OF_SECRETS)

@@ -1,4 +1,4 @@
-"""Warnings about a spec that is good: the job runs, and perhaps not as its user expects.
+"""Warnings about a valid spec: the job runs, but perhaps not as its user expects.
 
 `POST /jobs` and `POST /jobs/validate` carry them in their answers, and the job keeps them.
 """
@@ -20,15 +20,15 @@ class SpecWarning:
     code: str
     """`older_name` or `no_loss_shown`. Stable: programs may compare it."""
     pointer: str
-    """Where in the body that was sent, as an RFC 6901 pointer."""
+    """The place in the body that was sent, as an RFC 6901 pointer."""
     detail: str
-    """What happens, and what to write instead."""
+    """The consequence, and what to write instead."""
 
 
 def warnings_of(spec: JobSpec, body: object) -> list[SpecWarning]:
     """Returns the warnings about a spec. Their pointers lead into `body`, from which the spec was parsed."""
-    given = body.get("training") if isinstance(body, dict) else None
-    training = given if isinstance(given, dict) else {}
+    arguments = body.get("training") if isinstance(body, dict) else None
+    training = arguments if isinstance(arguments, dict) else {}
     return [*_older_names(training), *_loss_not_shown(spec, training)]
 
 

@@ -158,7 +158,7 @@ def test_what_would_work_is_printed_below_an_error_of_a_script() -> None:
 
     told = "".join(traceback.format_exception_only(caught.value))
     assert "it changes what a parameter group is" in told
-    assert "hand in optimizers=" in told
+    assert "pass optimizers=" in told
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_loss_and_label_smoothing_for_another_are_refused() -> None:
 def test_stopping_early_without_evaluations_is_refused_and_says_what_would_do() -> None:
     found = problems_of({**TOY, "callbacks": ["toy", {"use": "early_stopping", "args": {"patience": 2}}]})
     assert [(one.pointer, one.code) for one in found] == [("/callbacks/1", "disagreement")]
-    assert found[0].hint == 'set training.eval_strategy: "steps" or "epoch" would do'
+    assert found[0].hint == 'set training.eval_strategy: "steps" or "epoch"'
 
 
 def test_a_tracker_that_nobody_knows_is_answered_with_the_nearest() -> None:
@@ -77,7 +77,7 @@ def test_a_tracker_that_nobody_knows_is_answered_with_the_nearest() -> None:
 def test_an_empty_list_of_optimizers_is_refused_and_says_what_would_do() -> None:
     (found,) = problems_of({**TOY, "optimizers": []})
     assert (found.pointer, found.code) == ("/optimizers", "too_short")
-    assert found.hint == "leave it out for training's one optimizer, or list some"
+    assert found.hint == "leave it out for the optimizer of training, or list some"
 
 
 @pytest.mark.parametrize("optimizers", [5, [5], [{"schedule": 5}], [{"id": "a", "schedule": {"use": []}}]])
@@ -117,8 +117,8 @@ def test_what_says_nothing_of_generating_is_as_if_it_were_not_said() -> None:
         ({"model": "toy/gpt"}, "/training/predict_with_generate", "/model/use is toy/gpt"),
         ({"data": "data://a.jsonl"}, "/training/predict_with_generate", "neither data.eval nor data.test"),
         ({"training": {"generation_num_beams": 4}, "metrics": []}, "/training/generation_num_beams",
-         "predict_with_generate does not ask for that"),
-        ({"metrics": ["rouge", "accuracy"]}, "/metrics/1", "accuracy is a metric of logits"),
+         "predict_with_generate is off"),
+        ({"metrics": ["rouge", "accuracy"]}, "/metrics/1", "accuracy needs logits"),
         ({"training": {}}, "/metrics/0", "without /training/predict_with_generate an evaluation yields logits"),
         ({"resources": {"processes_per_node": 2, "strategy": "fsdp"}}, "/training/predict_with_generate",
          "/resources/strategy/type is fsdp"),

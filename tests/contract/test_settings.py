@@ -20,7 +20,7 @@ def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(SettingsError) as refused:
         Some.from_environment({"FOOTPLATE_LEASE_SECOND": "300", "FOOTPLATE_LEASE_SECONDS": "soon"})
 
-    assert "FOOTPLATE_LEASE_SECOND is no setting: did you mean FOOTPLATE_LEASE_SECONDS?" in refused.value.message
+    assert "FOOTPLATE_LEASE_SECOND is not a setting: did you mean FOOTPLATE_LEASE_SECONDS?" in refused.value.message
     assert "FOOTPLATE_LEASE_SECONDS='soon' cannot be used" in refused.value.message
 
 
@@ -30,7 +30,7 @@ def test_a_port_that_is_no_setting_is_not_taken_for_one_of_kubernetes() -> None:
 
 def test_one_that_is_like_none_is_refused_with_where_they_are_listed() -> None:
     assert unknown({"FOOTPLATE_XYLOPHONE": "1"}) == [
-        "FOOTPLATE_XYLOPHONE is no setting: unset it, or look for the one you mean in docs/settings.md."
+        "FOOTPLATE_XYLOPHONE is not a setting: unset it, or look for the one you mean in docs/settings.md."
     ]
 
 

@@ -160,7 +160,9 @@ def test_a_misspelt_variable_ends_the_start_before_anything_is_made(up: Up) -> N
     launcher = up.launch(FOOTPLATE_LEASE_SECOND="300")
 
     assert launcher.wait(within=60) == 2
-    assert "footplate: FOOTPLATE_LEASE_SECOND is no setting: did you mean FOOTPLATE_LEASE_SECONDS?" in launcher.output
+    assert (
+        "footplate: FOOTPLATE_LEASE_SECOND is not a setting: did you mean FOOTPLATE_LEASE_SECONDS?" in launcher.output
+    )
     assert not up.home.exists()
 
 

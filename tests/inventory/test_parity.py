@@ -143,7 +143,7 @@ def test_what_has_no_counterpart_is_refused_with_what_to_use_and_its_neutral_val
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_an_older_name_and_its_newer_one_must_not_contradict() -> None:
-    message = "evaluation_strategy='epoch' means eval_strategy='epoch', and eval_strategy is given too, as 'steps'"
+    message = "evaluation_strategy='epoch' means eval_strategy='epoch', but eval_strategy is given too, as 'steps'"
     with pytest.raises(ValueError, match=message):
         footplate.TrainingArguments("out", evaluation_strategy="epoch", eval_strategy="steps")
 

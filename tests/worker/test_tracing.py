@@ -100,4 +100,4 @@ def test_what_cannot_be_sent_is_said_at_the_start(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING):
         Traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
 
-    assert "http/protobuf is, at port 4318" in caplog.text
+    assert "use http/protobuf, at port 4318" in caplog.text

@@ -1,4 +1,4 @@
-"""TrainingArguments: one truth for service and worker, validated at POST and read by the loop. Without torch."""
+"""TrainingArguments, without torch: validated at POST and read by the loop."""
 
 from footplate.contract.arguments.not_supported import NOT_YET, SERVER_OWNED, NotYet
 from footplate.contract.arguments.read import read_arguments

@@ -1,7 +1,7 @@
-"""What `accelerate config` writes, as JSON, said in the spec's own words: strategy, shape, precision, accumulation.
+"""Translates a config that `accelerate config` wrote into the spec's own fields.
 
-What the spec says already must be the same. What the server does by itself is passed over where it asks for nothing
-else, and named where it does.
+A field of the spec that is set already must be the same. The config also has fields for things that the server does by
+itself. These are accepted with the values that ask for nothing else, and refused with a reason otherwise.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _READ = (
     "distributed_type", "num_processes", "num_machines", "use_cpu", "mixed_precision", "gradient_accumulation_steps",
     "fsdp_config", "deepspeed_config",
 )  # fmt: skip
-_MEETING = "the server starts the processes, and tells them where to meet"
+_MEETING = "the server starts the processes and their rendezvous"
 _OURS: dict[str, tuple[tuple[Any, ...], str]] = {
     "compute_environment": (("LOCAL_MACHINE",), "the job runs on the server's nodes"),
     "debug": ((), "set its variable in env"),
     "downcast_bf16": (("no",), "it is for TPUs"),
-    "dynamo_config": (({"dynamo_backend": "NO"},), "say torch_compile in training"),
-    "enable_cpu_affinity": ((), "the node gives each process its share"),
-    "gpu_ids": (("all",), "the server says which GPUs a process sees"),
+    "dynamo_config": (({"dynamo_backend": "NO"},), "set torch_compile in training"),
+    "enable_cpu_affinity": ((), "the node gives each process its share of CPUs"),
+    "gpu_ids": (("all",), "the server chooses the GPUs of a process"),
     "machine_rank": ((), _MEETING),
     "main_process_ip": ((), _MEETING),
     "main_process_port": ((), _MEETING),
-    "main_training_function": (("main",), "the spec says what is trained"),
+    "main_training_function": (("main",), "the spec names what is trained"),
     "rdzv_backend": (("static", "c10d"), _MEETING),
     "same_network": ((True,), _MEETING),
     **dict.fromkeys(("tpu_env", "tpu_use_cluster", "tpu_use_sudo"), ((), "there are no TPUs")),
@@ -40,15 +40,15 @@ _OURS: dict[str, tuple[tuple[Any, ...], str]] = {
     "megatron_lm_config": ((), "use fsdp or deepspeed"),
     "parallelism_config": ((), "use fsdp or deepspeed"),
 }
-"""What else it may hold: the values that change nothing, beside empty ones, and what to do instead of others."""
+"""Other fields of a config: values that change nothing, besides empty ones, and what to do instead of other values."""
 _OF_ZERO = (
     "zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps",
     "gradient_clipping", "deepspeed_multinode_launcher",
 )  # fmt: skip
 _NOT_OF_ZERO = {
     "deepspeed_config_file": 'write what the file holds into {"type": "deepspeed", "config": {…}}',
-    "zero3_init_flag": "leave it out: each process makes the model before it is shared out",
-    "zero3_save_16bit_model": "leave it out: checkpoints are whole by themselves",
+    "zero3_init_flag": "leave it out: each process makes the whole model before it is sharded",
+    "zero3_save_16bit_model": "leave it out: checkpoints always hold the whole model",
 }
 _AUTO = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"), "auto"
@@ -56,32 +56,32 @@ _AUTO = dict.fromkeys(
 
 
 def unfold(document: Json, origins: dict[str, str]) -> Iterator[Problem]:
-    """In place. What is misshapen is left, and told by its type."""
+    """Changes the document in place. Values of the wrong type are left, because their types are reported elsewhere."""
     resources, training = document.get("resources"), document.get("training", {})
     strategy = resources.get("strategy") if isinstance(resources, dict) else None
     if not isinstance(strategy, dict) or strategy.get("type") != "accelerate" or not isinstance(training, dict):
         return
     if isinstance(config := strategy.get("config"), dict) and isinstance(resources, dict):
-        said = _Said(config, dict(resources), dict(training), origins)
-        yield from said.problems
-        document["resources"] = said.resources
+        reading = _Said(config, dict(resources), dict(training), origins)
+        yield from reading.problems
+        document["resources"] = reading.resources
         loop = document.get("loop")
         if not (isinstance(loop, dict) and "script" in loop):
-            document["training"] = said.training
-        elif said.training != training:
-            detail = "says how to train, and a script's own Accelerator(…) does"
+            document["training"] = reading.training
+        elif reading.training != training:
+            detail = "says how to train, but a script's own Accelerator(…) decides that"
             yield Problem(CONFIG, "disagreement", detail, "leave mixed_precision, accumulation and clipping out")
 
 
 class _Said:
-    """A config as it is read."""
+    """A config, the changed spec and the problems while the config is read."""
 
     def __init__(self, config: Json, resources: Json, training: Json, origins: dict[str, str]) -> None:
         self.resources, self.training, self.problems = resources, training, list(_not_taken(config))
         self._config, self._origins = config, origins
         kind = _word(config.get("distributed_type", "NO"))
         if kind not in _TYPES:
-            detail = f"is {_short(config['distributed_type'])}, and here are {', '.join(_TYPES)}"
+            detail = f"is {_short(config['distributed_type'])}, which is not available; available: {', '.join(_TYPES)}"
             self._tell("distributed_type", "not_available_yet", detail, did_you_mean(kind, _TYPES))
             return
         self._shape(kind)
@@ -94,17 +94,17 @@ class _Said:
         processes, machines = self._config.get("num_processes", 1), self._config.get("num_machines", 1)
         for name, count in (("num_processes", processes), ("num_machines", machines)):
             if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < 2**16:
-                self._tell(name, "wrong_type", "is no number of them", None)
+                self._tell(name, "wrong_type", "is not a whole number of 1 or more", None)
                 return
         if processes % machines:
             self._tell("num_processes", "does_not_divide", f"is {processes}, for {machines} machines", None)
         if machines > 1:
             self._put(self.resources, "/resources", "nodes", "num_machines", {"num_machines": machines})
         if kind != "NO":
-            each = {"num_processes": processes // machines}
-            self._put(self.resources, "/resources", "processes_per_node", "num_processes", each)
+            per_node = {"num_processes": processes // machines}
+            self._put(self.resources, "/resources", "processes_per_node", "num_processes", per_node)
         elif processes > 1:
-            self._tell("distributed_type", "disagreement", f"is NO, and num_processes is {processes}", "say MULTI_GPU")
+            self._tell("distributed_type", "disagreement", f"is NO, but num_processes is {processes}", "use MULTI_GPU")
         if self._config.get("use_cpu"):
             self._put(self.resources, "/resources", "gpus_per_node", "use_cpu", {"use_cpu": 0})
         elif kind in ("MULTI_CPU", "MULTI_GPU"):
@@ -114,14 +114,12 @@ class _Said:
     def _precision(self) -> None:
         word = str(_word(self._config.get("mixed_precision", "NO"))).lower()
         if word not in ("no", "bf16", "fp16"):
-            self._tell(
-                "mixed_precision", "not_available_yet", f"is {word[:40]}, and here are no, bf16, fp16", "use bf16"
-            )
+            self._tell("mixed_precision", "not_available_yet", f"is {word[:40]}, available: no, bf16, fp16", "use bf16")
             return
         for name in ("bf16", "fp16"):
             there = self.training.get(name)
             if there is not None and there is not (name == word) and "mixed_precision" in self._config:
-                detail = f"is {word}, and /training/{name} is {_short(there)}"
+                detail = f"is {word}, but /training/{name} is {_short(there)}"
                 self._tell("mixed_precision", "disagreement", detail, "keep one of the two")
         if word != "no":
             self.training[word] = True
@@ -129,14 +127,14 @@ class _Said:
 
     def _sharing(self, kind: str) -> Json:
         for name, of in (("fsdp_config", "FSDP"), ("deepspeed_config", "DEEPSPEED")):
-            given = self._config.get(name) or {}
-            if not isinstance(given, dict):
-                self._tell(name, "wrong_type", "is no object", None)
+            section = self._config.get(name) or {}
+            if not isinstance(section, dict):
+                self._tell(name, "wrong_type", "is not an object", None)
             elif kind == of:
                 self._origins[CONFIG] = f"{CONFIG}/{name}"
-                return {"config": fsdp_config(given) if of == "FSDP" else self._of_zero(given)}
-            elif given:
-                self._tell(name, "disagreement", f"is for {of}, and distributed_type is {kind}", "keep one of the two")
+                return {"config": fsdp_config(section) if of == "FSDP" else self._of_zero(section)}
+            elif section:
+                self._tell(name, "disagreement", f"is for {of}, but distributed_type is {kind}", "keep one of the two")
         return {}
 
     def _of_zero(self, given: Json) -> Json:
@@ -144,7 +142,7 @@ class _Said:
             if name not in _OF_ZERO and value not in (None, False, ""):
                 hint = _NOT_OF_ZERO.get(name) or did_you_mean(name[:80], _OF_ZERO)
                 where = f"deepspeed_config{pointer_to(name[:80])}"
-                self._tell(where, "not_available_yet", f"is {_short(value)}, which is not taken over", hint)
+                self._tell(where, "not_available_yet", f"is {_short(value)}, which is not supported", hint)
         at = "deepspeed_config/"
         numbers = {at + name: value for name, value in given.items() if value != "auto"}
         steps, clips = f"{at}gradient_accumulation_steps", f"{at}gradient_clipping"
@@ -153,12 +151,12 @@ class _Said:
         return zero_config(given)
 
     def _put(self, where: Json, place: str, name: str, key: str, given: Json) -> None:
-        """Unless it says something else there."""
+        """Sets a field of the spec, or reports a problem if the field has another value already."""
         value, there = given.get(key), where.get(name)
         if value is None:
             return
         if there is not None and there != value:
-            detail = f"asks for {_short(value)}, and {place}/{name} is {_short(there)}"
+            detail = f"asks for {_short(value)}, but {place}/{name} is {_short(there)}"
             self._tell(key, "disagreement", detail, "keep one of the two")
             return
         where[name] = value
@@ -175,16 +173,16 @@ def _not_taken(config: Json) -> Iterator[Problem]:
         if name not in _OURS:
             hint = did_you_mean(name[:80], (*_READ, *_OURS))
             yield Problem(
-                CONFIG + pointer_to(name[:80]), "unknown_field", "is nothing that Accelerate's config has here", hint
+                CONFIG + pointer_to(name[:80]), "unknown_field", "is not a field of Accelerate's config", hint
             )
         elif value and value not in _OURS[name][0]:
             yield Problem(
-                f"{CONFIG}/{name}", "not_available_yet", f"is {_short(value)}, which is not taken over", _OURS[name][1]
+                f"{CONFIG}/{name}", "not_available_yet", f"is {_short(value)}, which is not supported", _OURS[name][1]
             )
 
 
 def fsdp_config(given: Json) -> Json:
-    """By the names that training's fsdp_config has."""
+    """Returns FSDP's settings under the names of training's fsdp_config."""
     plain = {name.removeprefix("fsdp_"): value for name, value in given.items() if value is not None}
     for old, new in (("offload_params", "cpu_offload"), ("sharding_strategy", "reshard_after_forward")):
         if old in plain:
@@ -193,7 +191,7 @@ def fsdp_config(given: Json) -> Json:
 
 
 def zero_config(given: Json) -> Json:
-    """DeepSpeed's own, which follows the arguments but for what is shared out and where it lies."""
+    """Returns a DeepSpeed config with ZeRO's stage and offloading, in which all else follows the arguments."""
     zero: Json = {"stage": given.get("zero_stage", 2)}
     for name in ("offload_optimizer", "offload_param"):
         if given.get(f"{name}_device") not in (None, "none"):
@@ -202,7 +200,7 @@ def zero_config(given: Json) -> Json:
 
 
 def _word(value: Any) -> str:
-    """YAML reads an unquoted `no` as false."""
+    """Returns the value in capitals. An unquoted `no` counts, which YAML reads as false."""
     return "NO" if value in (None, False) else str(value).upper()[:80]
 
 

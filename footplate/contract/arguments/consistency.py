@@ -1,4 +1,4 @@
-"""What must agree between fields: each disagreement names the fields, says what is wrong and what would work."""
+"""The rules between arguments. Each disagreement names the fields, what is wrong, and what would work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Disagreement:
     fields: tuple[str, ...]
-    """The first one is where the problem is shown."""
+    """The first one is the place of the problem."""
     detail: str
     hint: str
 
@@ -26,25 +26,25 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
     yield from _sharding(args)
     yield from _tracking(args)
     yield from _debugging(args)
-    for one, other in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
-        if getattr(args, one) and getattr(args, other):
-            yield Disagreement((one, other), f"{one} and {other} exclude each other", f"leave {one} out")
+    for first, other in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
+        if getattr(args, first) and getattr(args, other):
+            yield Disagreement((first, other), f"{first} and {other} exclude each other", f"leave {first} out")
     if args.liger_kernel_config and not args.use_liger_kernel:
         yield Disagreement(
             ("liger_kernel_config", "use_liger_kernel"),
-            "liger_kernel_config says which of Liger's kernels, and use_liger_kernel does not ask for any",
+            "liger_kernel_config chooses Liger's kernels, but use_liger_kernel is off",
             "set use_liger_kernel to true, or leave liger_kernel_config out",
         )
     if args.follows_a_metric and args.eval_strategy == "no":
         yield Disagreement(
             ("lr_scheduler_type", "eval_strategy"),
-            f"{args.lr_scheduler_type} follows a metric, and nothing is evaluated",
+            f"{args.lr_scheduler_type} follows a metric, but nothing is evaluated",
             'set eval_strategy to "steps" or "epoch"',
         )
     if not isinstance(args.activation_checkpointing_kwargs, dict | None):
         yield Disagreement(
             ("activation_checkpointing_kwargs",),
-            f"activation_checkpointing_kwargs is {args.activation_checkpointing_kwargs!r}, and not an object",
+            f"activation_checkpointing_kwargs is {args.activation_checkpointing_kwargs!r}, not an object",
             'write an object, or one as JSON: {"every_n_layers": 2}',
         )
     if args.dataloader_num_workers == 0:
@@ -52,7 +52,7 @@ def disagreements(args: TrainingArguments) -> Iterator[Disagreement]:
             if getattr(args, name):
                 yield Disagreement(
                     (name, "dataloader_num_workers"),
-                    f"{name} is about loading processes, and dataloader_num_workers is 0",
+                    f"{name} is about loading processes, but dataloader_num_workers is 0",
                     f"set dataloader_num_workers to 1 or more, or leave {name} out",
                 )
 
@@ -82,7 +82,7 @@ def _intervals(args: TrainingArguments) -> Iterator[Disagreement]:
         if not steps and name != "save":
             yield Disagreement(
                 (f"{name}_steps", f"{name}_strategy"),
-                f"{name}_strategy is steps and {name}_steps is {steps}",
+                f"{name}_strategy is steps, but {name}_steps is {steps}",
                 f"set {name}_steps to 1 or more",
             )
         elif steps > 1 and steps != int(steps):
@@ -97,7 +97,7 @@ def _best_model(args: TrainingArguments) -> Iterator[Disagreement]:
     if args.save_strategy == "best" and args.eval_strategy == "no":
         yield Disagreement(
             ("save_strategy", "eval_strategy"),
-            "save_strategy is best, and nothing is evaluated",
+            "save_strategy is best, but nothing is evaluated",
             'set eval_strategy to "steps" or "epoch"',
         )
     if not args.load_best_model_at_end or args.save_strategy == "best":
@@ -105,8 +105,8 @@ def _best_model(args: TrainingArguments) -> Iterator[Disagreement]:
     if args.eval_strategy != args.save_strategy or args.eval_strategy == "no":
         yield Disagreement(
             ("load_best_model_at_end", "eval_strategy", "save_strategy"),
-            f"load_best_model_at_end needs saving and evaluating to go together, and eval_strategy is "
-            f"{args.eval_strategy}, save_strategy {args.save_strategy}",
+            f"load_best_model_at_end needs saving and evaluating at the same steps, but eval_strategy is "
+            f"{args.eval_strategy} and save_strategy {args.save_strategy}",
             'give both the same strategy, or set save_strategy to "best"',
         )
     elif args.eval_strategy == "steps" and not _is_multiple(args.save_steps, args.eval_steps or 0):
@@ -122,7 +122,7 @@ def _keeping(args: TrainingArguments) -> Iterator[Disagreement]:
     if args.keep_last is not None and args.save_total_limit is not None:
         yield Disagreement(
             ("keep_last", "save_total_limit"),
-            "keep_last and save_total_limit both say how many of the newest to keep",
+            "keep_last and save_total_limit both set the number of newest checkpoints to keep",
             "give one of them",
         )
     if args.keep_best is None:
@@ -130,13 +130,13 @@ def _keeping(args: TrainingArguments) -> Iterator[Disagreement]:
     if args.keep_last is None and args.save_total_limit is None:
         yield Disagreement(
             ("keep_best", "keep_last"),
-            "keep_best says which of the older checkpoints stay, and nothing says that any goes",
+            "keep_best chooses older checkpoints to keep, but no setting deletes any",
             "set keep_last",
         )
     if args.metric_for_best_model is None:
         yield Disagreement(
             ("keep_best", "metric_for_best_model"),
-            "keep_best ranks checkpoints, and nothing says by what",
+            "keep_best ranks checkpoints, but no metric is set",
             "set metric_for_best_model",
         )
 
@@ -147,7 +147,7 @@ def _tracking(args: TrainingArguments) -> Iterator[Disagreement]:
             if getattr(args, name):
                 yield Disagreement(
                     (name, "report_to"),
-                    f"{name} is about trackio, and report_to does not name it",
+                    f"{name} is about trackio, but report_to does not name it",
                     f'set report_to to "trackio", or leave {name} out',
                 )
 
@@ -160,23 +160,26 @@ def _sharding(args: TrainingArguments) -> Iterator[Disagreement]:
             "leave one of them out",
         )
     settings = args.fsdp_config
-    # Older dumps of the reference's hold settings that ask for nothing.
+    # Older dumps of Hugging Face's arguments hold settings that ask for nothing.
     asks = any(settings.values()) if isinstance(settings, dict) else settings
     if asks and not args.fsdp:
         yield Disagreement(
-            ("fsdp_config", "fsdp"), "fsdp_config says how to shard, and fsdp does not ask for it", "set fsdp to true"
+            ("fsdp_config", "fsdp"), "fsdp_config says how to shard, but fsdp is off", "set fsdp to true"
         )
     shards = "fsdp" if args.fsdp else "deepspeed" if args.deepspeed else None
     if shards and args.auto_find_batch_size:
         yield Disagreement(
             ("auto_find_batch_size", shards),
-            f"auto_find_batch_size cuts a batch in one process, and with {shards} all of them must do the same",
+            f"auto_find_batch_size cuts a batch in one process, but with {shards} all of them must do the same",
             "leave auto_find_batch_size out, and set per_device_train_batch_size",
         )
 
 
 def _is_multiple(whole: float, part: float) -> bool:
-    """Shares and counts do not mix: nobody knows yet how many steps a share is."""
+    """Returns True if `part` divides `whole`.
+
+    A count and a share never do, because the number of steps is not known.
+    """
     if part == 0 or (whole < 1) != (part < 1):
         return part == 0
     return round(whole * 1_000_000) % round(part * 1_000_000) == 0

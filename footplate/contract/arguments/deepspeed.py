@@ -1,6 +1,6 @@
-"""DeepSpeed's configuration beside the arguments: `auto` follows them, what contradicts them is told with both sides.
+"""Compares DeepSpeed's configuration with the arguments: `auto` follows them, and each contradiction is reported.
 
-Read where a job is accepted, and by who trains. Its engine steps; everything else is the Trainer's.
+The service reads it when it accepts a job, and the Trainer before it trains. Only DeepSpeed's engine makes the steps.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Config = dict[str, Any]
 
 AUTO = "auto"
 OF_THE_MODEL = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
-"""In `zero_optimization`: sizes that are `auto` follow the width of the model."""
+"""Sizes in `zero_optimization` that follow the width of the model if they are `auto`."""
 _OURS = {
-    "amp": "Apex is not there: use bf16",
+    "amp": "Apex is not supported: use bf16",
     "data_efficiency": "the Trainer reads the data: leave data_efficiency out of the config",
     "curriculum_learning": "the Trainer reads the data: leave curriculum_learning out of the config",
     "pipeline": "a pipeline is cut by the model's own code: leave pipeline out of the config",
-    "activation_checkpointing": "it works for models that call DeepSpeed's own: set activation_checkpointing of the "
-    "arguments instead",
-    "compile": "DeepSpeed's compiler was never tried here: set torch_compile of the arguments instead",
+    "activation_checkpointing": "it only works for models that call DeepSpeed's own: set activation_checkpointing of "
+    "the arguments instead",
+    "compile": "DeepSpeed's compiler is not tested: set torch_compile of the arguments instead",
     "zero_force_ds_cpu_optimizer": "torch's AdamW steps on the CPU too: leave zero_force_ds_cpu_optimizer out of the "
     "config, or write false",
 }
@@ -54,23 +54,23 @@ _TRIED_IN = {
     "zero_optimization.offload_optimizer": ("device", "pin_memory", "nvme_path"),
     "zero_optimization.offload_param": ("device", "pin_memory", "nvme_path"),
 }  # fmt: skip
-"""What `make soak` has trained with, section by section. DeepSpeed takes hundreds of keys, and passes over what it does
-not know: what is not listed here is refused, so that nothing is accepted that was never run."""
+"""The keys that `make soak` has trained with, section by section. DeepSpeed takes hundreds of keys and ignores unknown
+ones. Keys that are not listed here are refused, so that nothing untested is accepted."""
 _NEWER = {
     "cpu_offload": 'write "offload_optimizer": {"device": "cpu"}',
     "cpu_offload_params": 'write "offload_param": {"device": "cpu"}',
     "cpu_offload_param": 'write "offload_param": {"device": "cpu"}',
 }
 _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
-"""The Trainer's schedule that is nearest to each of DeepSpeed's."""
+"""The Trainer's schedule that is nearest to each schedule of DeepSpeed."""
 _DEVICES = ("cpu", "none")
 _TYPO = 0.8
-"""How alike two keys are of which one is a slip. DeepSpeed has many keys whose names share a word."""
+"""The similarity from which an unknown key counts as misspelt. Many of DeepSpeed's keys share a word."""
 _ADAM = ("adam", "adamw")
 
 
 class Difference(NamedTuple):
-    """The config says this, and the arguments say that."""
+    """A value in the config that contradicts an argument."""
 
     path: str
     said: Any
@@ -78,48 +78,46 @@ class Difference(NamedTuple):
     value: Any
 
     def __str__(self) -> str:
-        return f"{self.path} is {self.said}, and {self.name} is {self.value}"
+        return f"{self.path} is {self.said}, but {self.name} is {self.value}"
 
 
 def read(value: Config | str | None) -> Config:
-    """A copy, to be filled."""
+    """Returns a copy of the config, to be filled. A path is read as JSON."""
     if isinstance(value, str):
-        found = json.loads(Path(value).read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
+        config = json.loads(Path(value).read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
             raise ValueError(f"deepspeed names {value}, which holds no configuration")
-        return found
+        return config
     return copy.deepcopy(value or {})
 
 
 def refusals(config: Config, args: TrainingArguments) -> Iterator[tuple[str, str]]:
-    """What is not done here: where it stands, and why not."""
+    """Yields (path, reason) for everything in the config that is not supported."""
     for name, why in _OURS.items():
         if config.get(name):
-            yield name, f"deepspeed's config has {name}, and {why}"
+            yield name, f"deepspeed's config has {name}, but {why}"
     yield from _never_tried(config)
     yield from _schedule(config.get("scheduler"))
     yield from _offloads(config.get("zero_optimization"))
     if args.fp16 or _enabled(config.get("fp16")) is True:
-        said = "fp16" if args.fp16 else "deepspeed.fp16.enabled"
+        name = "fp16" if args.fp16 else "deepspeed.fp16.enabled"
         yield (
             "fp16",
-            f"{said} wants a loss scale, which a checkpoint of all processes would not hold: use bf16, which needs "
-            "none",
+            f"{name} needs a loss scale, which a checkpoint of all processes would not hold: use bf16",
         )
     zero = config.get("zero_optimization")
     if args.bf16 and not (isinstance(zero, dict) and zero.get("stage")):
         yield (
             "zero_optimization",
-            "bf16 with ZeRO stage 0 has no checkpoint that could be continued: write a stage of 1, 2 or 3, or train by "
-            "DDP",
+            "bf16 with ZeRO stage 0 has no checkpoint to resume from: write a stage of 1, 2 or 3, or train by DDP",
         )
     section = config.get("optimizer")
     kind = str(section.get("type", "")) if isinstance(section, dict) else ""
     if section and (kind.lower() not in _ADAM or not args.optim.startswith("adamw")):
         yield (
             "optimizer",
-            f"deepspeed's config has the optimizer {kind}, and optim is {args.optim}: leave it out of the config, and "
-            "say optim, or hand in optimizers=",
+            f"deepspeed's config has the optimizer {kind}, but optim is {args.optim}: leave it out of the config, and "
+            "set optim, or pass optimizers=",
         )
 
 
@@ -131,13 +129,13 @@ def _never_tried(config: Config) -> Iterator[tuple[str, str]]:
             if name in names or (not path and name in _OURS):
                 continue
             if name in _NEWER:
-                why = f"an older name of DeepSpeed's: {_NEWER[name]}"
+                why = f"an older name in DeepSpeed: {_NEWER[name]}"
             elif near := get_close_matches(name[:80], names, n=1, cutoff=_TYPO):
-                why = f"which DeepSpeed would pass over: did you mean {near[0]!r}?"
+                why = f"which DeepSpeed would ignore: did you mean {near[0]!r}?"
             elif value is None or value is False or _enabled(value) is False:
                 continue
             else:
-                why = "which was never tried here: leave it out of the config"
+                why = "which is not tested: leave it out of the config"
             yield where, f"deepspeed's config has {where!r}, {why}"
 
 
@@ -155,7 +153,7 @@ def _schedule(section: Any) -> Iterator[tuple[str, str]]:
     instead = f'"{_SCHEDULES[kind]}"' if kind in _SCHEDULES else "one"
     yield (
         "scheduler",
-        f"deepspeed's config has the scheduler {kind}, and lr_scheduler_type makes the schedule: leave scheduler out "
+        f"deepspeed's config has the scheduler {kind}, but lr_scheduler_type makes the schedule: leave scheduler out "
         f"of the config, and set lr_scheduler_type to {instead} with warmup_steps",
     )
 
@@ -166,11 +164,11 @@ def _offloads(zero: Any) -> Iterator[tuple[str, str]]:
         device = section.get("device", "none") if isinstance(section, dict) else "none"
         if device not in _DEVICES:
             where = f"zero_optimization.{name}.device"
-            yield where, f'{where} is {str(device)[:80]!r}, which was never tried here: write "cpu" or "none"'
+            yield where, f'{where} is {str(device)[:80]!r}, which is not tested: write "cpu" or "none"'
 
 
 def fill(config: Config, args: TrainingArguments, *, per_process: int, world: int) -> list[Difference]:
-    """In place, every `auto` that an argument answers. Where both say something, and not the same, that is told."""
+    """Fills every `auto` that an argument answers, in place. Returns each value that contradicts an argument."""
     config.pop("fp16", None)
     if args.bf16:
         config.setdefault("bf16", {"enabled": AUTO})
@@ -186,17 +184,17 @@ def fill(config: Config, args: TrainingArguments, *, per_process: int, world: in
         ("gradient_clipping", args.max_grad_norm, "max_grad_norm"),
         ("bf16.enabled", args.bf16, "bf16"),
     )
-    differ = [difference for each in asked if (difference := _match(config, *each)) is not None]
+    differ = [difference for answer in asked if (difference := _match(config, *answer)) is not None]
     # DeepSpeed's Adam is ours: it has the same arguments.
     config.pop("optimizer", None)
     return differ
 
 
 def autos(value: Any, path: str = "") -> Iterator[str]:
-    """Where `auto` stands."""
+    """Yields the paths of all values that are `auto`."""
     if isinstance(value, dict):
-        for name, each in value.items():
-            yield from autos(each, f"{path}.{name}" if path else name)
+        for name, item in value.items():
+            yield from autos(item, f"{path}.{name}" if path else name)
     elif value == AUTO:
         yield path
 
@@ -204,8 +202,8 @@ def autos(value: Any, path: str = "") -> Iterator[str]:
 def _match(config: Config, path: str, value: Any, name: str) -> Difference | None:
     *parents, key = path.split(".")
     node: Any = config
-    for each in parents:
-        node = node.get(each) if isinstance(node, dict) else None
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, dict) else None
     if not isinstance(node, dict) or key not in node:
         return None
     if node[key] == AUTO:

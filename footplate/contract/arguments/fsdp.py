@@ -1,6 +1,6 @@
-"""What `fsdp` and `fsdp_config` ask for, by the reference's names. Older words are understood, others refused.
+"""Reads `fsdp` and `fsdp_config` under Hugging Face's names. Older words are accepted, unsupported ones refused.
 
-Read where a job is accepted, and by who trains.
+The service reads them when it accepts a job, and the Trainer before it trains.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 _PREFETCHES = ("NO_PREFETCH", "BACKWARD_PRE", "BACKWARD_POST")
 _ELSEWHERE = {
-    "xla": "XLA has strategies of its own, and none of them is here",
-    "xla_fsdp_v2": "XLA has strategies of its own, and none of them is here",
-    "xla_fsdp_settings": "XLA has strategies of its own, and none of them is here",
-    "xla_fsdp_grad_ckpt": "XLA has strategies of its own, and none of them is here",
+    "xla": "XLA has strategies of its own, which are not supported",
+    "xla_fsdp_v2": "XLA has strategies of its own, which are not supported",
+    "xla_fsdp_settings": "XLA has strategies of its own, which are not supported",
+    "xla_fsdp_grad_ckpt": "XLA has strategies of its own, which are not supported",
     "cpu_ram_efficient_loading": "every process makes the model, on the CPU, before it is sharded",
 }
 _OF_FSDP1 = ("forward_prefetch", "backward_prefetch", "use_orig_params", "sync_module_states", "limit_all_gathers")
 _NOT_OF_FSDP1: dict[str, tuple[Any, str]] = {
     "state_dict_type": (SHARDED, "its checkpoints are whole: leave state_dict_type out, or let version 2 write it"),
-    "cpu_offload": (True, "leave version out: 2 offloads"),
-    "use_orig_params": (False, "parameters that decay and those that do not would be one: leave it out"),
-    "sync_module_states": (False, "all begin with the main process's weights: leave it out"),
+    "cpu_offload": (True, "leave version out, because version 2 offloads"),
+    "use_orig_params": (False, "leave it out, because parameters with and without decay would be merged"),
+    "sync_module_states": (False, "leave it out: all processes begin with the main process's weights"),
 }
-"""What it could be asked for and does not do here: the value, and what would work."""
+"""Values that FSDP 1 cannot have here, each with what would work."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class FsdpConfig:
     """`full_shard` frees a layer's parameters after its forward, `shard_grad_op` after its backward."""
     auto_wrap_policy: str = _POLICIES[0]
     layers: tuple[str, ...] = ()
-    """Classes of modules that are gathered each by itself; without one, what the model says, or what is repeated."""
+    """Classes of modules that are gathered one at a time. Without any, the model's own list, or its repeated
+    modules."""
     min_num_params: int = 0
     cpu_offload: bool = False
     activation_checkpointing: bool = False
@@ -60,44 +61,42 @@ class FsdpConfig:
 
     @classmethod
     def read(cls, config: dict[str, Any] | str | None, args: TrainingArguments, words: Iterable[str] = ()) -> Self:
-        """ValueError says what of it cannot be, with what would."""
-        asked = _settings(config)
+        """Reads the options. Raises ValueError for an unsupported one, with what would work."""
+        options = _settings(config)
         for name, why in _ELSEWHERE.items():
-            if _truth(asked.pop(name, False)):
+            if _truth(options.pop(name, False)):
                 raise ValueError(f"fsdp_config asks for {name}: {why}. Leave it out")
-        version = int(asked.pop("version", 2))
+        version = int(options.pop("version", 2))
         if version not in (1, 2):
             raise ValueError(f"fsdp_config's version is {version}: there are 1 and 2")
-        asked = {**meant(words), **asked}
-        if version == 2 and (old := [name for name in _OF_FSDP1 if name in asked]):
-            raise ValueError(
-                f"fsdp_config has {', '.join(old)}, which FSDP 1 knows and version 2 does not: leave it out"
-            )
-        found = cls(
+        options = {**meant(words), **options}
+        if version == 2 and (old := [name for name in _OF_FSDP1 if name in options]):
+            raise ValueError(f"fsdp_config has {', '.join(old)}, which only FSDP 1 has, not version 2: leave it out")
+        settings = cls(
             version=version,
-            reshard=_reshard(asked.pop("reshard_after_forward", True), version),
-            auto_wrap_policy=_one_of("auto_wrap_policy", asked.pop("auto_wrap_policy", _POLICIES[0]), _POLICIES),
-            layers=_names(asked.pop("transformer_layer_cls_to_wrap", ())),
-            min_num_params=int(asked.pop("min_num_params", 0) or 0),
-            state_dict_type=_one_of("state_dict_type", asked.pop("state_dict_type", FULL), (FULL, SHARDED)),
+            reshard=_reshard(options.pop("reshard_after_forward", True), version),
+            auto_wrap_policy=_one_of("auto_wrap_policy", options.pop("auto_wrap_policy", _POLICIES[0]), _POLICIES),
+            layers=_names(options.pop("transformer_layer_cls_to_wrap", ())),
+            min_num_params=int(options.pop("min_num_params", 0) or 0),
+            state_dict_type=_one_of("state_dict_type", options.pop("state_dict_type", FULL), (FULL, SHARDED)),
             backward_prefetch=_one_of(
-                "backward_prefetch", asked.pop("backward_prefetch", None) or "NO_PREFETCH", _PREFETCHES
+                "backward_prefetch", options.pop("backward_prefetch", None) or "NO_PREFETCH", _PREFETCHES
             ),
-            **{name: _truth(asked.pop(name)) for name in _TRUTHS if name in asked},
+            **{name: _truth(options.pop(name)) for name in _TRUTHS if name in options},
         )
-        if asked:
-            name = next(iter(asked))
+        if options:
+            name = next(iter(options))
             hint = did_you_mean(name, _KNOWN) or f"known are {', '.join(_KNOWN)}"
             raise ValueError(f"fsdp_config has no {name!r}: {hint}")
         if version == 1:
-            found._refuse_what_version_2_does()
-        if found.activation_checkpointing and args.activation_checkpointing:
+            settings._refuse_what_version_2_does()
+        if settings.activation_checkpointing and args.activation_checkpointing:
             raise ValueError(
                 "activation_checkpointing and fsdp_config's activation_checkpointing both recompute layers: give one"
             )
         if args.fp16:
             raise ValueError("fp16's loss scale is not shared among fsdp's processes: use bf16, which needs none")
-        return found
+        return settings
 
     def _refuse_what_version_2_does(self) -> None:
         for name, (value, what_works) in _NOT_OF_FSDP1.items():
@@ -121,27 +120,27 @@ def _settings(config: dict[str, Any] | str | None) -> dict[str, Any]:
 
 
 def meant(words: Iterable[str]) -> dict[str, Any]:
-    """By the words that `fsdp` was given before it was a truth."""
-    found: dict[str, Any] = {}
-    for word in (str(getattr(each, "value", each)) for each in words):
+    """Returns the options for the words that older versions of `fsdp` took."""
+    options: dict[str, Any] = {}
+    for word in (str(getattr(item, "value", item)) for item in words):
         if word in _STRATEGIES:
-            found["reshard_after_forward"] = word
+            options["reshard_after_forward"] = word
         elif word == "offload":
-            found["cpu_offload"] = True
+            options["cpu_offload"] = True
         elif word not in ("auto_wrap", "true", "True", ""):
-            known = (*_STRATEGIES, "offload", "auto_wrap")
-            hint = did_you_mean(word, known) or f"known are {', '.join(known)}"
+            choices = (*_STRATEGIES, "offload", "auto_wrap")
+            hint = did_you_mean(word, choices) or f"known are {', '.join(choices)}"
             raise ValueError(f"fsdp has no {word!r}: {hint}")
-    return found
+    return options
 
 
 def _reshard(value: Any, version: int) -> str:
     word = str(value).lower()
     word = {"true": "full_shard", "false": "shard_grad_op"}.get(word, word)
-    known = _STRATEGIES[:2]
-    if word not in known:
+    choices = _STRATEGIES[:2]
+    if word not in choices:
         raise ValueError(
-            f"fsdp_config's reshard_after_forward is {value!r}, and version {version} has {', '.join(known)}"
+            f"fsdp_config's reshard_after_forward is {value!r}, but version {version} has {', '.join(choices)}"
             + (", true and false" if version == 2 else "")
         )
     return word
@@ -155,7 +154,7 @@ def _one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    return tuple(each.strip() for each in value.split(",")) if isinstance(value, str) else tuple(value or ())
+    return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else tuple(value or ())
 
 
 def _truth(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What stands under a field in its source, for forms, help and pages. Read when somebody asks, not at import."""
+"""The docstrings of fields, for forms, help and pages. The source is read on demand, not at import."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from itertools import pairwise
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """Of all its fields, those that it inherits included. Nothing of classes whose source is not to be had."""
-    found: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        found |= _by_class(each.__module__).get(each.__qualname__, {})
-    return found
+    """Returns the texts of all fields, inherited ones included. Classes without source have none."""
+    texts: dict[str, str] = {}
+    for cls in reversed(kind.__mro__):
+        texts |= _by_class(cls.__module__).get(cls.__qualname__, {})
+    return texts
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def _by_class(module: str) -> dict[str, dict[str, str]]:
 
 
 def _under_fields(written: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, said in pairwise(written.body):
-        match field, said:
+    for field, statement in pairwise(written.body):
+        match field, statement:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 yield name, inspect.cleandoc(text)

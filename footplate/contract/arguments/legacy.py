@@ -1,4 +1,4 @@
-"""Names that Hugging Face has dropped and older pages still show: mapped with a warning, or declined by name.
+"""Names that Hugging Face has dropped but older pages still show: mapped with a warning, or declined by name.
 
 Scripts (`translated`) and specs (`short_forms.py`) read the same table through `modernized`.
 """
@@ -20,14 +20,14 @@ class Renamed:
     """An older name that has a counterpart."""
 
     now: str
-    """What to write instead, for people."""
+    """The text that tells a person what to write instead."""
     apply: Callable[[Any], Values]
     """Returns today's arguments for an older value; empty if nothing is left to say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An older name that has no counterpart. Its neutral values are accepted: they ask for what happens anyway."""
+    """An older name without a counterpart. Neutral values are accepted, because they ask for what happens anyway."""
 
     instead: str
     neutral: tuple[object, ...] = (None, False)
@@ -52,9 +52,9 @@ LEGACY: dict[str, Renamed | Gone] = {
     "warmup_ratio": Renamed("warmup_steps below 1", lambda value: {"warmup_steps": value} if value else {}),
     "group_by_length": _where_true("train_sampling_strategy", "group_by_length"),
     "no_cuda": _as("use_cpu"),
-    "use_mps_device": _nothing("nothing: a device that is there is used"),
+    "use_mps_device": _nothing("nothing: an existing device is used"),
     "overwrite_output_dir": _nothing("nothing: checkpoints are never overwritten by a run of other steps"),
-    "save_safetensors": Gone("nothing: weights are saved as safetensors, always", (None, True)),
+    "save_safetensors": Gone("nothing: weights are always saved as safetensors", (None, True)),
     "include_inputs_for_metrics": _where_true("include_for_metrics", ["inputs"]),
     "include_tokens_per_second": _where_true("include_num_input_tokens_seen", "all"),
     "per_gpu_train_batch_size": _as("per_device_train_batch_size"),
@@ -78,7 +78,7 @@ LEGACY: dict[str, Renamed | Gone] = {
     ),
     "half_precision_backend": Gone(_AMP, (None, "auto", "cuda_amp", "cpu_amp")),
     "fp16_backend": Gone(_AMP, (None, "auto", "amp", "cuda_amp")),
-    "fp16_opt_level": Gone(f"{_AMP}; Apex and its levels are not", (None, "O1")),
+    "fp16_opt_level": Gone(f"{_AMP}; Apex and its levels are not supported", (None, "O1")),
     "jit_mode_eval": Gone("torch_compile"),
     "use_ipex": Gone("nothing: torch computes on Intel's CPUs itself"),
     "tpu_num_cores": Gone("nothing: Accelerate starts one process per core"),
@@ -90,12 +90,12 @@ LEGACY: dict[str, Renamed | Gone] = {
     "xpu_backend": Gone("ddp_backend"),
     "use_legacy_prediction_loop": Gone("evaluation_loop, which predicts and evaluates"),
 }
-"""`logging_dir` is not here: it is still understood, as where trackers write."""
+"""`logging_dir` is not here, because it still works: it is the folder that trackers write to."""
 
 
 @dataclass(slots=True)
 class Modern:
-    """Arguments under today's names, and what became of the older names among them."""
+    """Arguments under today's names, and the results for each older name among them."""
 
     values: Values
     mapped: dict[str, list[str]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Modern:
     declined: dict[str, Any] = field(default_factory=dict)
     """Older names that have no counterpart, with what they ask for."""
     clashes: dict[str, str] = field(default_factory=dict)
-    """Older names that contradict another argument, with the sentence that says so."""
+    """Older names that contradict another argument, each with an explanation."""
 
 
 def modernized(given: Mapping[str, Any]) -> Modern:
@@ -121,7 +121,7 @@ def modernized(given: Mapping[str, Any]) -> Modern:
             joined = _joined(values[new], wanted) if new in values else wanted
             if joined is None:
                 modern.clashes[name] = (
-                    f"{name}={value!r} means {new}={wanted!r}, and {new} is given too, as {values[new]!r}"
+                    f"{name}={value!r} means {new}={wanted!r}, but {new} is given too, as {values[new]!r}"
                 )
             else:
                 values[new] = joined
@@ -130,7 +130,7 @@ def modernized(given: Mapping[str, Any]) -> Modern:
 
 
 def _joined(there: Any, wanted: Any) -> Any:
-    """Returns one value that says what both say, or None where they contradict each other."""
+    """Returns one value that contains both, or None if they contradict each other."""
     if isinstance(there, dict) and isinstance(wanted, dict):
         agree = all(there.get(key, value) == value for key, value in wanted.items())
         return {**there, **wanted} if agree else None
@@ -138,10 +138,12 @@ def _joined(there: Any, wanted: Any) -> Any:
 
 
 def translated(given: Mapping[str, Any]) -> Values:
-    """Returns a script's arguments under today's names, and warns of each older one. Raises what cannot be mapped."""
+    """Returns a script's arguments under today's names, and warns of each older one. Raises if one cannot be mapped."""
     modern = modernized(given)
     for name, value in modern.declined.items():
-        raise NotAvailableYet(f"{name} is gone, and {name}={value!r} asks for it", hint=f"instead: {instead_of(name)}")
+        raise NotAvailableYet(
+            f"{name} no longer exists, but {name}={value!r} asks for it", hint=f"instead: {instead_of(name)}"
+        )
     for clash in modern.clashes.values():
         raise ValueError(clash)
     for name in modern.mapped:

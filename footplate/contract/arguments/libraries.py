@@ -1,4 +1,4 @@
-"""Libraries that only some arguments need: which packages have each, and how a node gets it."""
+"""Libraries that only some arguments need: the packages that contain each, and how a node gets them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Library:
     packages: tuple[str, ...]
     """Requirements, of which one is enough."""
     install: str
-    """What `pip install` takes."""
+    """The argument of `pip install`."""
 
 
 def _extra(name: str, *packages: str) -> Library:
@@ -30,7 +30,7 @@ TRACKERS: dict[str, Library] = {
     "trackio": _extra("trackio"),
     "wandb": _extra("wandb"),
 }
-"""The trackers that Accelerate can feed."""
+"""The trackers that Accelerate supports."""
 
 OF_BITSANDBYTES = (
     "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit",

@@ -1,6 +1,6 @@
-"""Names that Hugging Face's arguments have and ours do not honour yet: understood and refused, never ignored.
+"""Arguments of Hugging Face that are not supported yet: they are refused with a reason, never ignored.
 
-The neutral value is accepted, because it asks for what happens anyway: `fp16: false` is true to us too.
+The neutral value is accepted, because it asks for what happens anyway, as `fp16: false` does.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class NotYet:
     neutral: object
-    """The value that changes nothing; reading the attribute answers it."""
+    """The value that changes nothing. Reading the attribute returns it."""
     instead: str
-    """What would work today."""
+    """The way to get the same today."""
 
     def accepts(self, value: object) -> bool:
-        """`False == 0` in Python, and a bool is not a number to us."""
+        """Returns True for the neutral value. `False == 0` in Python, but here a bool is not a number."""
         if value == [] and self.neutral in (None, "", "none"):
             return True
         return type(value) is type(self.neutral) and value == self.neutral
 
 
-_OPTIM = "use one of ours, or hand in optimizers= or optimizer_cls_and_kwargs="
+_OPTIM = "use one of ours, or pass optimizers= or optimizer_cls_and_kwargs="
 
 NOT_YET: dict[str, NotYet] = {
     "optim_target_modules": NotYet(None, "leave it out: only low-rank optimizers read it, and those are declined"),
@@ -34,28 +34,29 @@ _LOW_RANK_NAMES = (
 )
 _IN_BACKWARD = "it steps inside of backward, where accumulation, clipping and callbacks never see a gradient"
 _OPTIMIZERS = {
-    "adamw_torch_xla": "XLA goes where Accelerate goes, and torch's AdamW runs there",
+    "adamw_torch_xla": "Accelerate runs torch's AdamW on XLA",
     "adamw_torch_npu_fused": "torch's AdamW runs on NPUs too",
     "adamw_anyprecision": "torchdistx is no longer maintained, and adamw_torch_8bit saves more",
     "lomo": _IN_BACKWARD,
     "adalomo": _IN_BACKWARD,
     "schedule_free_radam": "schedule_free_adamw with warmup_steps does the same",
-    "grokadamw": "nobody has asked for it yet",
-    "stable_adamw": "nobody has asked for it yet",
+    "grokadamw": "it has not been requested yet",
+    "stable_adamw": "it has not been requested yet",
     **dict.fromkeys(_LOW_RANK_NAMES.split(), "it changes what a parameter group is, layer by layer"),
 }
 
 CHOICES_NOT_YET: dict[str, dict[str, str]] = {
     "optim": {name: f"{why}: {_OPTIM}" for name, why in _OPTIMIZERS.items()},
 }
-"""Values of fields that we have, which the reference knows and we do not: refused, each with why and what to use."""
+"""Values of supported fields that only Hugging Face has. Each is refused, with the reason and what to use."""
 
 _OUTPUTS = "leave it out: take the job's outputs, and push them"
 
 IN_SCRIPTS_ONLY: dict[str, NotYet] = {
     "sortish_sampler": NotYet(False, 'write "train_sampling_strategy": "group_by_length", which is the same'),
     "generation_config": NotYet(
-        None, "leave it out: generation_config.json in the model's folder counts, and generation_max_length above it"
+        None,
+        "leave it out: generation_config.json in the model's folder is read, and generation_max_length overrides it",
     ),
     "parallelism_config": NotYet(
         None,
@@ -70,12 +71,13 @@ IN_SCRIPTS_ONLY: dict[str, NotYet] = {
     "hub_always_push": NotYet(False, _OUTPUTS),
     "hub_revision": NotYet(None, _OUTPUTS),
 }
-"""Work in a script, and not in a job: there training has no way out to the hub, and reads files under roots only."""
+"""Arguments for scripts only. In a job, training cannot reach the hub, and reads files below the roots only."""
 
 OBJECTS_ONLY: dict[str, str] = {
-    "accelerator_config": 'write what the file holds: {"split_batches": true}',
+    "accelerator_config": 'write what the file holds, such as {"split_batches": true}',
 }
-"""Arguments that may name a file in a script. A spec says them as objects: training opens files under roots only."""
+"""Arguments that may name a file in a script. In a spec they are objects, because training opens files below the roots
+only."""
 
 SERVER_OWNED: dict[str, str] = {
     "output_dir": "the server gives every attempt a folder of its own",
@@ -88,4 +90,4 @@ SERVER_OWNED: dict[str, str] = {
     "deepspeed": 'say "resources": {"strategy": {"type": "deepspeed", "config": {…}}}',
     "use_cpu": 'say "resources": {"gpus_per_node": 0}',
 }
-"""Names that are good in a script and not in a spec, each with what to do instead."""
+"""Arguments that work in a script but not in a spec, each with what to do instead."""

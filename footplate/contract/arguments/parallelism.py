@@ -1,4 +1,4 @@
-"""What `parallelism_config` says: over how many processes each way to share goes. Accelerate's names."""
+"""Reads `parallelism_config`: the number of processes for each kind of parallelism, under Accelerate's names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BACKENDS = ("cp_backend", "sp_backend")
 
 
 def sizes(value: Any) -> Any:
-    """By name, from a dict, from the path of a JSON file that holds one, or from Accelerate's own object."""
+    """Returns the sizes by name, from a dict, the path of a JSON file, or Accelerate's own object."""
     if isinstance(value, str):
         value = json.loads(Path(value).read_text(encoding="utf-8"))
     if value is None:
@@ -22,12 +22,14 @@ def sizes(value: Any) -> Any:
         # Accelerate's object has read the launcher's environment, too.
         strategy = getattr(getattr(value, "cp_handler", None), "cp_comm_strategy", None) or "allgather"
         if strategy != "allgather":
-            raise ValueError(f"parallelism_config's cp_comm_strategy is {strategy!r}, and 'allgather' is what there is")
+            raise ValueError(
+                f"parallelism_config's cp_comm_strategy is {strategy!r}, but only 'allgather' is supported"
+            )
         value = {name: getattr(value, name, None) for name in SIZES}
-    found = {name: size for name, size in value.items() if name not in _BACKENDS and size is not None}
-    for name, size in found.items():
+    given_sizes = {name: size for name, size in value.items() if name not in _BACKENDS and size is not None}
+    for name, size in given_sizes.items():
         if name not in SIZES:
             raise ValueError(f"parallelism_config has no {name!r}: {did_you_mean(name, SIZES) or ', '.join(SIZES)}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"parallelism_config's {name} is {size!r}, and a size is 1 or more processes")
-    return {name: found.get(name, 1) for name in SIZES}
+            raise ValueError(f"parallelism_config's {name} is {size!r}, but a size is 1 or more processes")
+    return {name: given_sizes.get(name, 1) for name in SIZES}

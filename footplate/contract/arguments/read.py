@@ -1,4 +1,4 @@
-"""The JSON border: a `training` object becomes TrainingArguments, or every problem at once."""
+"""Turns a `training` object of JSON into TrainingArguments, or raises every problem at once."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from footplate.contract.explain import problem, unique
 FIELDS = tuple(field.name for field in dataclasses.fields(Seq2SeqTrainingArguments))
 _OF_GENERATION = {field.name: field.default for field in dataclasses.fields(Generation)}
 _OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
-"""The short forms move them to the resources; what is left of them here may say that there is none."""
+"""Arguments that short forms move to the resources. Here only values that ask for no strategy are left."""
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 
 def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") -> TrainingArguments:
-    """Strict: unknown names, wrong types, the server's own names, names not there yet, disagreements: all told."""
+    """Parses strictly. Raises InvalidSpec for unknown names, wrong types, unsupported values and disagreements."""
     problems: list[Problem] = []
     good: dict[str, Any] = {}
     for name, value in values.items():
@@ -41,7 +41,7 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
         if refused := _refused(name, value, at):
             problems.append(refused)
             continue
-        if name not in FIELDS:  # with the value that changes nothing
+        if name not in FIELDS:  # An unsupported name with its neutral value.
             continue
         try:
             good[name] = _adapter(name).validate_json(json.dumps(value), strict=True)
@@ -50,7 +50,7 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
     bad = {problem.pointer for problem in problems}
     args = _unchecked(good)
     for clash in disagreements(args):
-        # A field that is wrong by itself was told already; what it then disagrees with would only be noise.
+        # The other problem of a field is reported already, so its disagreements would only be noise.
         if not any(f"{pointer}/{name}" in bad for name in clash.fields):
             problems.append(Problem(f"{pointer}/{clash.fields[0]}", "disagreement", clash.detail, clash.hint))
     if problems:
@@ -59,9 +59,9 @@ def read_arguments(values: Mapping[str, object], *, pointer: str = "/training") 
 
 
 def _refused(name: str, value: object, at: str) -> Problem | None:
-    """By its name alone, or by a choice that is known and not there yet."""
+    """Returns the problem of an unsupported name or choice."""
     if name in SERVER_OWNED and not (name in _OF_THE_STRATEGY and value in (None, [], "", False)):
-        return Problem(at, "server_owned", f"{name} is the server's", SERVER_OWNED[name])
+        return Problem(at, "server_owned", f"{name} is set by the server", SERVER_OWNED[name])
     if name in NOT_YET:
         if NOT_YET[name].accepts(value):
             return None
@@ -81,9 +81,9 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
 
 
 def _told(error: ValidationError, at: str) -> Iterator[Problem]:
-    for one in error.errors(include_url=False):
-        where = "".join(f"/{part}" for part in one["loc"] if isinstance(part, int))
-        yield problem(at + where, one["type"], one.get("ctx", {}), one["input"], one["msg"])
+    for detail in error.errors(include_url=False):
+        where = "".join(f"/{part}" for part in detail["loc"] if isinstance(part, int))
+        yield problem(at + where, detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"])
 
 
 def _adapter(name: str) -> TypeAdapter[Any]:
@@ -96,12 +96,12 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 @functools.cache
 def _pristine(kind: type[TrainingArguments]) -> TrainingArguments:
-    """Made once: every spec starts from it, and none of its values can be changed in place."""
+    """Returns arguments with all defaults, made once. A copy of them is the start of every spec."""
     return kind()
 
 
 def _unchecked(good: Mapping[str, Any]) -> TrainingArguments:
-    """The arguments with the derived values set and without the checks: they are told one by one."""
+    """Returns the arguments with derived values but without the checks, which the caller reports one by one."""
     generates = any(good.get(name, default) != default for name, default in _OF_GENERATION.items())
     args = copy.copy(_pristine(Seq2SeqTrainingArguments if generates else TrainingArguments))
     for name, value in good.items():

@@ -1,4 +1,4 @@
-"""What stays as it was when training continues from a checkpoint, because the checkpoint means nothing otherwise."""
+"""The arguments that must not change when training resumes, because they give the checkpoint its meaning."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ OF_THE_DATA = (
     "dataloader_drop_last",
     "train_sampling_strategy",
 )
-"""Where in the data a step is."""
+"""Arguments that decide which samples a step has."""
 
 
 def fixed(args: TrainingArguments) -> tuple[str, ...]:
-    """Arguments that cannot be others than those of the run that wrote the checkpoint. `optim` says what the
-    optimizer's state means; who skips no data has no place in it to keep."""
+    """Returns the arguments that must equal those of the run that wrote the checkpoint.
+
+    `optim` gives the optimizer's state its meaning. A run that skips no data does not need its place in the data.
+    """
     return ("optim",) if args.ignore_data_skip else ("optim", *OF_THE_DATA)

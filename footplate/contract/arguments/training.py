@@ -1,4 +1,4 @@
-"""TrainingArguments: all groups as one flat, mutable dataclass. Lax in Python, as people are; strict in `read.py`."""
+"""TrainingArguments: all groups as one flat, mutable dataclass. It converts types in Python; `read.py` is strict."""
 
 from __future__ import annotations
 
@@ -58,17 +58,20 @@ class TrainingArguments(
     groups.Duration,
     groups.Output,
 ):
-    """Hugging Face's names, defaults and meaning. A name of theirs that is not here yet is refused with the reason."""
+    """Training arguments with Hugging Face's names, defaults and meaning.
+
+    Unsupported names are refused with a reason.
+    """
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_what_is_not_there(cls, values: Any) -> Any:
-        given = values.kwargs if isinstance(values, ArgsKwargs) else values
-        if not isinstance(given, dict):
+        arguments = values.kwargs if isinstance(values, ArgsKwargs) else values
+        if not isinstance(arguments, dict):
             return values
-        given = {name: _read(value) if name in _OBJECTS else value for name, value in translated(given).items()}
+        arguments = {name: _read(value) if name in _OBJECTS else value for name, value in translated(arguments).items()}
         fields = [field.name for field in dataclasses.fields(cls)]
-        for name, value in given.items():
+        for name, value in arguments.items():
             if name not in fields and name not in NOT_YET:
                 near = did_you_mean(name, fields) or "help(TrainingArguments) lists them all"
                 raise TypeError(f"{cls.__name__} has no argument {name!r}: {near}")
@@ -77,8 +80,8 @@ class TrainingArguments(
             declined = CHOICES_NOT_YET.get(name, {})
             if isinstance(value, str) and value in declined:
                 raise NotAvailableYet(f"{name} {str(value)!r} is not available", hint=declined[value])
-        known = {name: value for name, value in given.items() if name not in NOT_YET}
-        return ArgsKwargs(values.args, known) if isinstance(values, ArgsKwargs) else known
+        supported = {name: value for name, value in arguments.items() if name not in NOT_YET}
+        return ArgsKwargs(values.args, supported) if isinstance(values, ArgsKwargs) else supported
 
     def __post_init__(self) -> None:
         made = next(kind for kind in type(self).__mro__ if "__dataclass_fields__" in vars(kind))
@@ -105,7 +108,7 @@ class TrainingArguments(
             self.greater_is_better = not self.metric_for_best_model.endswith("loss")
 
     def _take_checked(self) -> None:
-        """A subclass made by `dataclasses.dataclass`, as scripts have them: nothing has looked at its values yet."""
+        """Validates a subclass made by `dataclasses.dataclass`, as in scripts. Its values are not checked yet."""
         kind = next(kind for kind in type(self).__mro__ if is_pydantic_dataclass(kind))
         names = [field.name for field in dataclasses.fields(kind)]
         checked = kind(**{name: getattr(self, name) for name in names})
@@ -114,11 +117,11 @@ class TrainingArguments(
 
     @property
     def follows_a_metric(self) -> bool:
-        """The rate moves after evaluations, by what they found."""
+        """Returns True if the schedule changes the rate after evaluations, by a metric."""
         return self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
 
     def _resolve_activations(self) -> None:
-        """The older names mirror the newer ones, so that who reads them reads what is so."""
+        """Sets older and newer names to the same values, so that readers of either see what holds."""
         for name in ("activation_checkpointing", "activation_checkpointing_kwargs"):
             older = name.replace("activation", "gradient")
             if getattr(self, name) is None:
@@ -131,24 +134,24 @@ class TrainingArguments(
 
     @model_validator(mode="after")
     def _must_agree(self) -> TrainingArguments:
-        problems = [f"{found.detail}: {found.hint}" for found in disagreements(self)]
+        problems = [f"{clash.detail}: {clash.hint}" for clash in disagreements(self)]
         if problems:
             raise ValueError("; ".join(problems))
         return self
 
     def __getattr__(self, name: str) -> Any:
-        """Callbacks written for Hugging Face's arguments read names that we refuse: they read the neutral value."""
+        """Returns the neutral value of names that we refuse. Callbacks for Hugging Face's arguments read them."""
         if name in NOT_YET:
             return NOT_YET[name].neutral
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """Warm-up in steps: a share of all steps where it is below 1."""
+        """Returns the warm-up in steps. Below 1, `warmup_steps` is a share of all steps."""
         share = self.warmup_steps < 1
         return math.ceil(num_training_steps * self.warmup_steps) if share else int(self.warmup_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Without secrets: it goes into checkpoints, trackers and cards."""
+        """Returns all arguments without secrets, because checkpoints, trackers and cards hold them."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {
             name: f"<{name.upper()}>" if value and name.endswith("_token") else value for name, value in values.items()
@@ -160,24 +163,24 @@ class TrainingArguments(
 
 @dataclass(config=CONFIG)
 class Seq2SeqTrainingArguments(groups.Generation, TrainingArguments):
-    """What `training` is where it says anything of generating."""
+    """The class of `training` if a spec has arguments for generating."""
 
 
 def _read(value: Any) -> Any:
-    """An object may come as JSON, as from a command line. What is none stays as it is, for its own check to say so."""
+    """Parses an object that is given as JSON, as from a command line. Other values are left for their own check."""
     with suppress(ValueError):
         return json.loads(value) if isinstance(value, str) and value.startswith("{") else value
     return value
 
 
 def _names(value: str | list[str] | None) -> list[str]:
-    """`none`, nothing and an empty list are the same."""
+    """Returns the trackers. `none`, nothing and an empty list are the same."""
     names = value.split() if isinstance(value, str) else list(value or [])
     return [] if names == ["none"] else names
 
 
 def changed(args: TrainingArguments) -> dict[str, Any]:
-    """What differs from the defaults and may stand in a spec: `read_arguments(changed(args))` gives the same again."""
+    """Returns what differs from the defaults and may be in a spec. `read_arguments` of this gives equal arguments."""
     kind = Seq2SeqTrainingArguments if isinstance(args, Seq2SeqTrainingArguments) else TrainingArguments
     return {name: value for name, default in _defaults(kind) if (value := getattr(args, name)) != default}
 

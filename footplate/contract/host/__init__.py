@@ -1,5 +1,6 @@
-"""What the processes of one node agree on: the supervisor of an attempt and the training processes that it starts.
+"""The agreements of a node's processes, the supervisor of an attempt and the training processes that it starts.
 
-Both sides import this folder: the order that starts a rank, the wire between them, folders, users and exit codes.
-Standard library and pydantic only.
+They are orders, wire format, folders, users and exit codes.
+
+Both sides import this folder. It imports the standard library and pydantic only.
 """

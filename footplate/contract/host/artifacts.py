@@ -1,4 +1,4 @@
-"""The artifact store as an attempt sees it: its own folder to write below, and paths of others that stay inside."""
+"""The artifact store as an attempt uses it: one folder to write to, and other paths that must stay inside the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from footplate.contract.ids import JobId, NodeId
 
 
 def store_trouble(root: Path) -> str | None:
-    """Why no attempt could use the artifact store, in a sentence; None: it could."""
+    """Returns the reason for which no attempt could use the artifact store, as a sentence. None if it could."""
     probe = root / layout.PROBE
     try:
         with probe.open("rb"):
@@ -25,19 +25,19 @@ def store_trouble(root: Path) -> str | None:
     except OSError as error:
         return f"it cannot read the artifact store: {error.strerror} ({probe})"
     if not os.access(root, os.W_OK | os.X_OK):
-        return f"it may not write to the artifact store {root}: mount it writable, or mend its rights"
+        return f"it may not write to the artifact store {root}: mount it writable, or fix its rights"
     return None
 
 
 class StoreWatch:
-    """The same of a bucket, which may take long to answer: looked at by a thread, so that no beat waits for it."""
+    """Checks a bucket in a thread, because a bucket may answer slowly and heartbeats must not wait for it."""
 
     EVERY_SECONDS = 5.0
 
     def __init__(self, store: RemoteStore, node: NodeId) -> None:
         self._store, self._mark = store, f"nodes/{node}"
         self._has_written = False
-        self.trouble: str | None = "it has not heard from its artifact store yet"
+        self.trouble: str | None = "it has not had an answer from its artifact store yet"
 
     def begin(self) -> None:
         threading.Thread(target=self._run, name="store-watch", daemon=True).start()
@@ -53,14 +53,14 @@ class StoreWatch:
                 self._store.write(b"", self._mark)
         except StoreAway as error:
             why = f"it may not write to the artifact store: {error}"
-        # Whether it may is asked again after each trouble, and not with every look: a write costs more than a look.
+        # A write costs more than a read, so writing is only tested at first and after each error.
         self._has_written = why is None
         return why
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFiles:
-    """Where one attempt's files lie on this node."""
+    """The paths of one attempt's files on this node."""
 
     root: Path
     job: JobId
@@ -68,7 +68,7 @@ class AttemptFiles:
 
     @property
     def folder(self) -> Path:
-        """The only place that the attempt writes to."""
+        """Returns the only folder that the attempt writes to."""
         return self.root / layout.attempt_folder(self.job, self.attempt)
 
     @property
@@ -76,24 +76,24 @@ class AttemptFiles:
         return self.root / layout.outputs_folder(self.job, self.attempt)
 
     def relative(self, path: Path) -> str:
-        """As events name it: seen from the store's root."""
+        """Returns the path relative to the store's root, as events name it."""
         with suppress(ValueError):
             return str(path.relative_to(self.root))
         return str(path)
 
     def here(self, path: str) -> str:
-        """Where a checkpoint lies on this node, by the path that another one knew it by."""
+        """Returns this node's path of a checkpoint that is named by another node's path."""
         place = layout.checkpoint_in(path)
         is_moved = place is not None and not Path(path).is_dir() and (self.root / place).is_dir()
         return str(self.root / str(place)) if is_moved else path
 
     def existing(self, path: str) -> Path:
-        """A checkpoint that the service offered, perhaps of an earlier attempt. Nothing outside the store is one."""
+        """Returns the folder of a checkpoint that the service offered. Raises if the path leads out of the store."""
         root = self.root.resolve()
         try:
             folder = (root / path).resolve()
         except (OSError, RuntimeError) as error:
-            # Links that lead to each other.
+            # Links that form a loop.
             raise CheckpointCorrupt(f"{path} leads nowhere: {error}") from error
         if not folder.is_relative_to(root):
             raise CheckpointCorrupt(f"{path} leads out of the artifact store")

@@ -1,4 +1,4 @@
-"""The files of a bundle on a node: checked against its sha256, unpacked read-only, and kept where builds find them."""
+"""The files of a bundle on a node: verified, unpacked read-only, and kept at one path for compiled extensions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from footplate.contract.host.stored_files import Changed, open_kept
 
 FOLDER = "code"
 UNPACKED_AT = 315_532_800
-"""The first second that a zip can name, and older than anything that is built."""
+"""The first second that a zip can name. It is older than any compiled file."""
 _PIECE = 1024 * 1024
 CODE, LOCK = "code", "code.lock"
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """An unpacked one."""
+    """A bundle whose files are unpacked."""
 
     sha256: str
     folder: Path
@@ -38,13 +38,13 @@ class Bundle:
 
 
 def unpacked(sha256: str, folder: Path) -> Bundle:
-    """A bundle whose files root has unpacked for this process, which may not change them."""
+    """Returns a bundle that root has unpacked for this process, which may not change the files."""
     paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return Bundle(sha256, folder, tuple(paths))
 
 
 def unpack(sha256: str, file: Path, folder: Path) -> Bundle:
-    """Every byte is checked before one is unpacked: what lies in the store may have changed."""
+    """Unpacks a bundle after every byte was verified, because the store may have changed."""
     try:
         with open_kept(file, sha256) as archive:
             entries = look_into(archive, os.fstat(archive.fileno()).st_size)
@@ -70,14 +70,16 @@ def _unpack_one(packed: zipfile.ZipFile, name: str, path: Path) -> None:
     with packed.open(name) as source, path.open("xb") as target:
         while piece := source.read(_PIECE):
             target.write(piece)
-    # Ninja builds anew what is older than its sources, and these are as old as ever in each attempt.
+    # Ninja rebuilds what is older than its sources, so the sources have the same old time in each attempt.
     os.utime(path, (UNPACKED_AT, UNPACKED_AT))
     path.chmod(0o444)
 
 
 def at_its_place(bundle: Bundle, folder: Path) -> Bundle:
-    """The same files below `folder`, as long as a node keeps that: ninja knows sources by path and time, and
-    each attempt unpacks to another. Where there is no room it stays where it is, and what it builds is built anew.
+    """Copies the bundle to a path below `folder` that stays the same in every attempt.
+
+    Ninja knows sources by path and time, but each attempt unpacks to another folder. If there is no room for a copy,
+    the bundle stays where it is, and its extensions are built again.
     """
     place = folder / CODE
     with suppress(OSError), _held(folder / LOCK):
@@ -89,7 +91,7 @@ def at_its_place(bundle: Bundle, folder: Path) -> Bundle:
 
 
 def _is_copy(bundle: Bundle, place: Path) -> bool:
-    """Byte for byte: any job's code runs as the user that this folder belongs to."""
+    """Compares every byte, because other jobs' code runs as the user that owns this folder."""
     there = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir() or path.is_symlink()}
     _, differ, missing = filecmp.cmpfiles(bundle.folder, place, bundle.paths, shallow=False)
     return there == set(bundle.paths) and not differ and not missing

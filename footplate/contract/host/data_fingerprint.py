@@ -1,8 +1,8 @@
-"""Whether files that an attempt reads are those of the attempt whose checkpoint it continues.
+"""Checks that an attempt reads the same files as the attempt whose checkpoint it continues.
 
-Other rows would train without a word, and the run would be none that anybody could repeat. Each attempt writes down
-what its files looked like; who continues from its checkpoint compares. Large ones by samples of their bytes: a change
-that leaves each size as it was, and touches none of them, is not seen.
+Training on other rows would work without an error, but the run could not be repeated. Each attempt records a
+fingerprint of its files, and the next one compares. Large files are sampled: a change that keeps the sizes and misses
+every sample is not detected.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from footplate.contract.errors import DatasetError
 from footplate.contract.host.file_roots import Files
 
 RECORD = "data.json"
-"""In the attempt's folder."""
+"""The record's name in the attempt's folder."""
 BLOCK, BLOCKS = 1 << 16, 1024
-"""At most so much is read, 64 MiB, however many files a name stands for; what is smaller is read whole."""
+"""The most blocks that are read, 64 MiB in all, for any number of files. Smaller data is read completely."""
 
 Looks = dict[str, str]
 
 
 def looks(files: Files) -> Looks:
-    """Of each name that a spec reads: `3 files of 1,234 bytes, sha256 …`, on every node that has the same the same."""
+    """Returns `3 files of 1,234 bytes, sha256 …` for each name in a spec. Nodes with equal files return equal texts."""
     try:
         return {name: _look([Path(path) for path in paths]) for name, paths in files.items()}
     except OSError as error:
@@ -57,15 +57,15 @@ def write_down(folder: Path, now: Looks) -> None:
 
 
 def require_same(before: Path, now: Looks) -> None:
-    """`before`: the folder of the attempt that is continued. One that wrote nothing down is taken at its word."""
+    """Compares with the record in `before`, the folder of the attempt that is continued. Passes if it has no record."""
     try:
-        known = json.loads((before / RECORD).read_text())
+        before_looks = json.loads((before / RECORD).read_text())
     except (OSError, ValueError):
         return
     for name, look in now.items():
-        if known.get(name, look) != look:
+        if before_looks.get(name, look) != look:
             raise DatasetError(
-                f"{name} has changed: the checkpoint was trained on {known[name]}, and now it is {look}",
+                f"{name} has changed: the checkpoint was trained on {before_looks[name]}, and now it is {look}",
                 hint="put back what was there and resume; or fork the job, to go on from its checkpoint with what is "
                 "there now",
             )

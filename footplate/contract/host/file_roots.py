@@ -1,6 +1,6 @@
-"""Names of files: what `data://`, `models://`, `hub://` and uploaded files' ids mean here, and how arguments get them.
+"""Resolves names of files: `data://`, `models://`, `hub://`, URLs, and ids of uploaded files.
 
-A spec reaches files by these names and in no other way: nothing outside a root, whatever links lie in it.
+A spec can reach files only by these names. Links that lead out of a root are refused.
 """
 
 from __future__ import annotations
@@ -19,27 +19,30 @@ from footplate.contract.ids import FileId, is_file
 ROOTS = ("data://", "models://", "hub://")
 
 MOST_FILES = 100_000
-"""A pattern that matches more is a mistake, and would be minutes of looking."""
+"""A pattern that matches more files is a mistake, and listing them would take minutes."""
 
 
 Files = dict[str, list[str]]
-"""By the name in the spec."""
+"""The files by their name in the spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """What `data://` and `models://` mean on this node, and where uploaded files lie."""
+    """The folders of `data://`, `models://` and uploaded files on this node."""
 
     data: Path
     models: Path
     uploads: Path | None = None
     hub: Mapping[str, str] = field(default_factory=dict)
-    """The folder of each place on a hub that was fetched, and the file of each URL."""
+    """The folder of each fetched place on a hub, and the file of each fetched URL."""
     read: Files = field(default_factory=dict, compare=False)
-    """The files behind each `data://` name that was resolved. Uploaded ones cannot change."""
+    """The files of each `data://` name that was resolved. Uploaded files are not listed, because they cannot change."""
 
     def resolve(self, name: str) -> str:
-        """The file behind `data://a/b`, or an uploaded one. Nothing outside its root, whatever links lie in it."""
+        """Returns the file of `data://a/b`, of an uploaded file or of a URL.
+
+        Raises DatasetError if it is outside its root.
+        """
         if is_file(name):
             return str(self._uploaded(FileId(name)))
         if is_url(name):
@@ -47,13 +50,18 @@ class Roots:
         root, rest = self._parts(name)
         path = _inside(root, root / rest, name)
         if not path.exists():
-            known = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-            hint = did_you_mean(path.name, known) or (_of_hub(known) if is_hub_name(name) else f"put it below {root}")
+            neighbours = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+            hint = did_you_mean(path.name, neighbours) or (
+                _of_hub(neighbours) if is_hub_name(name) else f"put it below {root}"
+            )
             raise DatasetError(f"{name} is not on this node: there is no {path}", hint=hint)
         return self._noted(name, [str(path)])[0]
 
     def _uploaded(self, name: FileId) -> Path:
-        """Every byte of it was compared: a job that is tried again must not go on with other data."""
+        """Returns the path of an uploaded file.
+
+        Every byte is verified first, because a retry must not get other data.
+        """
         if self.uploads is None:
             raise DatasetError(f"{name} is an uploaded file, and there is no artifact store here")
         path = self.uploads / name
@@ -70,20 +78,18 @@ class Roots:
 
     def _fetched(self, url: str) -> str:
         if url not in self.hub:
-            raise DatasetError(
-                f"{shown(url)} was not fetched: a URL names rows, in an argument of data's that is a path"
-            )
+            raise DatasetError(f"{shown(url)} was not fetched: only a path argument of a data component may be a URL")
         return self.hub[url]
 
     def matching(self, name: str) -> list[str]:
-        """The files behind `data://a/part-*.jsonl`, in the order of their names; a plain name is its one file."""
+        """Returns the files of a pattern such as `data://a/part-*.jsonl`, sorted by name. A plain name has one file."""
         if is_url(name) or not any(letter in name for letter in "*?["):
             return [self.resolve(name)]
         root, rest = self._parts(name)
-        found = sorted({str(_inside(root, each, name)) for each in self._glob(root, rest, name) if each.is_file()})
-        if not found:
+        files = sorted({str(_inside(root, path, name)) for path in self._glob(root, rest, name) if path.is_file()})
+        if not files:
             raise DatasetError(f"{name} matches no file on this node", hint=f"{rest} is looked for below {root}")
-        return self._noted(name, found)
+        return self._noted(name, files)
 
     def _noted(self, name: str, found: list[str]) -> list[str]:
         if name.startswith("data://"):
@@ -91,10 +97,10 @@ class Roots:
         return found
 
     def _glob(self, root: Path, pattern: str, name: str) -> Iterator[Path]:
-        for number, each in enumerate(root.glob(pattern)):
+        for number, path in enumerate(root.glob(pattern)):
             if number >= MOST_FILES:
                 raise DatasetError(f"{name} matches more than {MOST_FILES} files", hint="name fewer, or join them")
-            yield each
+            yield path
 
     def _parts(self, name: str) -> tuple[Path, str]:
         if is_hub_name(name):
@@ -110,16 +116,16 @@ class Roots:
 
 
 def _of_hub(known: list[str]) -> str:
-    return f"what was fetched there: {', '.join(sorted(known)[:20]) or 'nothing'}; pickled files never are"
+    return f"fetched files: {', '.join(sorted(known)[:20]) or 'none'}; pickled files are never fetched"
 
 
 def _inside(root: Path, path: Path, name: str) -> Path:
-    found = path.resolve()
+    target = path.resolve()
     if is_hub_name(name):
-        # A file there is a link to its bytes, which lie beside the repository's commits, under no name that says much.
+        # A file in the hub's cache is a link to its content, which is stored beside the repository's commits.
         root = root.resolve().parent.parent
-        return path if found.is_relative_to(root) else _leads_out(name)
-    return found if found.is_relative_to(root) else _leads_out(name)
+        return path if target.is_relative_to(root) else _leads_out(name)
+    return target if target.is_relative_to(root) else _leads_out(name)
 
 
 def _leads_out(name: str) -> NoReturn:
@@ -128,7 +134,7 @@ def _leads_out(name: str) -> NoReturn:
 
 
 def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
-    """A component's arguments with real files for names of files."""
+    """Returns a component's arguments with paths instead of names of files."""
     return {name: _value(value, roots, name in PATH_ARGUMENTS) for name, value in args.items()}
 
 
@@ -144,7 +150,7 @@ def _value(value: Any, roots: Roots, is_path: bool) -> Any:
 
 
 def _items(values: list[Any], roots: Roots, is_path: bool) -> Iterator[Any]:
-    """In a list of files a pattern is all that it matches."""
+    """Yields the items of a list. In a list of files, a pattern becomes all files that it matches."""
     for value in values:
         if is_path and isinstance(value, str):
             _require_root(value, is_path)
@@ -154,7 +160,7 @@ def _items(values: list[Any], roots: Roots, is_path: bool) -> Iterator[Any]:
 
 
 def _names_a_file(value: str, is_path: bool) -> bool:
-    """A URL does where a path is asked for; elsewhere it is just a string."""
+    """Returns True if the text names a file. A URL does so only in an argument that is a path."""
     return value.startswith(ROOTS) or is_file(value) or (is_path and is_url(value))
 
 

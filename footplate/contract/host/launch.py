@@ -1,8 +1,8 @@
-"""What one rank is told when it is started, and the wire between a supervisor and the warm parent.
+"""The order that starts a rank, and the wire between a supervisor and the warm parent.
 
-A supervisor connects, sends one packet per rank with its descriptors, and keeps the connection: as a lifeline (its end
-kills the ranks), to have them killed, and to hear how they ended. The order itself lies in a memory file, so that it
-leaves nothing behind and may be of any size.
+A supervisor connects and sends one packet per rank with its descriptors. It keeps the connection to kill the ranks and
+to receive their exit codes. The end of the connection also kills the ranks. The order itself is in a memory file, which
+may have any size and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from footplate.contract.messages import CheckpointOffer, Deed
 SOCKET = "warm.sock"
 HERE = "127.0.0.1"
 STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
-"""What the supervisor writes into the stop byte; 0 is: go on."""
+"""The values that the supervisor writes into the stop byte. 0 means that training goes on."""
 STORED_AT = slice(8, 16)
-"""Where it writes, in the same page, the step of the newest checkpoint that the service has stored."""
+"""The place in the same page for the step of the newest checkpoint that the service has stored."""
 NEWS_AT = slice(1024, 1032)
-"""And how many bytes of deeds lie behind the page, a line of JSON for each."""
+"""The place for the number of bytes of live commands behind the page, one line of JSON each."""
 HELD_FROM, MOST_HELD = 16, 64
-"""Behind it: how many of the attempt's checkpoints have to stay, and the step of each."""
+"""The place behind it for checkpoints that must stay: their number, and then the step of each."""
 TICK = "tick"
-"""A line that only says: still here."""
+"""A line that only shows that the process still works."""
 OUTCOME = "outcome"
-"""The line with which training tells how it ended: a DoneData."""
+"""The line with training's outcome, as DoneData."""
 ANOTHER_S = "another_s"
-"""Beside it, where a rank failed because another was gone."""
+"""A field beside the outcome, set if a rank failed because another one died."""
 
 
 class Order(BaseModel):
-    """Everything that one rank of one attempt is told. Holds no credential."""
+    """All instructions for one rank of one attempt. Holds no credential."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,16 +55,16 @@ class Order(BaseModel):
     claim: ClaimId
     rank: int = 0
     world: int = 1
-    """How many ranks the attempt has."""
+    """The number of ranks of the attempt."""
     node: int = 0
-    """Which of the attempt's nodes this is; each has as many ranks."""
+    """The index of this node among the attempt's nodes. Each node has the same number of ranks."""
     nodes: int = 1
     host: str = HERE
-    """Where the ranks meet: this machine, unless there are several."""
+    """The address of the rendezvous. This machine, unless there are several nodes."""
     port: int | None = None
-    """None: there is nobody to meet."""
+    """The port of the rendezvous. None if there is only one rank."""
     interface: str | None = None
-    """The network interface by which this node speaks to the others."""
+    """The network interface through which this node reaches the others."""
     spec: dict[str, Any]
     gpus: list[str]
     checkpoints: list[CheckpointOffer]
@@ -73,15 +73,16 @@ class Order(BaseModel):
     data: Path
     models: Path
     hub: dict[str, str] = Field(default_factory=dict)
-    """The folder of each place on a hub: `hub://owner/name@main`. Its name is the commit. And each URL's file."""
+    """The folder of each place on a hub, such as `hub://owner/name@main`, with the commit as its name. Also each URL's
+    file."""
     unpacked: Path | None = None
-    """The bundle's files, where root has unpacked them. None: this process unpacks them itself."""
+    """The bundle's files, if root has unpacked them. If None, this process unpacks them itself."""
     threads: int
     environment: dict[str, str] = Field(default_factory=dict)
 
     @property
     def local_world(self) -> int:
-        """How many ranks each node has."""
+        """Returns the number of ranks on each node."""
         return self.world // self.nodes
 
     @property
@@ -90,7 +91,7 @@ class Order(BaseModel):
 
     @property
     def stamp(self) -> dict[str, Any]:
-        """Whose a checkpoint is: in its manifest."""
+        """Returns the owner of a checkpoint, for its manifest."""
         return {"job": self.job, "attempt": self.attempt, "fence": self.fence}
 
     @property
@@ -99,41 +100,41 @@ class Order(BaseModel):
 
     @property
     def roots(self) -> Roots:
-        """What names of files mean here."""
+        """Returns the folders that names of files refer to."""
         return Roots(self.data, self.models, self.artifacts / UPLOADS, self.hub)
 
     @property
     def commits(self) -> dict[str, str]:
-        """What was fetched and is trained on, in words."""
-        return {shown(place): pin_of(place, Path(found).stem) for place, found in self.hub.items()}
+        """Returns the fetched versions that the job trains on, as text."""
+        return {shown(place): pin_of(place, Path(folder).stem) for place, folder in self.hub.items()}
 
 
 class Started(BaseModel):
     type: Literal["started"] = "started"
     rank: int
     pid: int
-    """Of the process, its session and its group alike."""
+    """The id of the process, which is also that of its session and its group."""
 
 
 class Exited(BaseModel):
     type: Literal["exited"] = "exited"
     rank: int
     code: int
-    """As `os.waitstatus_to_exitcode` says: negative is the signal that ended it."""
+    """The code of `os.waitstatus_to_exitcode`. A negative one is the signal that ended the process."""
     peak_rss_mb: float
     never_started: str | None = None
-    """Why there was no process at all."""
+    """The reason if no process could be started."""
 
 
 class Start(BaseModel):
     type: Literal["start"] = "start"
     rank: int = 0
     user: User | None = None
-    """Whom it becomes before it reads its order. None: nobody else."""
+    """The user that the process becomes before it reads its order. None to keep the present user."""
 
 
 class Kill(BaseModel):
-    """To the groups of all ranks on this connection."""
+    """A signal for the process groups of all ranks on this connection."""
 
     type: Literal["kill"] = "kill"
     signal: int
@@ -143,17 +144,22 @@ TO_WARM: TypeAdapter[Start | Kill] = TypeAdapter(Annotated[Start | Kill, Field(d
 FROM_WARM: TypeAdapter[Started | Exited] = TypeAdapter(Annotated[Started | Exited, Field(discriminator="type")])
 
 FD_NAMES = ("order", "events", "stop", "stdout", "stderr")
-"""The descriptors of a start, in this order: the Order to read, the socket to emit on, the stop byte, two pipes. Then,
-if the user is not shared, the lock by which the attempt holds this user; the warm parent keeps the lock until none of
-the user's processes is left. Last, of the first of several ranks: the socket that listens where they meet."""
+"""The descriptors of a start in this order: the order, the socket for events, the stop byte, and two pipes.
+
+If the user is not shared, the lock by which the attempt holds this user follows. The warm parent keeps the lock until
+the user has no processes left. The first of several ranks then gets the socket that listens for the rendezvous.
+"""
 
 
 def hold_steps(page: mmap.mmap, steps: Sequence[int]) -> None:
-    """The newest, if they are more than the page was made for. The count goes last: no step is read that is none."""
-    kept = sorted(steps)[-MOST_HELD:]
-    for place, step in enumerate(kept, start=1):
+    """Writes the newest steps that fit into the page.
+
+    The count is written last, so that no reader sees a partial step.
+    """
+    newest_steps = sorted(steps)[-MOST_HELD:]
+    for place, step in enumerate(newest_steps, start=1):
         page[HELD_FROM + 8 * place : HELD_FROM + 8 * place + 8] = step.to_bytes(8, "little")
-    page[HELD_FROM : HELD_FROM + 8] = len(kept).to_bytes(8, "little")
+    page[HELD_FROM : HELD_FROM + 8] = len(newest_steps).to_bytes(8, "little")
 
 
 def steps_held(page: mmap.mmap) -> set[int]:
@@ -164,7 +170,7 @@ def steps_held(page: mmap.mmap) -> set[int]:
 
 @contextmanager
 def short_path(folder: Path) -> Iterator[str]:
-    """A path to the socket that fits into the 108 bytes that a socket's address has, wherever the folder lies."""
+    """Yields a path of at most 108 bytes, the limit for a socket's address, for a folder of any length."""
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{fd}/{SOCKET}"
@@ -173,7 +179,7 @@ def short_path(folder: Path) -> Iterator[str]:
 
 
 def connect(folder: Path) -> socket.socket:
-    """A connection to the node's warm parent; ConnectionRefusedError or FileNotFoundError where there is none now."""
+    """Connects to the node's warm parent. Raises ConnectionRefusedError or FileNotFoundError if there is none now."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with short_path(folder) as path:
@@ -185,7 +191,7 @@ def connect(folder: Path) -> socket.socket:
 
 
 def listen(folder: Path) -> socket.socket:
-    """The warm parent's side. A socket file of a dead one is replaced."""
+    """Opens the warm parent's socket, and replaces the socket file of a dead one."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SOCKET).unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -222,7 +228,7 @@ def read_order(fd: int) -> Order:
 
 
 def close_all_but(kept: Sequence[int]) -> None:
-    """Closes every descriptor of this process but these."""
+    """Closes every descriptor of this process except `kept`."""
     previous = -1
     for fd in [*sorted(set(kept)), os.sysconf("SC_OPEN_MAX")]:
         os.closerange(previous + 1, fd)

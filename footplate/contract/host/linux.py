@@ -1,4 +1,4 @@
-"""What only Linux offers and the standard library does not wrap."""
+"""System calls of Linux that the standard library does not wrap."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _IPC_RMID = 0
 _STARTED = 19
-"""The start time's place among the fields of a process, counted from its state."""
+"""The index of the start time among the fields of a process, counted from its state."""
 _DEAD = ("Z", "X")
 PAUSE_SECONDS = 0.002
-"""Between two turns over processes that are to end: time for the kernel to end them."""
+"""The pause between two turns over processes that are to end, in which the kernel ends them."""
 TURN_SECONDS = 0.05
-"""How long one turn may pass over them."""
+"""The longest time that one turn takes."""
 
-# Looked up once, before any fork: a child should not have to search for a library.
+# Looked up once, before any fork, so that no child has to search for a library.
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
 
 
 def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
-    """This process gets a signal when the *thread* that forked it ends; it ends now if that has happened already.
+    """Makes the kernel signal this process when the *thread* that forked it ends. If it has ended already, exits now.
 
-    Forgotten by fork, and by who becomes another user, so every generation asks for itself, and he again.
+    A fork and a change of the user clear this, so it is called again after each of them.
     """
     end_with_parent(by)
     if os.getppid() != parent:
@@ -40,17 +40,17 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
 
 
 def end_with_parent(by: signal.Signals) -> None:
-    """The same, for a process that notices in another way that its parent has ended already."""
+    """Does the same as `die_with_parent`, for a process that notices by other means if its parent has ended already."""
     _call(_PR_SET_PDEATHSIG, int(by))
 
 
 def adopt_orphans() -> None:
-    """Grandchildren whose parent died become our children instead of init's."""
+    """Makes orphaned grandchildren our children instead of init's."""
     _call(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def no_new_privileges() -> None:
-    """For this process and all that it starts: no program, whoever's it is and whatever bits it has, gives more."""
+    """Prevents this process and all its children from gaining rights through any program, setuid or not."""
     _call(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -61,7 +61,7 @@ def _call(option: int, value: int) -> None:
 
 
 def kill_group(pid: int, by: signal.Signals = signal.SIGKILL) -> None:
-    """A whole process group, if there is any of it left."""
+    """Signals a whole process group, if any process of it is left."""
     try:
         os.killpg(pid, by)
     except ProcessLookupError:
@@ -69,37 +69,40 @@ def kill_group(pid: int, by: signal.Signals = signal.SIGKILL) -> None:
 
 
 def children(of: int | Literal["self"] = "self") -> list[int]:
-    """Of this process, whichever of its threads forked them; the adopted and the dead that nobody waited for too."""
-    found: list[int] = []
+    """Returns the children of a process, forked by any thread, with adopted ones and zombies."""
+    pids: list[int] = []
     for task in Path(f"/proc/{of}/task").iterdir():
-        # A thread may end meanwhile.
+        # The thread may have ended since it was listed.
         with suppress(OSError):
-            found += map(int, (task / "children").read_text().split())
-    return found
+            pids += map(int, (task / "children").read_text().split())
+    return pids
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A process id, and the moment in which its process started: another process may have the id later."""
+    """A process id and the start time of its process, because another process may have the id later."""
 
     pid: int
     started: str
 
 
 class Leftovers:
-    """The processes below this one that nobody waits for any more, such as what a dead training has forked.
+    """The processes below this one that no supervisor waits for, such as the children of a dead training.
 
-    Each `turn()` passes over them and stops whatever runs, because a stopped process forks no more. Once a pass finds
-    nothing that runs, all are killed. The next turn finds what escaped: no process can leave its ancestors.
+    Each `turn()` passes over them and stops all that run, because a stopped process cannot fork. When a pass finds none
+    that runs, all are killed. The next turn finds any that escaped, because no process can leave its ancestors.
     """
 
     def __init__(self, is_ours: Callable[[int], bool]) -> None:
-        """`is_ours` tells the children of this process that are not to be touched."""
+        """Takes a function that returns True for children of this process that must not be touched."""
         self._is_ours = is_ours
         self._stopped: set[_Process] = set()
 
     def turn(self) -> list[int]:
-        """The children that are left after one more turn. An empty list: nothing is left, however deep it was."""
+        """Makes one more turn and returns the children that are left.
+
+        An empty list means that no descendant is left.
+        """
         until = time.monotonic() + TURN_SECONDS
         while roots := self._living():
             running = [process for root in roots for process in _with_descendants(root) if process not in self._stopped]
@@ -110,18 +113,18 @@ class Leftovers:
                 return roots
             self._stopped.update(process for process in running if _signal(process, signal.SIGSTOP))
             if time.monotonic() > until:
-                # Whoever forks faster than it is stopped must not keep this process from everything else.
+                # A process that forks faster than it is stopped must not keep this one from its other work.
                 return roots
         self._stopped.clear()
         return []
 
     def end(self) -> None:
-        """Turns until nothing is left, for as long as the kernel takes to end it."""
+        """Makes turns until nothing is left."""
         while self.turn():
             time.sleep(PAUSE_SECONDS)
 
     def _living(self) -> list[int]:
-        """After the dead were waited for. What they had forked is ours by then."""
+        """Waits for dead children until none is left, and returns the living. Children of the dead are ours by then."""
         while True:
             roots = [pid for pid in children() if not self._is_ours(pid)]
             dead = [pid for pid in roots if _is_reaped(pid)]
@@ -130,14 +133,14 @@ class Leftovers:
 
 
 def kill_user(uid: int, as_whom: int) -> None:
-    """Kills every process of a user in one call of the kernel, in which none of them can fork.
+    """Kills every process of a user in one system call, so that none of them can fork.
 
-    For that call this process has the user's rights to signal others, and `as_whom`, a uid that nobody has, keeps the
-    user from signalling this process. Needs root and a single thread. Clears PDEATHSIG, like every change of a uid.
+    During that call this process has the user's rights to send signals. `as_whom`, an unused uid, keeps the user from
+    signalling this process. Needs root and a single thread. Clears PDEATHSIG, like every change of a uid.
     """
     os.setresuid(as_whom, uid, 0)
     try:
-        # A process with the right to signal everybody would now kill everybody: init is the one to try that on.
+        # With the right to signal every process, kill(-1) would end all of them. Signalling init tests for that right.
         os.kill(1, 0)
     except PermissionError:
         with suppress(OSError):
@@ -147,7 +150,7 @@ def kill_user(uid: int, as_whom: int) -> None:
 
 
 def uid_of(pid: int) -> int | None:
-    """The real uid of a process. The owner of its folder in /proc may be root instead."""
+    """Returns the real uid of a process. The owner of its folder in /proc may be root instead."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("Uid:"))
@@ -158,7 +161,7 @@ def _is_reaped(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
     except ChildProcessError:
-        # Another thread of ours was faster.
+        # Another thread of this process has waited for it already.
         return True
 
 
@@ -174,7 +177,7 @@ def _with_descendants(root: int) -> Iterator[_Process]:
 
 
 def _signal(process: _Process, number: signal.Signals) -> bool:
-    """Whether this very process is there to be signalled."""
+    """Signals exactly this process. Returns False if it has ended."""
     try:
         handle = os.pidfd_open(process.pid)
     except OSError:
@@ -191,7 +194,7 @@ def _signal(process: _Process, number: signal.Signals) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """From the state on. The name before it may hold anything, but ends with the last parenthesis."""
+    """Returns the fields after the name, which may hold any character but ends with the last parenthesis."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 

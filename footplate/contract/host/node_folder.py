@@ -1,4 +1,4 @@
-"""The files in a node's folder, and the notes that its processes leave for each other there."""
+"""The files in a node's folder, among them notes from one of its processes to another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_TROUBLE_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things lie in a node's folder."""
+    """The paths in a node's folder."""
 
     root: Path
 
@@ -26,39 +26,39 @@ class Places:
 
     @property
     def run(self) -> Path:
-        """What this start of the node needs: gone at the next one."""
+        """Returns the folder of this start of the node. The next start deletes it."""
         return self.root / "run"
 
     @property
     def work(self) -> Path:
-        """Where attempts work while the artifact store is a bucket: a folder each."""
+        """Returns the folder in which attempts work, one subfolder each, while the artifact store is a bucket."""
         return self.root / "work"
 
     @property
     def catalogue(self) -> Path:
-        """What this node's components take; made soon after the start."""
+        """Returns the file with the arguments of this node's components, made soon after the start."""
         return self.run / "catalogue.json"
 
     @property
     def drain(self) -> Path:
-        """Exists: everyone on this node comes to an end. A file, because it is there even when Redis is not."""
+        """Returns the file whose existence drains this node. It works even if Redis does not."""
         return self.run / "drain"
 
     @property
     def drain_by_control(self) -> Path:
-        """The same, by an operator's wish, which they may take back."""
+        """Returns a second such file, for a drain that an operator requested and may take back."""
         return self.run / "drain-by-control"
 
     @property
     def trouble(self) -> Path:
-        """Exists: this node can start no training now. Says why."""
+        """Returns the file that exists while this node can start no training. It contains the reason."""
         return self.run / "trouble"
 
     def is_draining(self) -> bool:
         return os.access(self.drain, os.F_OK) or os.access(self.drain_by_control, os.F_OK)
 
     def why_not_ready(self) -> str | None:
-        """Why no training can be started now, in a sentence. None: it can."""
+        """Returns the reason for which no training can start now, as a sentence. None if it can."""
         try:
             return self.trouble.read_text(errors="replace") or "its disk is full"
         except FileNotFoundError:
@@ -72,7 +72,7 @@ class Places:
             try:
                 fresh.write_text(why[:MAX_TROUBLE_CHARS])
             finally:
-                # A full disk takes no sentence. That there is one must be known all the same.
+                # On a full disk the text is lost, but the file must exist all the same.
                 fresh.rename(self.trouble)
 
     def be_ready(self) -> None:

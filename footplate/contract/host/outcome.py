@@ -1,4 +1,4 @@
-"""Foreign errors, exit codes and signals become ours, here and nowhere else. An outcome is data before an action."""
+"""Turns exceptions of others, exit codes and signals into our errors. No other module does so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTPUT_LINES = 100
 
 
 class Verdict(NamedTuple):
-    """Why an attempt failed: what decides about a retry, and what the user reads."""
+    """The reason of a failure, which decides about a retry, and the error that the user reads."""
 
     reason: Reason
     error: Failure
@@ -40,8 +40,8 @@ class _Row(NamedTuple):
 
 
 def _is(*names: str) -> Callable[[BaseException], bool]:
-    """By qualified class name, so that whoever asks need not import torch."""
-    return lambda error: any(f"{one.__module__}.{one.__qualname__}" in names for one in type(error).__mro__)
+    """Matches by qualified class name, so that the caller need not import torch."""
+    return lambda error: any(f"{cls.__module__}.{cls.__qualname__}" in names for cls in type(error).__mro__)
 
 
 def _says(*texts: str) -> Callable[[BaseException], bool]:
@@ -53,16 +53,19 @@ def _not_fetched(code: str) -> Callable[[BaseException], bool]:
 
 
 _LOST = ("closed by peer", "reset by peer", "Connection was likely closed", "remote process exited", "Broken pipe")
-"""How torch's messengers say that another process is gone."""
+"""Texts in torch's errors after another process has died."""
 
 
 def lost_a_peer(error: BaseException) -> bool:
-    """The line to another rank is gone, or the place where they meet. Of gloo, torch tells by a RuntimeError."""
+    """Returns True if the connection to another rank or to the rendezvous broke.
+
+    For gloo, torch raises RuntimeError.
+    """
     return _is("torch.distributed.DistNetworkError", "torch.distributed.DistStoreError")(error) or _says(*_LOST)(error)
 
 
 def _lost_data_worker(error: BaseException) -> bool:
-    """Torch tells of a data loader's dead process by a RuntimeError, or the pipe to it breaks first."""
+    """Returns True if a data loader's process died. Torch raises RuntimeError, unless the pipe breaks first."""
     if isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error):
         return True
     frames = traceback.extract_tb(error.__traceback__)
@@ -102,7 +105,7 @@ EXCEPTIONS = (
 
 
 def of_exception(error: BaseException, rank: int = 0) -> Verdict:
-    """What user code, torch or we raised inside training."""
+    """Returns the verdict on an exception from user code, torch or us inside of training."""
     for row in EXCEPTIONS:
         if row.matches(error):
             return Verdict(row.reason, _failure(error, row.code, row.hint, rank))
@@ -128,7 +131,7 @@ def _failure(error: BaseException, code: str, hint: str | None, rank: int) -> Fa
 
 
 def of_exit(code: int, *, rank: int, peak_rss_mb: float, oom_kills: int, output: str) -> Verdict:
-    """A training process that ended without a word: `code` is its exit code, or minus the signal."""
+    """Returns the verdict on a process that ended without an outcome. `code` is its exit code, or minus the signal."""
     reason, name, message, hint = _exit_row(code, peak_rss_mb, oom_kills)
     return Verdict(reason, Failure(code=name, message=message, hint=hint, rank=rank, traceback=output or None))
 
@@ -174,7 +177,7 @@ def of_ours(error: FootplateError, reason: Reason) -> Verdict:
 
 
 def oom_kill_count() -> int:
-    """How often this machine's kernel has killed for want of memory, in any cgroup."""
+    """Returns the number of times that this machine's kernel has killed for lack of memory, in any cgroup."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -1,8 +1,7 @@
-"""What an attempt's processes put into the temporary folder: one folder each, held by its supervisor's lock. And the
-folder that an attempt works in where the artifact store is a bucket, below the node's own.
+"""The temporary folder of an attempt's processes, and its working folder if the artifact store is a bucket.
 
-A killed process tidies nothing up. So the folder of training goes with its supervisor; and where that was killed too,
-the node, which finds the folder locked by nobody, removes it.
+A killed process does not clean up, so the supervisor of an attempt locks the folder and deletes it at the end. If the
+supervisor is killed too, the node finds the folder without a lock and deletes it.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from pathlib import Path
 from footplate.contract.ids import NodeId
 
 LONGEST = 60
-"""Characters of a temporary folder's path: data workers make sockets below it, whose paths end at 107."""
+"""The longest path of a temporary folder, because data workers make sockets below it, and their paths end at 107."""
 YOUNG_SECONDS = 5.0
-"""Made, and perhaps not locked yet."""
+"""The age below which a folder may not be locked yet."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
 def scratch(node: NodeId, below: Path | None = None) -> Iterator[str]:
-    """Below the temporary folder, or another one."""
+    """Makes a locked folder below the temporary folder, or below another one."""
     root = below or temporary()
     root.mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix=_prefix(node), dir=root)
@@ -41,7 +40,7 @@ def scratch(node: NodeId, below: Path | None = None) -> Iterator[str]:
 
 
 def sweep(node: NodeId, below: Path | None = None) -> None:
-    """Removes what this node's killed supervisors have left."""
+    """Removes the folders of this node's killed supervisors."""
     for folder in (below or temporary()).glob(f"{_prefix(node)}*"):
         with suppress(OSError):
             if time.time() - folder.lstat().st_mtime > YOUNG_SECONDS and not _is_held(folder):
@@ -49,8 +48,11 @@ def sweep(node: NodeId, below: Path | None = None) -> None:
 
 
 def remove(folder: Path) -> None:
-    """As much as can be. Unpacked code is read-only, and out of such a folder nobody but root removes anything. What
-    lies in it may be a stranger's: no link of his is followed, not even one that he puts there meanwhile."""
+    """Removes as much as can be removed, without following links.
+
+    Unpacked code is read-only, and only root can remove files from a read-only folder. Another user may own what is in
+    the folder, and may put links into it meanwhile.
+    """
     if os.geteuid() != 0:
         with suppress(OSError):
             for _, _, _, fd in os.fwalk(folder):
@@ -75,6 +77,6 @@ def _prefix(node: NodeId) -> str:
 
 
 def temporary() -> Path:
-    """The system's, unless its name leaves no room for a socket's."""
+    """Returns the system's temporary folder, unless its path leaves no room for a socket's name."""
     root = Path(tempfile.gettempdir())
     return root if len(str(root)) <= LONGEST else Path("/tmp")

@@ -1,4 +1,4 @@
-"""What the service keeps under its sha256, as a node opens it: bundles of code, and uploaded files."""
+"""Files that the service stores under their sha256, as a node opens them: bundles and uploaded files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import IO
 
 
 class Changed(Exception):
-    """It is not what was uploaded."""
+    """The file differs from the upload."""
 
 
 def open_kept(file: Path, sha256: str) -> IO[bytes]:
-    """Open, once every byte has been compared: what lies in the store may have changed. Raises FileNotFoundError, and
-    Changed."""
+    """Opens a file after every byte was verified, because the store may have changed.
+
+    Raises FileNotFoundError, and Changed.
+    """
     opened = file.open("rb")
     if hashlib.file_digest(opened, "sha256").hexdigest() != sha256:
         opened.close()

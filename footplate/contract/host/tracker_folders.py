@@ -1,4 +1,4 @@
-"""Where a job's trackers write, and how their runs outlive an attempt."""
+"""The folders of a job's trackers, and how a tracker's run continues in the next attempt."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from footplate.contract.layout import attempt_folder
 from footplate.contract.spec import JobSpec
 
 FOLDER = "tensorboard"
-"""Below the outputs."""
+"""The folder's name below the outputs."""
 
 
 def arguments(spec: JobSpec, order: Order) -> dict[str, Any]:
-    """What the Trainer is told of trackers: each attempt has the same run's name, and files in its own outputs."""
+    """Returns the Trainer's arguments for trackers.
+
+    Each attempt has the same run name, and files in its own outputs.
+    """
     if not spec.report_to:
         return {"report_to": "none"}
     return {
@@ -26,10 +29,10 @@ def arguments(spec: JobSpec, order: Order) -> dict[str, Any]:
 
 
 def carry_over(order: Order) -> Path | None:
-    """What attempts before this one have told TensorBoard, so that the run goes on where they stopped.
+    """Copies the TensorBoard files of the last attempt that has some, so that the run continues.
 
-    An attempt writes below its own folder only, so the files are copied; what they tell of steps after the checkpoint
-    is passed over when the run goes on.
+    An attempt writes below its own folder only, so the files are copied. TensorBoard ignores their points after the
+    checkpoint when the run continues.
     """
     mine = order.files.outputs / FOLDER
     if not order.checkpoints or mine.exists():

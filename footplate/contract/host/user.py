@@ -1,8 +1,8 @@
-"""Whom training becomes where its node is root's, and the folders that are made his.
+"""The user that training becomes if its node runs as root, and the folders that this user gets.
 
-make_room(…), give(…), hand_over(…)    by the supervisor: what training writes to is training's
-user.become()                          by what the warm parent has forked, before it reads its order; and for good
-take_over(…), tidy_up(…)               by the supervisor: what training has left is root's, or is removed
+The supervisor calls `make_room`, `give` and `hand_over` for folders that training writes to. A child of the warm
+parent calls `become`, before it reads its order. When training has ended, the supervisor makes its files root's by
+`take_over`, or removes them by `tidy_up`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from footplate.contract.host.linux import no_new_privileges, remove_ipc
 from footplate.contract.layout import PASSED_ONLY
 
 NOBODY = 60_599
-"""A uid that is never training's nor anybody else's."""
+"""A uid that no user has."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class User(BaseModel):
-    """Whom training becomes."""
+    """The user that training becomes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,17 +35,20 @@ class User(BaseModel):
     gid: int
     groups: tuple[int, ...] = ()
     home: str | None = None
-    """None: it has none, and an attempt's temporary folder is as good."""
+    """The home folder. If None, the attempt's temporary folder is used."""
     is_shared: bool = True
-    """Other processes may run as this user. False: all that do belong to one attempt, and may be killed at once."""
+    """True if other processes may run as this user. If False, all its processes belong to one attempt."""
 
     def __str__(self) -> str:
         return f"user {self.name}" if self.name != str(self.uid) else f"uid {self.uid}"
 
     def become(self) -> None:
-        """For good: neither this process nor what it starts has any more. It clears PDEATHSIG; and the kernel shows its
-        memory and environment from now on to root alone, not to others of the same uid."""
-        # The next attempt is another user: a checkpoint that only its writer may read would be lost with its node.
+        """Becomes this user forever, also for all children.
+
+        This clears PDEATHSIG. From now on the kernel shows the memory and environment of this process to root only, not
+        to other processes of the same uid.
+        """
+        # Files must be readable, because the next attempt is another user and has to read the checkpoint.
         os.umask(0o022)
         os.setgroups(self.groups)
         os.setresgid(self.gid, self.gid, self.gid)
@@ -53,14 +56,16 @@ class User(BaseModel):
         no_new_privileges()
 
     def environment(self, scratch: str) -> dict[str, str]:
-        """Where libraries look for a user's own things: the node's are closed to it."""
+        """Returns the variables of a user's own folders, because the node's folders are closed to this user."""
         home = self.home or scratch
         return {"HOME": home, "XDG_CACHE_HOME": f"{home}/.cache", "USER": self.name, "LOGNAME": self.name}
 
 
 def give(folder: Path, user: User, group: int | None = None) -> None:
-    """A folder of root's becomes training's. What is somebody else's stays his: another node's training may be at work
-    there already. Nothing but the folder itself, whatever lies there under its name by now."""
+    """Makes a folder of root's training's own, without what is in it.
+
+    A folder of another user stays, because another node's training may use it already.
+    """
     handle = os.open(folder, _FOLDER)
     try:
         if os.fstat(handle).st_uid == os.geteuid():
@@ -70,8 +75,11 @@ def give(folder: Path, user: User, group: int | None = None) -> None:
 
 
 def make_room(root: Path, below: PurePosixPath, user: User, *, is_passed: bool = False) -> Path:
-    """A folder that training writes to, in one that it does not. Only the root folder's group may list the folder,
-    as a service does that is neither root nor training. If `is_passed`, others may open what they know the name of."""
+    """Makes a folder that training writes to, in one that it may not write to.
+
+    Only the root folder's group may list it, for a service that is neither root nor training. If `is_passed`, other
+    users may open files in it whose names they know.
+    """
     at = make_way(root, below)
     if at.stat().st_uid == os.geteuid():
         at.chmod(0o751 if is_passed else 0o750)
@@ -80,8 +88,10 @@ def make_room(root: Path, below: PurePosixPath, user: User, *, is_passed: bool =
 
 
 def make_way(root: Path, below: PurePosixPath) -> Path:
-    """Folders that stay root's, so that nobody can put a link there. Everybody may pass them, and nobody list them:
-    whoever does not know a job's id does not find its folder."""
+    """Makes folders that stay root's, so that no user can put a link there.
+
+    All users may pass through them, but not list them. Only someone who knows a job's id finds its folder.
+    """
     at = root
     for part in below.parts:
         at /= part
@@ -92,8 +102,11 @@ def make_way(root: Path, below: PurePosixPath) -> Path:
 
 
 def close_to_lists(root: Path, names: Iterable[str]) -> None:
-    """The same for folders that are there already. A store whose root folder is not root's stays as it is: its service
-    may be another user, who has to list them."""
+    """Does the same for folders that exist already.
+
+    If the store's root folder is not root's, nothing is changed, because its service may be another user who has to
+    list the folders.
+    """
     if root.stat().st_uid != os.geteuid():
         return
     for name in names:
@@ -107,8 +120,10 @@ def close_to_lists(root: Path, names: Iterable[str]) -> None:
 
 
 def hand_over(root: Path, below: PurePosixPath, user: User) -> None:
-    """What was fetched for training: everybody may read it, whatever the umask is, and what lies below is training's.
-    Nobody but root has been there yet, so that there is no link in it."""
+    """Makes fetched files readable for all users, with any umask, and gives those below `below` to training.
+
+    Only root has written there so far, so that there is no link among them.
+    """
     own = root / below
     for parent, folders, names in os.walk(root, topdown=False):
         for path in (Path(parent, name) for name in (*names, *folders)):
@@ -119,14 +134,18 @@ def hand_over(root: Path, below: PurePosixPath, user: User) -> None:
 
 
 def take_over(folder: Path, user: User) -> None:
-    """What training has left becomes root's: everybody who finds the folder may read it, and nobody may change it.
-    None of the user's processes may be left, because files are reached by their names."""
+    """Makes root the owner of the files that training has left. All users may read them, and none may change them.
+
+    The user's processes must have ended, because files are reached by their names.
+    """
     change_owner(folder, user.uid, os.geteuid(), os.getegid())
 
 
 def change_owner(folder: Path, was: int, uid: int, gid: int) -> None:
-    """Of a folder, and of all in it that `was` owns; not of what a link leads to, nor of another user's file that has a
-    second name here."""
+    """Changes the owner of a folder and of all files in it that belong to `was`.
+
+    Links are not followed, and files of other users with a second name here stay theirs.
+    """
     for _, folders, names, at in os.fwalk(folder, follow_symlinks=False):
         for name in (*names, *folders):
             _change_owner(name, at, was, uid, gid)
@@ -145,7 +164,7 @@ def _change_owner(name: str, at: int | None, was: int, uid: int, gid: int) -> No
 
 
 def tidy_up(user: User) -> None:
-    """Removes what a user has left where everybody may write, before another attempt is this user."""
+    """Removes a user's files in public folders, before another attempt gets this user."""
     for folder in {tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue"}:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:

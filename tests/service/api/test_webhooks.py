@@ -824,7 +824,7 @@ async def test_the_log_is_paged_and_kept_for_a_month(both: Api) -> None:
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "300.1.1.1", "10.0.0.1/8", "::g"])
 def test_a_network_that_is_none_ends_the_start(text: str) -> None:
-    with pytest.raises(ValueError, match="is no network"):
+    with pytest.raises(ValueError, match="is not a network"):
         ServiceSettings(webhooks_allow=text)
 
 

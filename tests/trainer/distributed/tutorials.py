@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[Config, str, str]] = {
     ),
     "deepspeed: ZeRO++": (
         {**_BATCHES, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}},
-        "zero_optimization.zero_hpz_partition_size", "never tried",
+        "zero_optimization.zero_hpz_partition_size", "not tested",
     ),
     "deepspeed: an older offload": (
         {**_BATCHES, "zero_optimization": {"stage": 2, "cpu_offload": True}},
@@ -114,14 +114,14 @@ REFUSED: dict[str, tuple[Config, str, str]] = {
         {**_BATCHES, "activation_checkpointing": {"partition_activations": True}},
         "activation_checkpointing", "activation_checkpointing",
     ),
-    "deepspeed: flops profiler": ({**_BATCHES, "flops_profiler": {"enabled": True}}, "flops_profiler", "never tried"),
-    "deepspeed: autotuning": ({**_BATCHES, "autotuning": {"enabled": True}}, "autotuning", "never tried"),
-    "deepspeed: elasticity": ({**_BATCHES, "elasticity": {"enabled": True}}, "elasticity", "never tried"),
+    "deepspeed: flops profiler": ({**_BATCHES, "flops_profiler": {"enabled": True}}, "flops_profiler", "not tested"),
+    "deepspeed: autotuning": ({**_BATCHES, "autotuning": {"enabled": True}}, "autotuning", "not tested"),
+    "deepspeed: elasticity": ({**_BATCHES, "elasticity": {"enabled": True}}, "elasticity", "not tested"),
     "deepspeed: Apex": ({**_BATCHES, "amp": {"enabled": True}}, "amp", "bf16"),
     "axolotl: compile": ({**_BATCHES, "compile": {"disable": False}}, "compile", "torch_compile"),
     "bf16's master weights": (
         {**_BATCHES, "bf16": {"enabled": "auto", "bf16_master_weights_and_grads": True}},
-        "bf16.bf16_master_weights_and_grads", "never tried",
+        "bf16.bf16_master_weights_and_grads", "not tested",
     ),
 }  # fmt: skip
 """These are refused where a job is posted: at which place, and what the answer says."""
