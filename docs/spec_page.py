@@ -13,7 +13,7 @@ from typing import Any
 from footplate.contract.components import Catalogue, check
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.fields import PATTERNS, Group
-from footplate.contract.resources import STRATEGIES, Resources, Retry
+from footplate.contract.machine import STRATEGIES, Resources, Retry
 from footplate.contract.short_forms import READERS, long_form
 from footplate.contract.spec import JobSpec, job_schema
 from footplate.contract.spec_parts import Bundle, Component, Data, Optimizer, ResumeFrom, Schedule, Script

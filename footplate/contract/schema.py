@@ -10,7 +10,7 @@ from footplate.contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
 from footplate.contract.arguments.groups import Generation
 from footplate.contract.arguments.help_texts import meanings
 from footplate.contract.arguments.legacy import LEGACY, Gone, instead_of
-from footplate.contract.resources import STRATEGIES
+from footplate.contract.machine import STRATEGIES
 
 Schema = dict[str, Any]
 

@@ -23,7 +23,7 @@ from footplate.contract.body import MAX_PROBLEMS, read_json
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.explain import Path, explain, kind_of, unique
 from footplate.contract.fields import Group, Many, Slug, Text, Whole
-from footplate.contract.resources import STRATEGIES, Resources, Retry
+from footplate.contract.machine import STRATEGIES, Resources, Retry
 from footplate.contract.rules import broken_rules
 from footplate.contract.schema import with_short_forms
 from footplate.contract.short_forms import long_form

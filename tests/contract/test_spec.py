@@ -13,7 +13,7 @@ from footplate.contract.body import read_json
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.json_schema import violations
 from footplate.contract.lifecycle import Reason
-from footplate.contract.resources import RetryOn
+from footplate.contract.machine import RetryOn
 from footplate.contract.spec import JobSpec, job_schema, read_spec
 from tests.contract.specs import SPECS, TOY, VALUES, places
 

@@ -5,7 +5,7 @@ import pytest
 from footplate.contract.arguments.read import FIELDS
 from footplate.contract.body import MAX_PROBLEMS
 from footplate.contract.files import by_url
-from footplate.contract.resources import Resources
+from footplate.contract.machine import Resources
 from footplate.contract.spec import JobSpec, read_spec
 from tests.contract.specs import TOY, places, problems_of
 
