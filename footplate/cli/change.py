@@ -109,7 +109,7 @@ def _bulk(given: Given, action: str, **how: Any) -> int:
         if given.json:
             say_json(one.model_dump(mode="json"))
         elif one.error is not None:
-            tell(f"{one.job}: {one.error['detail']}")
+            tell(f"{one.job}: {one.error.detail}")
         else:
             say(f"{one.job} {one.state or 'deleted'}")
     if not outcomes:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from footplate.contract.fields import Resource
 from footplate.contract.ids import JobId
 
 SERVICE_SOURCE = -1
@@ -64,14 +65,13 @@ class WorkerEvent(BaseModel):
     data: dict[str, Any] = Field(default_factory=dict)
 
 
-class Event(BaseModel):
-    """An event as a user reads it."""
+class Event(Resource):
+    """One immutable fact about a job, as users read it."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    v: Literal[1] = 1
+    v: Literal[1]
     job: JobId
     no: int
+    """Dense per job; the cursor."""
     attempt: int
     source: int
     seq: int

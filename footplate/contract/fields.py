@@ -1,15 +1,17 @@
-"""The types of the spec's fields: strict frozen groups, whole numbers, durations and names."""
+"""The types of which specs and resources are made: strict and lenient models, numbers, durations, names."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 T = TypeVar("T")
+Json = dict[str, Any]
 
 
 class Told(BaseModel):
@@ -35,6 +37,41 @@ class Told(BaseModel):
                 if key in properties:
                     properties[key].setdefault("description", meaning)
         return schema
+
+
+class Resource(Told):
+    """A resource of the API. The service answers with it, openapi.json describes it, and the SDK returns it.
+
+    Reading is lenient, because a client may be older than its service: unknown fields are ignored, and strings that are
+    `Known` keep words that the client has not heard of. A field that is added later needs a default for the same
+    reason: a client may be newer than its service.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        defer_build=True,
+        ser_json_inf_nan="strings",
+        serialize_by_alias=True,
+        # The schema describes what this version answers, and that has no other fields.
+        json_schema_extra={"additionalProperties": False},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Describes a string by the words that this version knows, an enum or a Literal, and takes any other string."""
+
+    words: Any
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        described = TypeAdapter(self.words).core_schema
+        if not isinstance(self.words, type):
+            return handler(described)
+        # Under pydantic's own reference, so that the enum is one schema of the document, whoever else refers to it.
+        reference = f"{self.words.__module__}.{self.words.__qualname__}:{id(self.words)}"
+        named: Any = {**described, "ref": reference}
+        return handler(core_schema.definitions_schema(core_schema.definition_reference_schema(reference), [named]))
 
 
 class Group(Told):

@@ -6,23 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from footplate.contract.arguments.legacy import LEGACY, Renamed
+from footplate.contract.resources.jobs import SpecWarning
 from footplate.contract.spec import JobSpec
-
-
-@dataclass(frozen=True, slots=True)
-class SpecWarning:
-    """One thing about a spec that its user may want to know."""
-
-    code: str
-    """`older_name` or `no_loss_shown`. Stable: programs may compare it."""
-    pointer: str
-    """The place in the body that was sent, as an RFC 6901 pointer."""
-    detail: str
-    """The consequence, and what to write instead."""
 
 
 def warnings_of(spec: JobSpec, body: object) -> list[SpecWarning]:
@@ -36,7 +24,7 @@ def _older_names(training: dict[str, Any]) -> Iterator[SpecWarning]:
     for name in training:
         if isinstance(old := LEGACY.get(name), Renamed):
             detail = f"{name} is an older name. Stored instead: {old.now}"
-            yield SpecWarning("older_name", f"/training/{name}", detail)
+            yield SpecWarning(code="older_name", pointer=f"/training/{name}", detail=detail)
 
 
 def _loss_not_shown(spec: JobSpec, training: dict[str, Any]) -> Iterator[SpecWarning]:
@@ -53,4 +41,4 @@ def _loss_not_shown(spec: JobSpec, training: dict[str, Any]) -> Iterator[SpecWar
             f"no training loss will be shown: the run ends after {args.max_steps} steps (max_steps), "
             f"and the first log comes after {args.logging_steps:g} (logging_steps). Set logging_steps lower"
         )
-        yield SpecWarning("no_loss_shown", f"/training/{name}", detail)
+        yield SpecWarning(code="no_loss_shown", pointer=f"/training/{name}", detail=detail)

@@ -18,7 +18,8 @@ from footplate.contract.errors import Conflict, FootplateError, InvalidSpec, Not
 from footplate.contract.fields import Group, Many, Text, When
 from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import TERMINAL, Action, JobState, StopMode
-from service.api import shapes
+from footplate.contract.resources.jobs import BulkOutcome
+from service.api.documented import answers, takes
 from service.api.jobs import remove_folders
 from service.api.listing import milliseconds
 from service.deps import Services, StrictRoute, json_response, read_model, services_of
@@ -76,8 +77,8 @@ class Bulk(Group):
     "/jobs/bulk",
     operation_id="bulk_jobs",
     summary="Cancel, pause, resume or delete many jobs",
-    **shapes.answers(shapes.BulkOutcome),
-    **shapes.takes(Bulk, required=True),
+    **answers(BulkOutcome),
+    **takes(Bulk, required=True),
 )
 async def bulk_jobs(request: Request) -> Response:
     """Asked again it changes nothing that holds already. At most 500 jobs an answer, the newest first."""

@@ -15,8 +15,9 @@ from starlette.responses import Response
 from footplate.contract import layout
 from footplate.contract.bundles import MAX_BYTES, look_into, too_large
 from footplate.contract.errors import Forbidden, NotFound, Problem
+from footplate.contract.resources.artifacts import Bundle, BundleList
 from footplate.contract.spec import JobSpec
-from service.api import shapes
+from service.api.documented import answers
 from service.api.downloads import download
 from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
@@ -67,7 +68,7 @@ async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
     status_code=201,
     operation_id="create_bundle",
     summary="Keep a zip of your own code",
-    **shapes.answers(shapes.Bundle, 201, again="It was there already."),
+    **answers(Bundle, 201, again="It was there already."),
     openapi_extra=BODY,
 )
 @needs(Scope.CODE)
@@ -107,9 +108,7 @@ def _too_large() -> BodyTooLarge:
     return BodyTooLarge(problem.detail, hint=problem.hint)
 
 
-@router.get(
-    "/bundles", operation_id="list_bundles", summary="Bundles, newest first", **shapes.answers(shapes.BundleList)
-)
+@router.get("/bundles", operation_id="list_bundles", summary="Bundles, newest first", **answers(BundleList))
 async def list_bundles(
     request: Request,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
@@ -122,7 +121,7 @@ async def list_bundles(
     return json_response({"data": [_json(row) for row in rows[:limit]], "next_cursor": more})
 
 
-@router.get("/bundles/{sha256}", operation_id="get_bundle", summary="One bundle", **shapes.answers(shapes.Bundle))
+@router.get("/bundles/{sha256}", operation_id="get_bundle", summary="One bundle", **answers(Bundle))
 async def get_bundle(request: Request, sha256: Sha256) -> Response:
     return json_response(_json(await _row(services_of(request), sha256)))
 

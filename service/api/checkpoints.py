@@ -13,10 +13,12 @@ from sqlalchemy import Connection
 from starlette.responses import Response, StreamingResponse
 
 from footplate.contract.errors import NotFound, did_you_mean
-from footplate.contract.fields import Group
+from footplate.contract.fields import Group, Json
 from footplate.contract.ids import JobId
-from service.api import shapes, views
+from footplate.contract.resources.artifacts import Checkpoint, CheckpointFileList, CheckpointList, DeletedCheckpoint
+from service.api import views
 from service.api.archive import MEDIA_TYPE, Archive
+from service.api.documented import answers, takes
 from service.api.downloads import ANSWERS, attachment, download, in_threads
 from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, job_id, json_response, read_model, services_of
@@ -49,19 +51,19 @@ class Pinning(Group):
     "/jobs/{job}/checkpoints",
     operation_id="list_checkpoints",
     summary="Its checkpoints, newest first",
-    **shapes.answers(shapes.CheckpointList),
+    **answers(CheckpointList),
 )
 async def list_checkpoints(request: Request, job: JobPath) -> Response:
     services = services_of(request)
 
-    def read(conn: Connection) -> list[shapes.Json]:
+    def read(conn: Connection) -> list[Json]:
         jobs.get(conn, services.project, job_id(job))
         return [views.checkpoint(row) for row in checkpoints.of_job(conn, job_id(job))]
 
     return json_response({"data": await services.db.read(read), "next_cursor": None})
 
 
-@router.get(ONE, operation_id="get_checkpoint", summary="One checkpoint", **shapes.answers(shapes.Checkpoint))
+@router.get(ONE, operation_id="get_checkpoint", summary="One checkpoint", **answers(Checkpoint))
 async def get_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Response:
     return json_response(views.checkpoint(await _row(services_of(request), job_id(job), checkpoint)))
 
@@ -70,7 +72,7 @@ async def get_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> R
     f"{ONE}/files",
     operation_id="list_checkpoint_files",
     summary="Its files, with their sizes and what they were when it was committed",
-    **shapes.answers(shapes.CheckpointFileList),
+    **answers(CheckpointFileList),
 )
 async def list_checkpoint_files(
     request: Request,
@@ -140,7 +142,7 @@ def _look_at_all(artifacts: Store, row: CheckpointRow, files: list[SealedFile]) 
     status_code=202,
     operation_id="delete_checkpoint",
     summary="Let go of it; the answer says what that frees",
-    **shapes.answers(shapes.DeletedCheckpoint, 202),
+    **answers(DeletedCheckpoint, 202),
 )
 async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Response:
     """409 while it is pinned, or the only one that a job which is not over could continue from. Its folder goes in a
@@ -160,8 +162,8 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
     ONE,
     operation_id="pin_checkpoint",
     summary="Keep it for good, or not any more",
-    **shapes.answers(shapes.Checkpoint),
-    **shapes.takes(Pinning, required=True),
+    **answers(Checkpoint),
+    **takes(Pinning, required=True),
 )
 async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Response:
     services, one = services_of(request), job_id(job)

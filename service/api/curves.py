@@ -10,8 +10,10 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import Problem
+from footplate.contract.fields import Json
 from footplate.contract.ids import JobId
-from service.api import shapes
+from footplate.contract.resources.history import MetricSummaryList, SeriesList
+from service.api.documented import answers
 from service.api.formats import CSV, VARIES, csv_response, wants
 from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, json_response, services_of
 from service.events.series import Axis, Seen, Series, Summary, names_of, on_axis, series, summaries
@@ -47,7 +49,7 @@ Everything = Annotated[
     "/jobs/{job}/metrics/summary",
     operation_id="summarize_metrics",
     summary="Each metric's last, least and most, and where; as CSV too",
-    **shapes.answers(shapes.MetricSummaryList, also=CSV),
+    **answers(MetricSummaryList, also=CSV),
 )
 async def summarize_metrics(request: Request, job: JobPath) -> Response:
     services = services_of(request)
@@ -67,7 +69,7 @@ async def summarize_metrics(request: Request, job: JobPath) -> Response:
     "/jobs/{job}/metrics/series",
     operation_id="get_series",
     summary="Curves, down-sampled so that every spike survives; as CSV too",
-    **shapes.answers(shapes.SeriesList, also=CSV),
+    **answers(SeriesList, also=CSV),
 )
 async def get_series(
     request: Request,
@@ -84,7 +86,7 @@ async def get_series(
     "/metrics/series",
     operation_id="compare_series",
     summary="Curves of several jobs; as CSV too",
-    **shapes.answers(shapes.SeriesList, also=CSV, fails=(404,)),
+    **answers(SeriesList, also=CSV, fails=(404,)),
 )
 async def compare_series(
     request: Request,
@@ -140,7 +142,7 @@ def _split(text: str, parameter: str) -> list[str]:
     raise InvalidQuery([Problem(f"/query/{parameter}", "invalid_parameter", f"{text!r} names none", "leave it out")])
 
 
-def _curve(one: Series, x: Axis) -> shapes.Json:
+def _curve(one: Series, x: Axis) -> Json:
     xs, ys, attempts = on_axis(one, x)
     return {
         "job": one.job,
@@ -163,7 +165,7 @@ def _series_rows(found: Sequence[Series], x: Axis) -> Iterator[tuple[Any, ...]]:
             yield one.job, one.name, attempt, *point
 
 
-def _summary(one: Summary) -> shapes.Json:
+def _summary(one: Summary) -> Json:
     return {
         "name": one.name,
         "count": one.count,
@@ -174,7 +176,7 @@ def _summary(one: Summary) -> shapes.Json:
     }
 
 
-def _seen(seen: Seen | None) -> shapes.Json | None:
+def _seen(seen: Seen | None) -> Json | None:
     if seen is None:
         return None
     value, no, at, step, epoch = seen.point

@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from footplate.contract.errors import FootplateError, Problem
 from footplate.contract.ids import DeliveryId, is_id
-from service.api import shapes
+from footplate.contract.resources.operations import Delivery, DeliveryList
+from service.api.documented import answers
 from service.api.views import moment
 from service.api.webhooks import WebhookPath, webhook_id
 from service.callers import Scope, needs
@@ -35,7 +36,7 @@ class WebhookDisabled(FootplateError):
     status_code=202,
     operation_id="test_webhook",
     summary="Send it a ping, in a second or so",
-    **shapes.answers(shapes.Delivery, 202, fails=(409,)),
+    **answers(Delivery, 202, fails=(409,)),
 )
 @needs(Scope.ADMIN)
 async def test_webhook(request: Request, webhook: WebhookPath) -> Response:
@@ -59,7 +60,7 @@ async def test_webhook(request: Request, webhook: WebhookPath) -> Response:
     "/webhooks/{webhook}/deliveries",
     operation_id="list_deliveries",
     summary="What it was told and what came of it, newest first",
-    **shapes.answers(shapes.DeliveryList),
+    **answers(DeliveryList),
 )
 @needs(Scope.ADMIN)
 async def list_deliveries(

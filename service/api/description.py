@@ -26,11 +26,11 @@ from footplate.contract.errors import (
 )
 from footplate.contract.errors import Unavailable as AwayNow
 from footplate.contract.lifecycle import JobState
+from footplate.contract.resources.operations import ProblemDocument
 from footplate.contract.schema import standard
 from footplate.contract.spec import job_schema
 from service import problems
 from service.api.examples import JOB, OF_PARAMETERS, REQUEST_ID, example_of
-from service.api.shapes import ProblemDocument
 from service.auth import is_open
 
 Json = dict[str, Any]

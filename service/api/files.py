@@ -16,8 +16,9 @@ from footplate.contract import layout
 from footplate.contract.errors import InvalidSpec, NotFound, Problem
 from footplate.contract.files import file_id, kind_of
 from footplate.contract.ids import FileId, is_file
+from footplate.contract.resources.artifacts import File, FileList
 from footplate.contract.spec import JobSpec
-from service.api import shapes
+from service.api.documented import answers
 from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
@@ -55,7 +56,7 @@ Name = Annotated[
     status_code=201,
     operation_id="create_file",
     summary="Upload JSON lines, CSV or Parquet, as it is or as a form",
-    **shapes.answers(shapes.File, 201, again="It was there already."),
+    **answers(File, 201, again="It was there already."),
     openapi_extra=BODY,
 )
 async def create_file(request: Request, name: Name = None) -> Response:
@@ -104,7 +105,7 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"a file may have {limit // MIB:,} MiB", hint=hint)
 
 
-@router.get("/files", operation_id="list_files", summary="Files, newest first", **shapes.answers(shapes.FileList))
+@router.get("/files", operation_id="list_files", summary="Files, newest first", **answers(FileList))
 async def list_files(
     request: Request,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=120)] = None,
@@ -117,7 +118,7 @@ async def list_files(
     return json_response({"data": [_json(row) for row in rows[:limit]], "next_cursor": more})
 
 
-@router.get("/files/{file}", operation_id="get_file", summary="One file", **shapes.answers(shapes.File))
+@router.get("/files/{file}", operation_id="get_file", summary="One file", **answers(File))
 async def get_file(request: Request, file: FilePath) -> Response:
     return json_response(_json(await _row(services_of(request), file)))
 

@@ -16,10 +16,11 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.fields import Group
 from footplate.contract.ids import new_job_id
+from footplate.contract.resources.jobs import ForkedJob, SpecWarning
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import CheckpointName, Mode
-from footplate.contract.warnings import SpecWarning, warnings_of
-from service.api import shapes
+from footplate.contract.warnings import warnings_of
+from service.api.documented import answers, takes
 from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, require_all
 from service.api.views import job_json
 from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
@@ -42,7 +43,7 @@ class Fork(Group):
     """What the new job's spec has else: a merge patch (RFC 7396), where null takes a field away."""
 
 
-_TAKES = shapes.takes(Fork)["openapi_extra"]
+_TAKES = takes(Fork)["openapi_extra"]
 
 
 @router.post(
@@ -50,7 +51,7 @@ _TAKES = shapes.takes(Fork)["openapi_extra"]
     status_code=202,
     operation_id="fork_job",
     summary="Another job from one of its checkpoints, with changes",
-    **shapes.answers(shapes.ForkedJob, 202),
+    **answers(ForkedJob, 202),
     openapi_extra={**_TAKES, "parameters": [IDEMPOTENCY_KEY]},
 )
 async def fork_job(request: Request, job: JobPath) -> Response:
@@ -110,7 +111,8 @@ def _json(row: JobRow, told: Forked) -> str:
 def _warnings(spec: JobSpec, document: dict[str, Any], patch: Mapping[str, Any]) -> list[SpecWarning]:
     """Returns the warnings about the new spec. Their pointers lead into the request."""
     found = [Problem(one.pointer, one.code, one.detail) for one in warnings_of(spec, document)]
-    return [SpecWarning(one.code, one.pointer, one.detail) for one in (_in_request(each, patch) for each in found)]
+    located = [_in_request(one, patch) for one in found]
+    return [SpecWarning(code=one.code, pointer=one.pointer, detail=one.detail) for one in located]
 
 
 _BESIDE_THE_PATCH = {

@@ -11,8 +11,11 @@ from starlette.responses import Response
 
 from footplate.contract.errors import Problem, did_you_mean
 from footplate.contract.events import METRIC_KINDS, Kind
+from footplate.contract.fields import Json
 from footplate.contract.ids import JobId
-from service.api import shapes, views
+from footplate.contract.resources.history import AttemptList, EventList, MetricList
+from service.api import views
+from service.api.documented import answers
 from service.deps import JobPath, Services, StrictRoute, job_id, json_response, services_of
 from service.problems import InvalidQuery, comma_list
 from service.store import attempts, events, jobs, nodes
@@ -32,7 +35,7 @@ Kinds = Annotated[
 ]
 
 
-@router.get("/jobs/{job}/events", operation_id="list_events", summary="Its history", **shapes.answers(shapes.EventList))
+@router.get("/jobs/{job}/events", operation_id="list_events", summary="Its history", **answers(EventList))
 async def list_events(
     request: Request,
     job: JobPath,
@@ -48,7 +51,7 @@ async def list_events(
     "/jobs/{job}/metrics",
     operation_id="list_metrics",
     summary="Logs and evals as flat objects; poll with `after`",
-    **shapes.answers(shapes.MetricList),
+    **answers(MetricList),
 )
 async def list_metrics(request: Request, job: JobPath, after: After = 0, limit: Limit = 1000) -> Response:
     return await _page(services_of(request), job_id(job), after, limit, METRIC_KINDS, views.flat)
@@ -91,13 +94,11 @@ def read_kinds(text: str | None) -> frozenset[Kind] | None:
     return frozenset(map(Kind, names))
 
 
-@router.get(
-    "/jobs/{job}/attempts", operation_id="list_attempts", summary="Every try", **shapes.answers(shapes.AttemptList)
-)
+@router.get("/jobs/{job}/attempts", operation_id="list_attempts", summary="Every try", **answers(AttemptList))
 async def list_attempts(request: Request, job: JobPath) -> Response:
     services = services_of(request)
 
-    def read(conn: Connection) -> list[shapes.Json]:
+    def read(conn: Connection) -> list[Json]:
         jobs.get(conn, services.project, job_id(job))
         sources = attempts.sources_of_job(conn, job_id(job))
         names = {node.id: node.name for node in nodes.everyone(conn)} if sources else {}

@@ -21,11 +21,12 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem, few_hints
 from footplate.contract.fields import Group
 from footplate.contract.ids import JobId, new_job_id
+from footplate.contract.resources.jobs import Job
 from footplate.contract.short_forms import located
 from footplate.contract.spec import JobSpec
 from footplate.contract.warnings import warnings_of
-from service.api import shapes
 from service.api.bundles import missing_code
+from service.api.documented import answers, takes
 from service.api.files import missing_files
 from service.api.views import etag, job_json
 from service.artifact_files import Store
@@ -81,7 +82,7 @@ class InvalidHeader(FootplateError):
     status_code=201,
     operation_id="create_job",
     summary="Submit a job",
-    **shapes.answers(shapes.Job, 201),
+    **answers(Job, 201),
     openapi_extra={**SPEC_BODY, "parameters": [IDEMPOTENCY_KEY]},
 )
 async def create_job(request: Request) -> Response:
@@ -177,7 +178,7 @@ def created(submitted: Submitted, services: Services, status: int, text: str) ->
     return Response(submitted.response or text, status, headers, JSON)
 
 
-@router.get("/jobs/{job}", operation_id="get_job", summary="One job", **shapes.answers(shapes.Job))
+@router.get("/jobs/{job}", operation_id="get_job", summary="One job", **answers(Job))
 async def get_job(request: Request, job: JobPath) -> Response:
     services = services_of(request)
     return job_response(*await services.db.read(partial(look, project=services.project, job=job_id(job))))
@@ -212,8 +213,8 @@ Amendment = _amendable()
     "/jobs/{job}",
     operation_id="amend_job",
     summary="Change name, tags, metadata or priority",
-    **shapes.answers(shapes.Job),
-    openapi_extra={**shapes.takes(Amendment, required=True)["openapi_extra"], "parameters": [IF_MATCH]},
+    **answers(Job),
+    openapi_extra={**takes(Amendment, required=True)["openapi_extra"], "parameters": [IF_MATCH]},
 )
 async def amend_job(request: Request, job: JobPath) -> Response:
     """A field that is not sent stays."""

@@ -15,7 +15,8 @@ from starlette.responses import Response
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
 from footplate.contract.fields import DURATION, Group, Many, Text, pattern
 from footplate.contract.ids import KeyId, is_id, new_key_id
-from service.api import shapes
+from footplate.contract.resources.operations import CreatedKey, KeyList
+from service.api.documented import answers, takes
 from service.api.views import moment
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, json_response, read_model, services_of
@@ -52,8 +53,8 @@ class NewKey(Group):
     status_code=201,
     operation_id="create_key",
     summary="Make a key; the answer shows it once, and nobody ever again",
-    **shapes.answers(shapes.CreatedKey, 201),
-    **shapes.takes(NewKey, required=True),
+    **answers(CreatedKey, 201),
+    **takes(NewKey, required=True),
 )
 @needs(Scope.ADMIN)
 async def create_key(request: Request) -> Response:
@@ -91,7 +92,7 @@ def _new(given: NewKey, by: str | None) -> tuple[str, KeyRow]:
     )
 
 
-@router.get("/keys", operation_id="list_keys", summary="Its project's keys", **shapes.answers(shapes.KeyList))
+@router.get("/keys", operation_id="list_keys", summary="Its project's keys", **answers(KeyList))
 @needs(Scope.ADMIN)
 async def list_keys(request: Request) -> Response:
     """Of a caller of every project: all, or those of the project that is named."""

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
 from footplate.contract.fields import When
 from footplate.contract.lifecycle import JobState
-from service.api import shapes
+from footplate.contract.resources.jobs import JobList
+from service.api.documented import answers
 from service.api.views import job_json, listing
 from service.deps import StrictRoute, services_of
 from service.problems import InvalidQuery, comma_list
@@ -25,7 +26,7 @@ MOST_STATES = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@router.get("/jobs", operation_id="list_jobs", summary="Jobs, newest first", **shapes.answers(shapes.JobList))
+@router.get("/jobs", operation_id="list_jobs", summary="Jobs, newest first", **answers(JobList))
 async def list_jobs(
     request: Request,
     state: Annotated[str | None, Query(description="One state, or several with commas.")] = None,

@@ -10,7 +10,9 @@ from sqlalchemy import Connection
 from starlette.datastructures import URL
 from starlette.responses import Response
 
-from service.api import shapes
+from footplate.contract.fields import Json
+from footplate.contract.resources.history import LineList
+from service.api.documented import answers
 from service.api.formats import TEXT, VARIES, clean, wants
 from service.api.history import After, Limit
 from service.deps import JobPath, StrictRoute, job_id, json_response, services_of
@@ -24,7 +26,7 @@ router = APIRouter(route_class=StrictRoute, tags=["history"])
     "/jobs/{job}/logs",
     operation_id="list_lines",
     summary="What training printed; as plain text too",
-    **shapes.answers(shapes.LineList, also=TEXT),
+    **answers(LineList, also=TEXT),
 )
 async def list_lines(
     request: Request,
@@ -57,7 +59,7 @@ async def list_lines(
     return json_response({"data": rows, "next_cursor": following, "last": page.last}, headers=VARIES)
 
 
-def _line(row: LineRow) -> shapes.Json:
+def _line(row: LineRow) -> Json:
     return {
         "no": row.no, "at": row.at, "attempt": row.attempt, "rank": row.rank, "stream": row.stream, "text": row.text,
     }  # fmt: skip

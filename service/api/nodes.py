@@ -12,7 +12,9 @@ from starlette.responses import Response
 from footplate.contract.errors import NotFound
 from footplate.contract.fields import Group
 from footplate.contract.ids import JobId, NodeId, is_id
-from service.api import shapes, views
+from footplate.contract.resources.operations import Node, NodeList
+from service.api import views
+from service.api.documented import answers, takes
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, json_response, read_model, services_of
 from service.store import attempts, jobs, nodes
@@ -26,7 +28,7 @@ class Drain(Group):
     """false takes it back: the node gets work again."""
 
 
-@router.get("/nodes", operation_id="list_nodes", summary="Every node", **shapes.answers(shapes.NodeList))
+@router.get("/nodes", operation_id="list_nodes", summary="Every node", **answers(NodeList))
 async def list_nodes(request: Request) -> Response:
     services = services_of(request)
     rows, sources, mine = await services.db.read(
@@ -47,8 +49,8 @@ def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
     status_code=202,
     operation_id="drain_node",
     summary="Give it no more work; its jobs save and continue elsewhere",
-    **shapes.answers(shapes.Node, 202),
-    **shapes.takes(Drain),
+    **answers(Node, 202),
+    **takes(Drain),
 )
 @needs(Scope.ADMIN, everywhere=True)
 async def drain_node(request: Request, node: str) -> Response:

@@ -15,7 +15,8 @@ from starlette.responses import Response
 
 from footplate.contract.bucket import RemoteStore, StoreAway
 from footplate.contract.errors import NotFound
-from service.api import shapes
+from footplate.contract.resources.artifacts import OutputList
+from service.api.documented import answers
 from service.api.downloads import ANSWERS, download
 from service.api.views import moment
 from service.artifact_files import CannotRead, Store, open_below
@@ -33,9 +34,7 @@ register_url_convertor("text", AnyText())
 router = APIRouter(route_class=StrictRoute, tags=["files"])
 
 
-@router.get(
-    "/jobs/{job}/outputs", operation_id="list_outputs", summary="Its files", **shapes.answers(shapes.OutputList)
-)
+@router.get("/jobs/{job}/outputs", operation_id="list_outputs", summary="Its files", **answers(OutputList))
 async def list_outputs(request: Request, job: JobPath) -> Response:
     folder = await _folder(request, job)
     store = services_of(request).settings.store

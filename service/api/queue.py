@@ -10,7 +10,9 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import Problem
-from service.api import shapes
+from footplate.contract.fields import Json
+from footplate.contract.resources.jobs import Queue
+from service.api.documented import answers
 from service.api.views import moment
 from service.deps import StrictRoute, job_id, json_response, services_of
 from service.jobs import waiting
@@ -29,7 +31,7 @@ _CURSOR = re.compile(r"([01])\.(-?\d{1,16})\.(\d{1,16})\.(job_[0-9a-f]{32})")
     "/queue",
     operation_id="get_queue",
     summary="What waits, in which order, and why",
-    **shapes.answers(shapes.Queue, fails=(404,)),
+    **answers(Queue, fails=(404,)),
 )
 async def get_queue(
     request: Request,
@@ -68,7 +70,7 @@ def _read(cursor: str) -> Key:
     return int(match[1]), int(match[2]), int(match[3]), match[4]
 
 
-def _queued(place: Place, row: WaitingRow, now: int) -> shapes.Json:
+def _queued(place: Place, row: WaitingRow, now: int) -> Json:
     needs = Needs.from_json(row.needs)
     return {
         "job": row.id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -14,10 +13,12 @@ from starlette.responses import Response
 from footplate.contract.components import GROUPS
 from footplate.contract.errors import FootplateError, InvalidSpec
 from footplate.contract.lifecycle import JobState
+from footplate.contract.resources.jobs import Validation
+from footplate.contract.resources.operations import Health, Ticket
 from footplate.contract.spec import JobSpec, job_schema
 from footplate.contract.warnings import warnings_of
 from service import readiness
-from service.api import shapes
+from service.api.documented import answers
 from service.api.jobs import SPEC_BODY, in_the_body, read_spec, require_all
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
@@ -38,7 +39,7 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
     "/jobs/validate",
     operation_id="validate_job",
     summary="What POST /jobs would say, without a job",
-    **shapes.answers(shapes.Validation),
+    **answers(Validation),
     openapi_extra=SPEC_BODY,
 )
 async def validate(request: Request) -> Response:
@@ -53,7 +54,7 @@ async def validate(request: Request) -> Response:
         "steps": _steps(spec),
         "parameters": None,
         "placement": placement,
-        "warnings": [asdict(warning) for warning in warnings_of(spec, body)],
+        "warnings": [warning.model_dump() for warning in warnings_of(spec, body)],
     }
     return json_response(answer)
 
@@ -107,7 +108,7 @@ def _job_schema() -> bytes:
     status_code=201,
     operation_id="create_ticket",
     summary="A one-time ticket for a browser's websocket: ?ticket=…",
-    **shapes.answers(shapes.Ticket, 201),
+    **answers(Ticket, 201),
 )
 @needs(Scope.READ)
 async def ticket(request: Request) -> Response:
@@ -116,7 +117,7 @@ async def ticket(request: Request) -> Response:
     return json_response({"ticket": found, "expires_in_s": TICKET_SECONDS}, 201)
 
 
-@router.get("/livez", operation_id="livez", summary="The process answers", **shapes.answers(shapes.Health))
+@router.get("/livez", operation_id="livez", summary="The process answers", **answers(Health))
 async def livez(request: Request) -> Response:
     return json_response({"status": "ok"})
 
@@ -125,7 +126,7 @@ async def livez(request: Request) -> Response:
     "/readyz",
     operation_id="readyz",
     summary="Whether it can serve: SQL must be there; the rest is told as degraded",
-    responses={200: {"model": shapes.Health}, 503: {"model": shapes.Health}},
+    responses={200: {"model": Health}, 503: {"model": Health}},
 )
 async def readyz(request: Request) -> Response:
     services = services_of(request)

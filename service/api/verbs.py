@@ -14,7 +14,8 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.fields import Group, Slug, Whole
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import StopMode
-from service.api import shapes
+from footplate.contract.resources.jobs import Job
+from service.api.documented import answers, takes
 from service.api.jobs import IDEMPOTENCY_KEY, idempotency, job_response, look
 from service.deps import JobPath, StrictRoute, beside, job_id, model_of, read_body, read_model, services_of
 from service.jobs.cancel import cancel
@@ -58,8 +59,8 @@ class Resume(Group):
     status_code=202,
     operation_id="cancel_job",
     summary="Cancel; overrides a pause",
-    **shapes.answers(shapes.Job, 202),
-    **shapes.takes(Cancel),
+    **answers(Job, 202),
+    **takes(Cancel),
 )
 async def cancel_job(request: Request, job: JobPath) -> Response:
     given = await read_model(request, Cancel)
@@ -76,8 +77,8 @@ async def cancel_job(request: Request, job: JobPath) -> Response:
     status_code=202,
     operation_id="pause_job",
     summary="Save and stop, to be resumed",
-    **shapes.answers(shapes.Job, 202),
-    **shapes.takes(Pause),
+    **answers(Job, 202),
+    **takes(Pause),
 )
 async def pause_job(request: Request, job: JobPath) -> Response:
     await read_model(request, Pause)
@@ -94,8 +95,8 @@ async def pause_job(request: Request, job: JobPath) -> Response:
     status_code=202,
     operation_id="resume_job",
     summary="Queue it again, or as soon as it has stopped; it continues from its newest verified checkpoint",
-    **shapes.answers(shapes.Job, 202),
-    **shapes.takes(Resume),
+    **answers(Job, 202),
+    **takes(Resume),
 )
 async def resume_job(request: Request, job: JobPath) -> Response:
     given = await read_model(request, Resume)
@@ -125,8 +126,8 @@ class Do(Group):
     status_code=202,
     operation_id="do_job",
     summary="Save, evaluate, or change an argument, at the next step",
-    **shapes.answers(shapes.Job, 202),
-    openapi_extra={**shapes.takes(Do, required=True)["openapi_extra"], "parameters": [IDEMPOTENCY_KEY]},
+    **answers(Job, 202),
+    openapi_extra={**takes(Do, required=True)["openapi_extra"], "parameters": [IDEMPOTENCY_KEY]},
 )
 async def do_job(request: Request, job: JobPath) -> Response:
     """An event says what came of it, and after which step."""

@@ -17,7 +17,8 @@ from footplate.contract.fields import DURATION, Group, Many, Text, pattern
 from footplate.contract.ids import WebhookId, is_id, new_webhook_id
 from footplate.contract.lifecycle import JobState
 from footplate.contract.outbound import Allowed, Refused, read_url
-from service.api import shapes
+from footplate.contract.resources.operations import CreatedWebhook, Webhook, WebhookList
+from service.api.documented import answers, takes
 from service.api.views import moment
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, json_response, read_model, services_of
@@ -83,8 +84,8 @@ class Rotation(Group):
     status_code=201,
     operation_id="create_webhook",
     summary="Tell a URL when jobs change their state; the answer shows its secret once",
-    **shapes.answers(shapes.CreatedWebhook, 201, fails=(409,)),
-    **shapes.takes(NewWebhook, required=True),
+    **answers(CreatedWebhook, 201, fails=(409,)),
+    **takes(NewWebhook, required=True),
 )
 @needs(Scope.ADMIN)
 async def create_webhook(request: Request) -> Response:
@@ -128,9 +129,7 @@ def _new(given: NewWebhook, services: Services) -> WebhookRow:
     )
 
 
-@router.get(
-    "/webhooks", operation_id="list_webhooks", summary="The project's webhooks", **shapes.answers(shapes.WebhookList)
-)
+@router.get("/webhooks", operation_id="list_webhooks", summary="The project's webhooks", **answers(WebhookList))
 @needs(Scope.ADMIN)
 async def list_webhooks(request: Request) -> Response:
     services = services_of(request)
@@ -138,7 +137,7 @@ async def list_webhooks(request: Request) -> Response:
     return json_response({"data": [view(row) for row in rows], "next_cursor": None})
 
 
-@router.get("/webhooks/{webhook}", operation_id="get_webhook", summary="One webhook", **shapes.answers(shapes.Webhook))
+@router.get("/webhooks/{webhook}", operation_id="get_webhook", summary="One webhook", **answers(Webhook))
 @needs(Scope.ADMIN)
 async def get_webhook(request: Request, webhook: WebhookPath) -> Response:
     """Whether it works: since when it fails, or why it was disabled."""
@@ -151,8 +150,8 @@ async def get_webhook(request: Request, webhook: WebhookPath) -> Response:
     "/webhooks/{webhook}",
     operation_id="amend_webhook",
     summary="Point it elsewhere, have it hear of something else, disable or enable it",
-    **shapes.answers(shapes.Webhook),
-    **shapes.takes(WebhookPatch, required=True),
+    **answers(Webhook),
+    **takes(WebhookPatch, required=True),
 )
 @needs(Scope.ADMIN)
 async def amend_webhook(request: Request, webhook: WebhookPath) -> Response:
@@ -180,8 +179,8 @@ def _what(changes: webhooks.Changes) -> str:
     "/webhooks/{webhook}/rotate",
     operation_id="rotate_webhook",
     summary="Give it another secret; the answer shows it once",
-    **shapes.answers(shapes.CreatedWebhook),
-    **shapes.takes(Rotation),
+    **answers(CreatedWebhook),
+    **takes(Rotation),
 )
 @needs(Scope.ADMIN)
 async def rotate_webhook(request: Request, webhook: WebhookPath) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,8 +15,8 @@ from footplate.contract.errors import IdempotencyMismatch
 from footplate.contract.events import Kind
 from footplate.contract.ids import Fence, JobId
 from footplate.contract.lifecycle import Desired, JobState, Reason
+from footplate.contract.resources.jobs import SpecWarning
 from footplate.contract.spec import JobSpec
-from footplate.contract.warnings import SpecWarning
 from service.jobs import bundles, files, start_checkpoint
 from service.jobs.needs import Needs
 from service.store import events, jobs, webhooks
@@ -62,7 +62,7 @@ def submit(
     """
     job = _new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
     if warnings:
-        job = replace(job, warnings=json.dumps([asdict(warning) for warning in warnings]))
+        job = replace(job, warnings=json.dumps([warning.model_dump() for warning in warnings]))
     response = None
     if idempotency is not None:
         response = idempotency.respond(job) if idempotency.respond else None

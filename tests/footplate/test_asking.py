@@ -25,7 +25,14 @@ from footplate.sdk.models import JobInfo
 from footplate.sdk.request import Ask, ask, ask_json, pause
 from tests.footplate.fake_wire import URL, FakeWire
 
-JOB = {"id": "job_" + "0" * 32, "state": "queued", "reason": "submitted", "of_a_newer_service": 1}
+JOB = {
+    "id": "job_" + "0" * 32, "project": "default", "name": None, "tags": [], "metadata": {}, "priority": 5,
+    "state": "queued", "reason": "submitted", "message": None, "desired": "run", "actions": ["cancel"], "attempt": 0,
+    "node": None, "nodes": [], "version": 1, "last_no": 1, "created_at": "2026-01-01T12:00:00.000Z",
+    "updated_at": "2026-01-01T12:00:00.000Z", "queued_at": "2026-01-01T12:00:00.000Z", "started_at": None,
+    "finished_at": None, "running_s": 0.0, "progress": None, "metrics": {}, "result": None, "error": None,
+    "warnings": [], "of_a_newer_service": 1,
+}  # fmt: skip
 
 
 def answer(status: int = 200, value: object = JOB, **headers: str) -> httpx2.Response:

@@ -19,9 +19,10 @@ from footplate.cli.text import duration, number, size, sparkline, table
 from footplate.contract.errors import InvalidSpec
 
 NODE = {
-    "id": "node_1", "name": "n1", "state": "up", "takes_work": True, "pool": "default", "slots": 1, "slots_used": 0,
-    "gpus": [], "jobs": [], "versions": {}, "actions": [], "first_seen_at": "2026-01-01T00:00:00.000Z",
-    "seen_at": "2026-01-01T00:00:00.000Z",
+    "id": "node_" + "0" * 32, "name": "n1", "state": "up", "takes_work": True, "message": None, "refused": None,
+    "exposed": None, "pool": "default", "slots": 1, "slots_used": 0, "gpus": [], "jobs": [], "versions": {},
+    "catalogue_hash": None, "actions": ["drain"], "first_seen_at": "2026-01-01T12:00:00.000Z",
+    "seen_at": "2026-01-01T12:00:00.000Z",
 }  # fmt: skip
 SPEC = '{"model": "toy/mlp", "data": "toy/regression"}'
 

@@ -17,7 +17,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from footplate.contract.lifecycle import JobState, Reason
-from service.api import shapes
+from footplate.contract.resources.operations import NodeState
 from service.control.counters import Counts
 from service.metrics import Meters
 from tests.support.processes import REPOSITORY, Processes
@@ -46,7 +46,7 @@ def served() -> dict[str, dict[str, set[str]]]:
     meters = Meters()
     meters.answered("GET", "/jobs", 200, 0.1)
     states, reasons = dict.fromkeys(JobState, 1), dict.fromkeys(Reason, 1)
-    nodes = dict.fromkeys(get_args(shapes.Node.model_fields["state"].annotation), 1)
+    nodes = dict.fromkeys(get_args(NodeState), 1)
     text = meters.render(states, reasons, nodes, 1, Counts().numbers()).decode()
     found: dict[str, dict[str, set[str]]] = {"up": {"job": {"footplate"}}}
     for family in text_string_to_metric_families(text):

@@ -14,7 +14,7 @@ import pytest
 
 from footplate.contract.bundles import MAX_BYTES
 from footplate.contract.lifecycle import JobState
-from service.api.shapes import Bundle
+from footplate.contract.resources.artifacts import Bundle
 from tests.service.api.conftest import SPEC, Api, Serve
 
 ZIP = {"Content-Type": "application/zip"}

@@ -19,8 +19,8 @@ from footplate import AsyncClient
 from footplate.contract.ids import JobId, new_checkpoint_id
 from footplate.contract.layout import checkpoint_folder, pinned_folder
 from footplate.contract.lifecycle import JobState
+from footplate.contract.resources.artifacts import Checkpoint, CheckpointFileList, DeletedCheckpoint
 from footplate.errors import Conflict, DownloadFailed
-from service.api.shapes import Checkpoint, CheckpointFileList, DeletedCheckpoint
 from service.jobs import pins
 from service.jobs.prune import rotate
 from service.store import checkpoints, events

@@ -10,7 +10,8 @@ import httpx2
 import pytest
 
 from footplate.contract.ids import JobId, new_job_id
-from service.api import curves, shapes
+from footplate.contract.resources.history import MetricSummaryList, SeriesList
+from service.api import curves
 from tests.conformance.acting import Stage, Worker
 from tests.conformance.test_curves import told
 from tests.service.api.conftest import KEY, SPEC, Api, Serve
@@ -27,7 +28,8 @@ def trained(api: Api, rows: list[dict[str, Any]], **changes: Any) -> tuple[JobId
 async def series(api: Api, job: str, query: str = "") -> list[dict[str, Any]]:
     answer = await api.client.get(f"/jobs/{job}/metrics/series?{query}")
     assert answer.status_code == 200, answer.text
-    return list(shapes.SeriesList.model_validate_json(answer.content).model_dump()["data"])
+    SeriesList.model_validate_json(answer.content)
+    return list(answer.json()["data"])
 
 
 def rows_of(answer: httpx2.Response) -> list[dict[str, str]]:
@@ -40,7 +42,7 @@ async def test_a_summary_says_what_each_metric_came_to_and_where(both: Api) -> N
 
     answer = await both.client.get(f"/jobs/{job}/metrics/summary")
 
-    f1, loss = shapes.MetricSummaryList.model_validate_json(answer.content).data
+    f1, loss = MetricSummaryList.model_validate_json(answer.content).data
     assert (f1.name, f1.count, loss.count, loss.not_finite) == ("f1", 1, 4, 1)
     assert loss.min
     assert loss.max

@@ -12,8 +12,8 @@ import pytest
 from footplate import AsyncClient
 from footplate.contract.components import HUB_ON, HUBS, Catalogue, Described
 from footplate.contract.lifecycle import JobState
+from footplate.contract.resources.artifacts import File
 from footplate.errors import InvalidRequest
-from service.api.shapes import File
 from tests.service.api.conftest import SPEC, Api, Serve
 from tests.service.api.test_border import is_problem
 

@@ -13,7 +13,7 @@ from footplate.contract.ids import JobId, new_checkpoint_id, new_job_id
 from footplate.contract.layout import checkpoint_folder
 from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import Deed
-from service.api.shapes import ForkedJob
+from footplate.contract.resources.jobs import ForkedJob
 from service.jobs.fork import NEUTRAL_TRAINING, WHY, merged
 from service.store import checkpoints, commands
 from service.store.rows import CheckpointRow
@@ -144,7 +144,7 @@ async def test_a_fork_is_a_job_of_its_own_and_says_what_differs(both: Api) -> No
     assert answer.status_code == 202, answer.text
     made = ForkedJob.model_validate(answer.json())
     assert answer.headers["location"] == f"/jobs/{made.id}"
-    assert (made.state, made.name, made.priority, made.tags, made.last_no) == ("queued", "renamed", 9, [], 2)
+    assert (made.state, made.name, made.priority, made.tags, made.last_no) == ("queued", "renamed", 9, (), 2)
     best = (await steps_of(both, job))[10]
     assert (made.fork.job, made.fork.checkpoint.id, made.fork.checkpoint.step) == (job, best, 10)
     assert answer.json()["fork"]["changes"] == [

@@ -8,7 +8,7 @@ import pytest
 
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
-from service.api import shapes
+from footplate.contract.resources.history import LineList
 from service.store import log_lines
 from tests.service.api.conftest import Api
 
@@ -28,7 +28,7 @@ async def printed(api: Api) -> JobId:
 async def texts(api: Api, job: str, query: str = "") -> list[str]:
     answer = await api.client.get(f"/jobs/{job}/logs?{query}")
     assert answer.status_code == 200, answer.text
-    return [row.text for row in shapes.LineList.model_validate_json(answer.content).data]
+    return [row.text for row in LineList.model_validate_json(answer.content).data]
 
 
 async def test_lines_are_filtered_by_stream_rank_and_what_is_in_them(both: Api) -> None:

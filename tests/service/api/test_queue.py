@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import insert
 
 from footplate.contract.ids import JobId
-from service.api import shapes
+from footplate.contract.resources.jobs import Queue
 from service.store import jobs
 from service.store.tables import attempts as table
 from service.store.times import now_ms, text_of
@@ -16,10 +16,10 @@ from tests.service.api.conftest import KEY, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
 
 
-async def queue(api: Api, query: str = "", **options: Any) -> shapes.Queue:
+async def queue(api: Api, query: str = "", **options: Any) -> Queue:
     answer = await api.client.get(f"/queue?{query}", **options)
     assert answer.status_code == 200, answer.text
-    return shapes.Queue.model_validate_json(answer.content)
+    return Queue.model_validate_json(answer.content)
 
 
 async def test_jobs_are_listed_in_the_order_in_which_they_are_tried_and_say_why_they_wait(both: Api) -> None:
@@ -104,7 +104,7 @@ async def test_of_other_projects_jobs_a_key_sees_only_how_many_there_are(serve: 
 
     told = await api.client.get("/queue", headers=mine)
 
-    found = shapes.Queue.model_validate_json(told.content)
+    found = Queue.model_validate_json(told.content)
     assert [(one.job, one.place, one.ahead.yours, one.ahead.others) for one in found.data] == [(here, 2, 0, 1)]
     assert (found.waiting.yours, found.waiting.others) == (1, 1)
     for word in (there, "secret", "speech", "hush", "B300"):
@@ -118,4 +118,4 @@ async def test_a_job_that_does_not_wait_is_in_no_queue(api: Api) -> None:
     job = await api.submit()
     await api.end(job)
 
-    assert (await queue(api, f"job={job}")).data == []
+    assert (await queue(api, f"job={job}")).data == ()

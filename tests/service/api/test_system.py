@@ -11,12 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
-from pydantic import BaseModel
 
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, NodeBeat
 from service import readiness
-from service.api import shapes
 from service.control.counters import Counts, prometheus_name
 from service.jobs.beat import node_beat
 from service.metrics import Meters
@@ -308,25 +307,25 @@ async def test_the_description_refers_to_nothing_that_is_not_there(api: Api) -> 
 
 
 @pytest.mark.parametrize(
-    ("path", "shape"),
+    "path",
     [
-        ("/jobs/{job}", shapes.Job),
-        ("/jobs", shapes.JobList),
-        ("/jobs/{job}/events", shapes.EventList),
-        ("/jobs/{job}/metrics", shapes.MetricList),
-        ("/jobs/{job}/metrics/summary", shapes.MetricSummaryList),
-        ("/jobs/{job}/metrics/series", shapes.SeriesList),
-        ("/jobs/{job}/logs", shapes.LineList),
-        ("/queue", shapes.Queue),
-        ("/jobs/{job}/attempts", shapes.AttemptList),
-        ("/jobs/{job}/checkpoints", shapes.CheckpointList),
-        ("/jobs/{job}/outputs", shapes.OutputList),
-        ("/nodes", shapes.NodeList),
-        ("/livez", shapes.Health),
-        ("/readyz", shapes.Health),
+        "/jobs/{job}",
+        "/jobs",
+        "/jobs/{job}/events",
+        "/jobs/{job}/metrics",
+        "/jobs/{job}/metrics/summary",
+        "/jobs/{job}/metrics/series",
+        "/jobs/{job}/logs",
+        "/queue",
+        "/jobs/{job}/attempts",
+        "/jobs/{job}/checkpoints",
+        "/jobs/{job}/outputs",
+        "/nodes",
+        "/livez",
+        "/readyz",
     ],
 )
-async def test_answers_have_the_shape_that_is_described(api: Api, path: str, shape: type[BaseModel]) -> None:
+async def test_answers_have_the_shape_that_is_described(api: Api, path: str) -> None:
     await a_node(api)
     job = await api.submit(name="one", tags=["a"], metadata={"team": "vision"})
     await api.append(job, {"loss": 1.0})
@@ -334,4 +333,7 @@ async def test_answers_have_the_shape_that_is_described(api: Api, path: str, sha
 
     answer = await api.client.get(path.replace("{job}", job))
 
-    shape.model_validate_json(answer.content)
+    told = (await api.client.get("/openapi.json")).json()
+    content = told["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
+    described = {**content["schema"], "components": told["components"]}
+    assert [str(error) for error in jsonschema_rs.validator_for(described).iter_errors(answer.json())] == []

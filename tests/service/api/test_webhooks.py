@@ -21,7 +21,7 @@ from sqlalchemy import event
 
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.outbound import Allowed, Refused, read_url
-from service.api import shapes
+from footplate.contract.resources.operations import CreatedWebhook, DeliveryList, Webhook
 from service.control.process import Control
 from service.jobs.prune import DAY_MS, prune
 from service.settings import ServiceSettings
@@ -138,14 +138,14 @@ async def a_hook(api: Api, url: str, **given: Any) -> dict[str, Any]:
 async def told(api: Api, hook: dict[str, Any]) -> list[dict[str, Any]]:
     """What its log says, oldest first."""
     answer = await api.client.get(f"/webhooks/{hook['id']}/deliveries")
-    shapes.DeliveryList.model_validate_json(answer.content)
+    DeliveryList.model_validate_json(answer.content)
     found: list[dict[str, Any]] = answer.json()["data"]
     return found[::-1]
 
 
 async def seen(api: Api, hook: dict[str, Any]) -> dict[str, Any]:
     answer = await api.client.get(f"/webhooks/{hook['id']}")
-    shapes.Webhook.model_validate_json(answer.content)
+    Webhook.model_validate_json(answer.content)
     found: dict[str, Any] = answer.json()
     return found
 
@@ -444,7 +444,7 @@ async def test_one_is_changed_where_it_points_and_what_it_hears_of(api: Api, rec
     async def change(**changes: Any) -> dict[str, Any]:
         answer = await api.client.patch(f"/webhooks/{hook['id']}", json=changes)
         assert answer.status_code == 200, answer.text
-        shapes.Webhook.model_validate_json(answer.content)
+        Webhook.model_validate_json(answer.content)
         return {**answer.json()}
 
     async with receiving() as away:
@@ -476,7 +476,7 @@ async def test_a_secret_is_changed_and_for_a_while_either_is_good(
 ) -> None:
     async def rotate(**how: Any) -> dict[str, Any]:
         answer = await api.client.post(f"/webhooks/{hook['id']}/rotate", json=how)
-        shapes.CreatedWebhook.model_validate_json(answer.content)
+        CreatedWebhook.model_validate_json(answer.content)
         return {**answer.json()}
 
     async def good(*secrets: str) -> list[bool]:

@@ -1,27 +1,22 @@
-"""What every shape is, and how a route's decorator says which it takes and answers."""
+"""Helpers for a route's decorator: the answers and the body that openapi.json describes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from footplate.contract.fields import Told
-
-Json = dict[str, Any]
-
-
-class Shape(Told):
-    model_config = ConfigDict(extra="forbid")
+from footplate.contract.fields import Json
 
 
 def answers(
     model: type[BaseModel], status: int = 200, description: str = "", *, also: str = "", again: str = "",
     fails: tuple[int, ...] = (),
 ) -> Json:  # fmt: skip
-    """For a route's decorator: what it answers when all is well, as JSON and as another type where there is one.
-    `again` is what 200 means where it was there already. Problems are added to every route alike; `fails` are those
-    that one has beyond what its address says."""
+    """Describes a successful answer, as JSON and as the media type `also`.
+
+    `again` describes the status 200 of a route that made nothing new. `fails` are statuses of failures beyond those
+    that every route with such an address has."""
     answer: Json = {"model": model, "description": description or model.__name__}
     if also:
         answer["content"] = {also: {"schema": {"type": "string"}}}
@@ -30,14 +25,14 @@ def answers(
 
 
 def takes(model: type[BaseModel], *, required: bool = False) -> Json:
-    """For a route's decorator: the body that it reads itself."""
+    """Describes the body of a route that reads its body with `read_model`."""
     schema = model.model_json_schema()
     content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
     return {"openapi_extra": {"requestBody": {"required": required, "content": content}}}
 
 
 def _inlined(value: Any, definitions: Json) -> Any:
-    """Small schemas with their definitions in place: a route's own body has no others to share them with."""
+    """Returns the schema with each `$ref` replaced by what it refers to: a body's schema stands alone."""
     if isinstance(value, dict):
         if "$ref" in value:
             return _inlined(definitions[value["$ref"].rpartition("/")[2]], definitions)

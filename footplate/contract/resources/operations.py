@@ -1,0 +1,165 @@
+"""Resources of operating a service: nodes, problems, health, keys and webhooks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from footplate.contract.fields import Json, Known, Resource, Told
+from footplate.contract.lifecycle import Action, JobState
+
+NodeState = Literal["up", "waiting", "draining", "lost"]
+
+
+class Node(Resource):
+    id: str
+    name: str
+    state: Annotated[str, Known(NodeState)]
+    takes_work: bool
+    message: str | None
+    """Why the node gets no work now. null: it takes work."""
+    refused: str | None
+    """Why the node gets no work until it changes: its version, or a GPU that another node announces."""
+    exposed: str | None
+    """Why training, and so a bundle's code, has root's rights on the node. null: it has not."""
+    pool: str
+    slots: int
+    slots_used: int
+    gpus: tuple[Json, ...]
+    jobs: tuple[str, ...]
+    versions: Json
+    catalogue_hash: str | None
+    actions: tuple[str, ...]
+    first_seen_at: str
+    seen_at: str
+
+
+class NodeList(Resource):
+    data: tuple[Node, ...]
+    next_cursor: str | None
+
+
+class ProblemItem(Resource):
+    pointer: str
+    """RFC 6901, into the body; below /query for query parameters."""
+    code: str
+    detail: str
+    hint: str | None = None
+
+
+class ProblemDocument(Told):
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    """Stable: programs may compare it."""
+    request_id: str
+    errors: tuple[ProblemItem, ...]
+    hint: str | None = None
+    state: JobState | None = None
+    """The job's state, with status 409."""
+    allowed: tuple[Action, ...] | None = None
+    """The actions that this state allows, with status 409."""
+
+
+class Health(Resource):
+    status: Annotated[str, Known(Literal["ok", "degraded", "unavailable"])]
+    degraded: tuple[str, ...] = ()
+    details: Json = Field(default_factory=dict)
+    """A sentence for each part that is degraded."""
+
+
+class Ticket(Resource):
+    ticket: str
+    expires_in_s: int
+
+
+class Key(Resource):
+    id: str
+    prefix: str
+    """The first characters of the key: enough to tell the key from others."""
+    name: str
+    project: str
+    scopes: tuple[str, ...]
+    created_at: str
+    created_by: str | None
+    expires_at: str | None
+    last_used_at: str | None
+    """To the minute."""
+
+
+class KeyList(Resource):
+    data: tuple[Key, ...]
+    next_cursor: str | None
+
+
+class CreatedKey(Key):
+    key: str = Field(repr=False)
+    """The key itself. The service keeps only a hash, so no other answer shows the key."""
+
+
+class Webhook(Resource):
+    """A URL that receives a request when jobs change their state."""
+
+    id: str
+    project: str
+    url: str
+    states: tuple[Annotated[str, Known(JobState)], ...] | None
+    """null: every state."""
+    tags: tuple[str, ...] | None
+    """null: every job."""
+    description: str | None
+    enabled: bool
+    disabled_at: str | None
+    disabled_why: str | None
+    """The cause: an operator, an answer of 410, no delivery for five days, or more than 10,000 waiting deliveries."""
+    failing_since: str | None
+    """The time of the first failure since the last success. null: the last delivery succeeded, or none was tried."""
+    old_secret_until: str | None
+    """Until this time the secret before the last change signs as well. null: only the current secret signs."""
+    created_at: str
+    created_by: str | None
+
+
+class WebhookList(Resource):
+    data: tuple[Webhook, ...]
+    next_cursor: str | None
+
+
+class CreatedWebhook(Webhook):
+    secret: str = Field(repr=False)
+    """The secret that signs deliveries. No other answer shows it."""
+
+
+class Delivery(Resource):
+    """A request to a webhook, and its outcome."""
+
+    id: str
+    """The `webhook-id`, the same at every try."""
+    type: str
+    job: str | None
+    """The job whose state changed. null: the delivery is a ping."""
+    status: Annotated[str, Known(Literal["pending", "delivered", "failed"])]
+    tries: int
+    created_at: str
+    tried_at: str | None
+    next_try_at: str | None
+    """null: there is no further try."""
+    http_status: int | None
+    """The status of the last answer. null: the last try got no answer."""
+    answer: str | None
+    """The body of the last answer, cut after 500 characters."""
+    error: str | None
+    """Why the last try failed. null: it did not."""
+    body: Json
+    """The JSON that is sent."""
+
+
+class DeliveryList(Resource):
+    data: tuple[Delivery, ...]
+    next_cursor: str | None
