@@ -124,7 +124,7 @@ def the_service_is_upgraded_under_a_node_of_the_version_before(system: System, j
 
 def the_node_is_drained(system: System, job: str) -> None:
     [node] = system.get("/nodes")["data"]
-    paste(commands("Take a node away, and bring it back"),
+    paste(commands("Drain a node, and bring it back"),
           FOOTPLATE_URL=system.url, NODE=node["id"], FOOTPLATE_API_KEY="")  # fmt: skip
     waits = system.until_state(job, "queued")
     assert waits["attempt"] == 1, waits
