@@ -23,7 +23,6 @@ from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import STATE
 from footplate.trainer.live_changes import Changed, begin_with, change
 from footplate.trainer.state import TrainerControl, TrainerState
-from footplate.trainer.step import is_overridden
 from footplate.trainer.trainer import Trainer
 
 NOTHING = bytes(8)
@@ -98,7 +97,7 @@ def _step_of(folder: Path) -> int:
 
 
 def can_evaluate(trainer: Trainer) -> bool:
-    own = any(is_overridden(trainer, name, Trainer) for name in ("evaluate", "get_eval_dataloader"))
+    own = "evaluate" in trainer._overrides or "get_eval_dataloader" in trainer._overrides
     return own or trainer.eval_dataset is not None
 
 

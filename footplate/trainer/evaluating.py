@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from footplate.trainer import evaluate, losses
 from footplate.trainer.argument_callbacks import Memory
 from footplate.trainer.data import batch_length
+from footplate.trainer.overrides import Shortcut, left_out_by
 from footplate.trainer.parts import Parts
 from footplate.trainer.prediction_step import keys_to_ignore, labels_and_loss
 from footplate.trainer.schedules import follows_a_metric
@@ -34,6 +35,7 @@ class Evaluating(Parts):
         _prepare_inputs: Callable[..., dict[str, Any]]
         _get_num_items_in_batch: Callable[..., Tensor | int | None]
 
+    @left_out_by(Shortcut.KNOWN_METRICS)
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
@@ -77,6 +79,7 @@ class Evaluating(Parts):
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, output.metrics)
         return PredictionOutput(output.predictions, output.label_ids, output.metrics)
 
+    @left_out_by(Shortcut.KNOWN_METRICS)
     def evaluation_loop(
         self,
         dataloader: Any,
@@ -99,6 +102,7 @@ class Evaluating(Parts):
             by_batch=by_batch,
         )
 
+    @left_out_by(Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)
     def prediction_step(
         self,
         model: nn.Module,

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from footplate.trainer.losses import LabelSmoother
     from footplate.trainer.metrics import Metric
     from footplate.trainer.named import NamedOptimizer
+    from footplate.trainer.overrides import Overrides
     from footplate.trainer.saving import SaveFailed
     from footplate.trainer.step import Step
     from footplate.trainer.strategies.single import Single
 
 
 class Parts:
+    _overrides: Overrides
     args: TrainingArguments
     strategy: Single
     """Where and how it runs: one process, or many. The loop never asks which."""

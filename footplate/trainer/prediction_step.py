@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from footplate.trainer.losses import predictions
-from footplate.trainer.step import is_overridden
+from footplate.trainer.overrides import Shortcut
 
 if TYPE_CHECKING:
     from footplate.trainer.evaluating import Evaluating
@@ -17,19 +17,12 @@ if TYPE_CHECKING:
 Seen = tuple[Tensor | None, Any, Any]
 """(loss, logits, labels) of a batch; each may be None."""
 
-_HOOKS = (
-    "prediction_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager",
-    "_prepare_inputs", "_prepare_input",
-)  # fmt: skip
-
 
 def prediction_step(
     trainer: Evaluating, model: Any, *, loss_only: bool, ignore_keys: list[str] | None
 ) -> Callable[[Any], Seen]:
     """The trainer's own `prediction_step` where anything of it is overridden; else the same without its hulls."""
-    from footplate.trainer.trainer import Trainer as Plain
-
-    if any(is_overridden(trainer, name, Plain) for name in _HOOKS):
+    if not trainer._overrides.allow(Shortcut.PREDICTION_STEP):
         return lambda batch: trainer.prediction_step(model, batch, loss_only, ignore_keys)
     to_device, loss_of, device = trainer.strategy.to_device, trainer.loss_of, trainer.strategy.device
     count_items = trainer._get_num_items_in_batch
@@ -71,14 +64,8 @@ def labels_and_loss(trainer: Evaluating, inputs: Mapping[str, Any]) -> tuple[Any
 
 
 def _only_compute_loss_takes(trainer: Evaluating, inputs: Mapping[str, Any]) -> bool:
-    from footplate.trainer.trainer import Trainer as Plain
-
     anatomy = trainer.anatomy
-    return (
-        not anatomy.is_open
-        and not inputs.keys() <= set(anatomy.arguments)
-        and is_overridden(trainer, "compute_loss", Plain)
-    )
+    return not anatomy.is_open and not inputs.keys() <= set(anatomy.arguments) and "compute_loss" in trainer._overrides
 
 
 def keys_to_ignore(model: Any) -> list[str]:
@@ -89,8 +76,6 @@ def keys_to_ignore(model: Any) -> list[str]:
 
 def weight_of(trainer: Evaluating) -> Callable[[Any, int], int]:
     """As how many samples a batch counts in the mean of losses: as it has, where nobody says otherwise."""
-    from footplate.trainer.trainer import Trainer as Plain
-
-    if is_overridden(trainer, "_loss_weight", Plain):
+    if "_loss_weight" in trainer._overrides:
         return lambda batch, samples: trainer._loss_weight(batch)
     return lambda batch, samples: samples

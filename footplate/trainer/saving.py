@@ -18,6 +18,7 @@ from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import adapters, held_tensors
 from footplate.trainer import checkpoint as files
 from footplate.trainer.background import copied
+from footplate.trainer.overrides import Shortcut, left_out_by
 from footplate.trainer.parts import Parts
 from footplate.trainer.state import TrainerState
 from footplate.trainer.strategies.peers import Alone
@@ -45,8 +46,11 @@ class Saving(Parts):
         get_total_train_batch_size: Callable[..., int]
         push_to_hub: Callable[..., Any]
         _push_from_checkpoint: Callable[[str], None]
+        _get_output_dir: Callable[..., str]
+        _trial: Any
         pushes_in_progress: set[Path]
 
+    @left_out_by(Shortcut.PLAIN_SAVE)
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The model's weights, with its config and the processor where they can save themselves. With `push_to_hub`
         they go there too, where it is a script that saves."""
@@ -59,6 +63,7 @@ class Saving(Parts):
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save")
 
+    @left_out_by(Shortcut.PLAIN_SAVE)
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir or ".")
         save_pretrained: Any = getattr(self.model, "save_pretrained", None)
@@ -94,6 +99,7 @@ class Saving(Parts):
             files.save_weights(whole, folder / files.MODEL)
         self._save_processor(folder)
 
+    @left_out_by(Shortcut.PLAIN_SAVE)
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> files.Checkpoint | None:
         return save(self)
 
@@ -203,12 +209,11 @@ def start_in_background(trainer: Saving) -> None:
 
 def saves_plainly(trainer: Saving) -> bool:
     """Whether nothing of saving is overridden: an override may read the model, which moves on while it is written."""
-    own = ("save_model", "_save", "_save_checkpoint")
-    return not any(name in vars(trainer) or getattr(type(trainer), name) is not getattr(Saving, name) for name in own)
+    return trainer._overrides.allow(Shortcut.PLAIN_SAVE)
 
 
 def _note_best(trainer: Saving) -> Path:
-    state, parent = trainer.state, Path(trainer.args.output_dir or ".")
+    state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._trial))
     best = parent / f"checkpoint-{state.best_global_step}"
     if state.best_global_step and (
         state.best_global_step == state.global_step or trainer.strategy.peers.first(best.exists)
@@ -219,7 +224,7 @@ def _note_best(trainer: Saving) -> Path:
 
 def _note_best_that_stands(trainer: Saving) -> None:
     """A checkpoint that could not be written is nobody's best: the next one is protected, and loaded in the end."""
-    state, parent = trainer.state, Path(trainer.args.output_dir or ".")
+    state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._trial))
     peers = trainer.strategy.peers
     if state.best_model_checkpoint is None or peers.first(Path(state.best_model_checkpoint).is_dir):
         return

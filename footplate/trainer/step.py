@@ -12,6 +12,7 @@ from footplate.trainer.collators import require_batch
 from footplate.trainer.loss_total import Tally
 from footplate.trainer.losses import require_labels
 from footplate.trainer.named import NamedOptimizers, backward_of
+from footplate.trainer.overrides import Shortcut
 from footplate.trainer.precision import LossScale
 from footplate.trainer.schedules import follows_a_metric
 
@@ -57,6 +58,8 @@ class Step:
         self.has_begun = False
         self.tally = Tally(leaves_out_not_finite=args.logging_nan_inf_filter)
         self.grad_norm: Tensor | None = None
+        is_own = "_get_learning_rate" in trainer._overrides
+        self.rate: Callable[[], Any] = trainer._get_learning_rate if is_own else self._rate_of_first_group
         self.learning_rate: Any = None
         """The one this step was made with."""
 
@@ -73,9 +76,12 @@ class Step:
         trainer.control = events.on_pre_optimizer_step(args, state, trainer.control)
         self.step()
         trainer.control = events.on_optimizer_step(args, state, trainer.control)
-        self.learning_rate = self.optimizer.param_groups[0]["lr"]
+        self.learning_rate = self.rate()
         self.advance()
         self.zero()
+
+    def _rate_of_first_group(self) -> Any:
+        return self.optimizer.param_groups[0]["lr"]
 
     def to_training(self) -> None:
         """Puts the model and all its parts into train mode. In the first step a pretrained part may be in eval mode
@@ -107,13 +113,7 @@ class Step:
 
 def micro_step(trainer: Trainer, model: Any) -> MicroStep:
     """The trainer's own `training_step` where anything of it is overridden; else the same without its hulls."""
-    from footplate.trainer.trainer import Trainer as Plain
-
-    hooks = (
-        "training_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager",
-        "_prepare_inputs", "_prepare_input",
-    )  # fmt: skip
-    if any(is_overridden(trainer, name, Plain) for name in hooks):
+    if not trainer._overrides.allow(Shortcut.TRAINING_STEP):
         return partial(trainer.training_step, model)
     to_device, loss_of = trainer.strategy.to_device, trainer.loss_of
     backward = backward_of(trainer.strategy, trainer.optimizer)
@@ -138,18 +138,11 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
     return run if factor == 1 else run_among_others
 
 
-def is_overridden(trainer: Any, name: str, plain: type) -> bool:
-    """By a subclass, or on this one object."""
-    return name in vars(trainer) or getattr(type(trainer), name) is not getattr(plain, name)
-
-
 def _counter(trainer: Trainer) -> Callable[[Any], None]:
     """Counts floating point operations and tokens of a micro-batch: what the arguments and the model ask for."""
-    from footplate.trainer.trainer import Trainer as Plain
-
     counters: list[Callable[[Any], None]] = []
     own_count: Any
-    if is_overridden(trainer, "floating_point_ops", Plain):
+    if "floating_point_ops" in trainer._overrides:
         counters.append(trainer.count_flos)
     elif (own_count := getattr(trainer.model, "num_parameters", None)) is not None:
         # Walking over the parameters of a large model takes milliseconds, and their number does not change.

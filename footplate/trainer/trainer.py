@@ -36,6 +36,7 @@ from footplate.trainer.model_changes import shaped
 from footplate.trainer.model_signature import Anatomy
 from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named, backward_of
 from footplate.trainer.optimizing import Optimizing
+from footplate.trainer.overrides import Overrides, Shortcut, left_out_by, methods_of
 from footplate.trainer.placed_models import is_model_parallel, may_move, refuse_what_cannot_learn, require_a_model
 from footplate.trainer.precision import use_tf32
 from footplate.trainer.reporting import Reporting, set_log_level
@@ -79,6 +80,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         tokenizer: Any = None,
     ) -> None:
         refuse_overrides(type(self))
+        self._overrides = Overrides(self, _METHODS)
         self.args = TrainingArguments.of(args or TrainingArguments())
         self._memory = Memory(is_measured=not self.args.skip_memory_metrics)
         self._memory.start()
@@ -294,10 +296,12 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         self.accelerator.end_training()
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self.args.output_dir)
+        """The folder that checkpoints are written to."""
+        return str(self.args.output_dir or ".")
 
     # One micro-batch
 
+    @left_out_by(Shortcut.TRAINING_STEP)
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
@@ -321,6 +325,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
             return self._loss_is_scaled
         return self.compute_loss_func is not None or (self.model_accepts_loss_kwargs and num_items is not None)
 
+    @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)
     def compute_loss(
         self,
         model: nn.Module,
@@ -377,13 +382,16 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         shifts = self.anatomy.shifts_labels
         return self.label_smoother(outputs, labels, shift_labels=shifts, num_items_in_batch=num_items)
 
+    @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
         return self.autocast_smart_context_manager()
 
+    @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def autocast_smart_context_manager(self, cache_enabled: bool = True) -> AbstractContextManager[Any]:
         """Nothing: Accelerate puts autocast around `forward` itself."""
         return _NOTHING
 
+    @left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
@@ -391,13 +399,16 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         window = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
         return window, self._get_num_items_in_batch(window, device)
 
+    @left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
         counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None or not self.anatomy.takes_labels
         return count_items(batch_samples, device, shifts=self.anatomy.counts_shifted) if counts else None
 
+    @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return self._prepare_input(inputs)  # type: ignore[no-any-return]
 
+    @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def _prepare_input(self, data: Any) -> Any:
         """To the device, tensor by tensor."""
         return self.strategy.to_device(data)
@@ -428,3 +439,4 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
 
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
+_METHODS = methods_of(Trainer)

@@ -29,7 +29,7 @@ log = logging.getLogger("footplate.trainer")
 def rehearse_saving(trainer: Trainer, *, resumes: bool) -> None:
     if trainer.args.save_strategy == "no":
         return  # a callback may still ask for one; who writes nothing needs no folder
-    parent = Path(trainer.args.output_dir or ".")
+    parent = Path(trainer._get_output_dir(trial=trainer._trial))
     state = adapters.to_copy(trainer.model)
     _require_arguments(trainer.args)
     scratch = parent / f".tmp-checkpoint-0-{uuid.uuid4().hex[:8]}"

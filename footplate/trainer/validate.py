@@ -11,6 +11,7 @@ import torch
 from footplate.contract.errors import DatasetError, did_you_mean
 from footplate.trainer.data import has_length, require_samples
 from footplate.trainer.metrics import METRICS
+from footplate.trainer.overrides import Shortcut
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -25,19 +26,19 @@ def validate(trainer: Trainer) -> None:
 
 
 def _data(trainer: Trainer) -> None:
-    args = trainer.args
+    args, overrides = trainer.args, trainer._overrides
     if not callable(trainer.data_collator):
         raise TypeError(
             f"the data_collator is a {type(trainer.data_collator).__name__}, which cannot be called: hand in a "
             "function of a list of samples, or an object with __call__"
         )
-    if args.eval_strategy != "no" and trainer.eval_dataset is None and _is_plain(trainer, "get_eval_dataloader"):
+    if args.eval_strategy != "no" and trainer.eval_dataset is None and "get_eval_dataloader" not in overrides:
         raise ValueError(
             f"eval_strategy is {args.eval_strategy} and there is no eval_dataset: hand one in, or set eval_strategy no"
         )
-    if (args.eval_strategy != "no" or args.eval_on_start) and _is_plain(trainer, "get_eval_dataloader"):
+    if (args.eval_strategy != "no" or args.eval_on_start) and "get_eval_dataloader" not in overrides:
         _can_be_evaluated(trainer.eval_dataset)
-    if trainer.train_dataset is not None and _is_plain(trainer, "get_train_dataloader"):
+    if trainer.train_dataset is not None and "get_train_dataloader" not in overrides:
         require_samples(trainer.train_dataset, "train_dataset")
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
         raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
@@ -61,7 +62,8 @@ def _optimizers(trainer: Trainer) -> None:
             "a model_init makes a new model for every run, and optimizers= was made for another one: override "
             "create_optimizer, or hand in optimizer_cls_and_kwargs"
         )
-    if isinstance(trainer.optimizer, torch.optim.Optimizer) and _is_plain(trainer, "training_step", "compute_loss"):
+    has_own_loss = "training_step" in trainer._overrides or "compute_loss" in trainer._overrides
+    if isinstance(trainer.optimizer, torch.optim.Optimizer) and not has_own_loss:
         its = {id(each) for group in trainer.optimizer.param_groups for each in group["params"]}
         if not any(id(each) in its for each in trainer.model.parameters()):
             raise ValueError(
@@ -92,21 +94,13 @@ def _metrics(trainer: Trainer) -> None:
 
 def _known_metrics(trainer: Trainer) -> set[str] | None:
     """All that an evaluation will tell; None where code of the user's own decides."""
-    own = ("evaluate", "evaluation_loop", "prediction_step", "compute_loss")
-    if trainer.compute_metrics is not None or not _is_plain(trainer, *own):
+    if trainer.compute_metrics is not None or not trainer._overrides.allow(Shortcut.KNOWN_METRICS):
         return None
     if any(not isinstance(each, str) or each not in METRICS for each in trainer.metrics):
         return None
     names = {*FIGURES, *(str(each) for each in trainer.metrics)}
     sets: Iterable[str] = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else ()
     return {f"{each}_{name}" for each in sets for name in names} or names
-
-
-def _is_plain(trainer: Trainer, *names: str) -> bool:
-    from footplate.trainer.step import is_overridden
-    from footplate.trainer.trainer import Trainer as Plain
-
-    return not any(is_overridden(trainer, name, Plain) for name in names)
 
 
 def _takes(function: object, name: str) -> bool:

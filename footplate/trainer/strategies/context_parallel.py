@@ -15,8 +15,8 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.contract.errors import NotAvailableYet
 from footplate.trainer import losses
 from footplate.trainer.named import NamedOptimizers
+from footplate.trainer.overrides import Shortcut
 from footplate.trainer.precision import precision_of
-from footplate.trainer.step import is_overridden
 from footplate.trainer.strategies import attention, trial_forward
 from footplate.trainer.strategies.ddp import Ddp
 from footplate.trainer.strategies.launcher import Place
@@ -26,11 +26,6 @@ from footplate.trainer.strategies.shared_step import SharedStep
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
-
-_OWN = (
-    "training_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager",
-    "_prepare_inputs", "_prepare_input",
-)  # fmt: skip
 
 
 class ContextParallel(Ddp):
@@ -91,10 +86,8 @@ class CutStep(SharedStep):
 
 
 def _require_plain(trainer: Trainer) -> None:
-    from footplate.trainer.trainer import Trainer as Plain
-
     size = trainer.strategy.context_parallel
-    own = [name for name in _OWN if is_overridden(trainer, name, Plain)]
+    own = trainer._overrides.against(Shortcut.TRAINING_STEP)
     if trainer.compute_loss_func is not None:
         own.append("compute_loss_func")
     if own:

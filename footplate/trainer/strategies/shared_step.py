@@ -12,7 +12,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from footplate.trainer.data import batch_length
 from footplate.trainer.named import NamedOptimizers
-from footplate.trainer.step import Step, is_overridden
+from footplate.trainer.overrides import Shortcut
+from footplate.trainer.step import Step
 from footplate.trainer.strategies.peers import Hollow
 
 if TYPE_CHECKING:
@@ -23,16 +24,13 @@ class SharedStep(Step):
     """Items are counted over all processes, and gradients meet once, in the window's last backward."""
 
     def __init__(self, trainer: Trainer) -> None:
-        from footplate.trainer.trainer import Trainer as Plain
-
         super().__init__(trainer)
         self.strategy = trainer.strategy
         self.readers = trainer.strategy.readers
-        own_count = any(
-            is_overridden(trainer, each, Plain) for each in ("get_batch_samples", "_get_num_items_in_batch")
-        )
         # Who counts in a way of their own has counted over all processes, as the reference's users do.
-        self.counts = trainer.args.average_tokens_across_devices and not own_count
+        self.counts = trainer.args.average_tokens_across_devices and trainer._overrides.allow(
+            Shortcut.COUNT_IN_ALL_PROCESSES
+        )
         self.weighs = self.strategy.is_uneven(trainer.callback_handler.train_dataloader)
         # Several losses go to several sets of parameters: no backward is the one in which all gradients are there.
         self.by_hand = isinstance(self.optimizer, NamedOptimizers)
