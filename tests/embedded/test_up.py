@@ -13,14 +13,16 @@ import httpx2
 
 from tests.embedded.conftest import Up
 from tests.support.processes import REPOSITORY, children, is_alive, left_behind, until
+from tests.support.system import LEISURE
 
-STEADY: dict[str, Any] = {
+ENDLESS: dict[str, Any] = {
     "model": "toy/mlp",
     "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.002}},
-    "training": {"max_steps": 1000, "per_device_train_batch_size": 8, "logging_steps": 5, "save_steps": 20},
-}
-"""Work for longer than a machine stands still, checkpointed often."""
-ENDLESS = {**STEADY, "training": {**STEADY["training"], "max_steps": 1_000_000, "save_total_limit": 2}}
+    "training": {
+        "max_steps": 1_000_000, "per_device_train_batch_size": 8, "logging_steps": 5, "save_steps": 20,
+        "save_total_limit": 2,
+    },
+}  # fmt: skip
 
 
 def test_it_says_in_one_line_where_everything_is_and_a_second_start_is_told_who_holds_it(up: Up) -> None:
@@ -91,12 +93,6 @@ def test_the_first_start_submits_one_job_and_the_second_finds_it(up: Up) -> None
     assert (up.home / "first-job").read_text() == jobs[0]["id"]
 
 
-def test_two_nodes_announce_themselves(up: Up) -> None:
-    up.start("--nodes", "2", "--no-first-job")
-
-    up.until_nodes(2)
-
-
 def test_nothing_is_left_when_the_launcher_is_killed(up: Up) -> None:
     launcher = up.start("--no-first-job")
     up.submit(ENDLESS)
@@ -128,24 +124,38 @@ def test_who_dies_is_started_again_in_the_same_place(up: Up) -> None:
         assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
 
 
-def test_ctrl_c_checkpoints_what_runs_and_the_next_start_continues_it(up: Up) -> None:
+def test_ctrl_c_checkpoints_what_runs_and_the_next_start_with_two_nodes_continues_it(up: Up) -> None:
     launcher = up.start("--no-first-job")
-    job = up.submit(STEADY)
-    up.processes.until(
-        lambda: (up.get(f"/jobs/{job}")["progress"] or {}).get("step", 0) > 5, within=60, what="the job is under way"
-    )
+    job = up.submit(ENDLESS)
+
+    def step() -> int:
+        shown = up.get(f"/jobs/{job}")
+        return int((shown["progress"] or {}).get("step", 0)) if shown["state"] == "running" else 0
+
+    before = up.processes.until(lambda: step() > 5 and step(), within=60, what="the job is under way")
 
     launcher.signal(signal.SIGINT)
     assert launcher.wait(within=60) == 0
     nobody_holds(up.home)
 
-    up.start("--no-first-job")
-    assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
+    up.start("--nodes", "2", "--no-first-job")
+    up.until_nodes(2)
+    up.processes.until(lambda: step() > before, within=60, what="the job goes on")
+    up.processes.until(lambda: ends_soon(up, job), within=90, what="the job is over", every=LEISURE)
+    assert up.get(f"/jobs/{job}")["state"] == "succeeded"
     endings = [one["ending"] for one in up.get(f"/jobs/{job}/attempts")["data"]]
     assert (endings[0], endings[-1]) == ("stopped", "finished")
     assert not {"failed", "lost"} & set(endings)
     steps = [row["step"] for row in up.get(f"/jobs/{job}/metrics?limit=10000")["data"] if "loss" in row]
     assert steps == sorted(set(steps)), "a drained job does no step twice"
+
+
+def ends_soon(up: Up, job: str) -> bool:
+    """Whether the job is over. If not, shortens it, until training says that it has heard: it may pass an early end."""
+    shown = up.get(f"/jobs/{job}")
+    if shown["state"] == "running" and shown["progress"]["max_steps"] == ENDLESS["training"]["max_steps"]:
+        up.client.post(f"/jobs/{job}/do", json={"set": {"max_steps": shown["progress"]["step"] + 100}})
+    return shown["state"] in ("succeeded", "failed")
 
 
 def test_settings_that_the_service_refuses_end_the_start_with_its_sentence(up: Up) -> None:

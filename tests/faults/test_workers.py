@@ -99,7 +99,7 @@ def test_a_worker_that_was_frozen_past_its_lease_stops_and_changes_nothing(syste
     system.start_node(1)
     system.start_node(2)
     data = {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.005}}
-    slow = {**LONG_TOY, "data": data, "training": {**LONG_TOY["training"], "max_steps": 150}}
+    slow = {**LONG_TOY, "data": data, "training": {**LONG_TOY["training"], "max_steps": 80}}
     gate = system.gate()
     # At the second it waits until it is told to stop: it still runs, however late another attempt trains.
     job = system.submit(slow, callbacks=[gate.at(15, 45)])

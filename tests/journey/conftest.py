@@ -32,8 +32,10 @@ def standing_on(
         yield stack.enter_context(standing_system(folder, url, **more))
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.matrix])]
+)
 def standing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Service and one node with two slots, for every test that leaves them standing."""
+    """Service and one node with two slots, for every test that leaves them standing. `make faults` runs PostgreSQL."""
     with standing_on(request, tmp_path_factory) as system:
         yield system

@@ -1,4 +1,4 @@
-"""What a user does on the first day, over the real parts, on both databases: one system serves them all."""
+"""What a user does on the first day, over the real parts. One system serves all tests of a database."""
 
 from __future__ import annotations
 
