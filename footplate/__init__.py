@@ -1,4 +1,4 @@
-"""What users import: the client's and the Trainer's public names, each loaded when it is first asked for.
+"""The names that users import: the client's and the Trainer's, each loaded at its first use.
 
 `from footplate import Trainer` imports torch; `import footplate` and `from footplate import Client` do not.
 """

@@ -1,13 +1,13 @@
-"""What the client raises, as one tree.
+"""The tree of the client's errors.
 
     FootplateError                   message and hint; every one of ours carries both
-    ├── Unreachable                  nobody answers at that address, or no longer
+    ├── Unreachable                  no answer at that address, or no longer
     ├── WaitTimeout                  the job had not ended in time (a TimeoutError too)
     ├── DownloadFailed               a file did not arrive as the service announced it
-    ├── JobEnded                     what raise_for_status() raises: the job, and why
+    ├── JobEnded                     raised by raise_for_status(): the job, and the reason
     │   ├── JobFailed                code, message, hint and the tail of its traceback
     │   └── JobCancelled
-    └── ApiError                     the service said no: status, code, request_id, problems with their pointers
+    └── ApiError                     a refusal: status, code, request_id, problems with their pointers
         ├── InvalidRequest           413, 415, 422 and other 4xx
         ├── Unauthorized, Forbidden  401, 403
         ├── NotFound                 404
@@ -46,7 +46,7 @@ class DownloadFailed(FootplateError):
 
 
 class JobEnded(FootplateError):
-    """The job did not succeed; `job` is how it stands."""
+    """The job did not succeed. `job` has its state."""
 
     title = "The job did not succeed"
 
@@ -56,12 +56,12 @@ class JobEnded(FootplateError):
         self.code = error.code if error else job.reason
         self.rank = error.rank if error else None
         self.traceback = error.traceback if error else None
-        """The tail, as the job reported it."""
+        """The end of the traceback, as the job reported it."""
         said = error.message if error else (job.message or job.reason)
         super().__init__(f"{job.id} {job.state}: {said}", hint=error.hint if error else None)
 
     def __str__(self) -> str:
-        """With what a notebook should show: the hint, and where in the user's own code it was."""
+        """Adds what a notebook should show: the hint, and the traceback in the user's own code."""
         parts = [self.message, self.hint and f"hint: {self.hint}", self.traceback]
         return "\n".join(part for part in parts if part)
 
@@ -75,21 +75,22 @@ class JobCancelled(JobEnded):
 
 
 class ApiError(FootplateError):
-    """What application/problem+json says."""
+    """A refusal by the service, in application/problem+json."""
 
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:
         self.status = status
         self.code = str(document.get("code") or "http_error")
         self.title = str(document.get("title") or "")
         self.request_id = str(document.get("request_id") or "")
-        self.problems = [_problem(one) for one in document.get("errors") or () if isinstance(one, dict)]
+        self.problems = [_problem(entry) for entry in document.get("errors") or () if isinstance(entry, dict)]
         detail = document.get("detail") or self.title or f"the service answered {status}"
         super().__init__(str(detail), hint=document.get("hint") or None)
 
     def __str__(self) -> str:
-        """Every problem on a line of its own, and the id under which the service's log has more."""
+        """Returns every problem on a line of its own, and the id of the request in the service's log."""
         lines = [
-            f"{one.pointer or '/'}: {one.detail}" + (f" ({one.hint})" if one.hint else "") for one in self.problems
+            f"{problem.pointer or '/'}: {problem.detail}" + (f" ({problem.hint})" if problem.hint else "")
+            for problem in self.problems
         ]
         if not lines:
             lines = [self.message + (f" ({self.hint})" if self.hint else "")]
@@ -104,7 +105,7 @@ class InvalidRequest(ApiError):
 
 class Unauthorized(ApiError):
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:
-        """The service speaks to whoever writes headers."""
+        """Replaces the service's hint, which is about HTTP headers."""
         hint = "set FOOTPLATE_API_KEY to a good one; in Python also Client(url, api_key)"
         super().__init__(status, {**document, "hint": hint})
 
@@ -121,7 +122,7 @@ class Conflict(ApiError):
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:
         super().__init__(status, document)
         self.state = str(document.get("state") or "")
-        self.allowed = [str(one) for one in document.get("allowed") or ()]
+        self.allowed = [str(action) for action in document.get("allowed") or ()]
 
 
 class VersionChanged(ApiError):
@@ -144,7 +145,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def of_answer(status: int, document: Mapping[str, Any]) -> ApiError:
-    """The exception for an answer of 4xx or 5xx."""
+    """Returns the exception for an answer of 4xx or 5xx."""
     kind = _BY_STATUS.get(status, InvalidRequest if status < 500 else ServiceError)
     return kind(status, document)
 

@@ -1,7 +1,7 @@
-"""The `footplate` command: its verbs, and how each ends.
+"""The `footplate` command: its verbs, and its exit codes.
 
-Exit codes: 0 ok · 1 the job failed · 2 usage · 3 not found · 4 unreachable · 130 Ctrl-C. What goes wrong is a sentence
-or two on stderr, never a traceback of ours.
+Exit codes: 0 ok · 1 the job failed · 2 usage · 3 not found · 4 unreachable · 130 Ctrl-C. An error is a sentence or two
+on stderr, never a traceback of ours.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ PARTS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb and gives its exit code."""
+    """Runs one verb and returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["up"]:
         return up(words[1:])
     parser = make_parser()
-    given = parser.parse_args(words)
-    if given.version:
+    options = parser.parse_args(words)
+    if options.version:
         print(f"footplate {version('footplate')}")
         return 0
-    if not hasattr(given, "run"):
+    if not hasattr(options, "run"):
         parser.print_help()
         return USAGE
     _prepare_output()
-    return _run(given)
+    return _run(options)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -76,7 +76,7 @@ def _run(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # `footplate ls | head`: who read us has had enough.
+        # `footplate ls | head`: the reader has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except FootplateError as error:
@@ -101,7 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _prepare_output() -> None:
-    """A terminal that cannot show a character gets a question mark, and what the client tells goes to stderr."""
+    """Replaces characters that a terminal cannot show by question marks, and logs the client's warnings on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""`cancel`, `pause`, `resume`, `do` and `rm`: change what jobs do; all but `do` also of many, by what they are like."""
+"""The verbs `cancel`, `pause`, `resume`, `do` and `rm`. All but `do` also take filters instead of names."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _each(given: Given, verb: Callable[[Job], Job]) -> int:
 
 
 def _means_many(given: Given) -> bool:
-    """By filters, and not by name. Raises UsageError where nobody or both are named."""
+    """Returns True for filters, False for named jobs. Raises UsageError for neither or both."""
     filters = filters_of(given)
     if bool(given.job) != bool(filters):
         return bool(filters)
@@ -103,18 +103,18 @@ def _means_many(given: Given) -> bool:
 
 
 def _bulk(given: Given, action: str, **how: Any) -> int:
-    """Each is asked by itself. 2 where one of them was refused."""
+    """Applies the action to each job by itself. Returns 2 if one of them was refused."""
     outcomes = client_of(given).jobs.bulk(action, **how, **filters_of(given))
-    for one in outcomes:
+    for outcome in outcomes:
         if given.json:
-            say_json(one.model_dump(mode="json"))
-        elif one.error is not None:
-            tell(f"{one.job}: {one.error.detail}")
+            say_json(outcome.model_dump(mode="json"))
+        elif outcome.error is not None:
+            tell(f"{outcome.job}: {outcome.error.detail}")
         else:
-            say(f"{one.job} {one.state or 'deleted'}")
+            say(f"{outcome.job} {outcome.state or 'deleted'}")
     if not outcomes:
         tell(f"no job is like that and can be asked to {action}")
-    return USAGE if any(one.error for one in outcomes) else 0
+    return USAGE if any(outcome.error for outcome in outcomes) else 0
 
 
 def run_rm(given: Given) -> int:

@@ -1,4 +1,4 @@
-"""`nodes` and `components`: what a job would run on, and what it may name."""
+"""The verbs `nodes` and `components`: where jobs can run, and what a spec may name."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def add_verbs(verbs: Verbs) -> None:
 
 def run_nodes(given: Given) -> int:
     client = client_of(given)
-    found = client.nodes()
+    nodes = client.nodes()
     if wanted := given.drain or given.undrain:
-        found = [client.drain(_meant(found, wanted).id, drain=given.drain is not None)]
+        nodes = [client.drain(_meant(nodes, wanted).id, drain=given.drain is not None)]
     if given.json:
-        for node in found:
+        for node in nodes:
             say_json(node.model_dump(mode="json"))
         return 0
     head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
-    table(head, map(_node_row, found), empty="no node has told yet; `footplate up` or `python -m worker` starts one")
+    table(head, map(_node_row, nodes), empty="no node has told yet; `footplate up` or `python -m worker` starts one")
     return 0
 
 
 def _meant(nodes: Sequence[Node], word: str) -> Node:
-    """By its name or its id."""
-    found = [one for one in nodes if word in (one.name, one.id)]
-    if not found:
-        known = ", ".join(one.name for one in nodes) or "none"
-        raise NothingThere(f"no node is called {word!r}; known: {known}", hint="footplate nodes has their names")
-    if len(found) > 1:
-        ids = ", ".join(one.id for one in found)
-        raise UsageError(f"{len(found)} nodes are called {word!r}", hint=f"an id is one node's alone: {ids}")
-    return found[0]
+    """Returns the node with this name or id."""
+    matches = [node for node in nodes if word in (node.name, node.id)]
+    if not matches:
+        names = ", ".join(node.name for node in nodes) or "none"
+        raise NothingThere(f"no node is called {word!r}; known: {names}", hint="footplate nodes has their names")
+    if len(matches) > 1:
+        ids = ", ".join(node.id for node in matches)
+        raise UsageError(f"{len(matches)} nodes are called {word!r}", hint=f"an id is one node's alone: {ids}")
+    return matches[0]
 
 
 def _node_row(node: Node) -> tuple[object, ...]:
@@ -58,24 +58,24 @@ def _node_row(node: Node) -> tuple[object, ...]:
 
 
 def run_components(given: Given) -> int:
-    known = [one for group in client_of(given).components().values() for one in group.values()]
-    found = [one for one in known if given.name in (None, one.name, one.group)]
-    if known and not found:
-        names = {name for one in known for name in (one.name, one.group)}
+    components = [component for group in client_of(given).components().values() for component in group.values()]
+    matches = [component for component in components if given.name in (None, component.name, component.group)]
+    if components and not matches:
+        names = {name for component in components for name in (component.name, component.group)}
         raise NothingThere(
             f"no component and no group is called {given.name!r}", hint=did_you_mean(given.name, names) or ALL
         )
     if given.json:
-        for one in found:
-            say_json(one.model_dump(mode="json"))
+        for component in matches:
+            say_json(component.model_dump(mode="json"))
         return 0
     table(
         ("GROUP", "NAME", "WHAT IT IS"),
-        ((one.group, one.name, one.summary) for one in found),
+        ((component.group, component.name, component.summary) for component in matches),
         empty="no node has told yet what it has",
     )
-    if given.name and len(found) == 1:
-        say("", *_arguments(found[0]))
+    if given.name and len(matches) == 1:
+        say("", *_arguments(matches[0]))
     return 0
 
 

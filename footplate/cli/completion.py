@@ -1,4 +1,4 @@
-"""`completion`: what a shell needs to complete verbs and options. It is made from the parser, so it knows them all."""
+"""The verb `completion`: a script for a shell, made from the parser, so that it has all verbs and options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Options = dict[str, list[str]]
 def add_verbs(verbs: Verbs) -> None:
     parser = verbs.add_parser("completion", help="what a shell needs to complete verbs and options")
     parser.add_argument("shell", choices=sorted(_SHELLS))
-    parser.set_defaults(run=lambda given: run_completion(given, verbs))
+    parser.set_defaults(run=lambda options: run_completion(options, verbs))
 
 
 def run_completion(given: Given, verbs: Verbs) -> int:
@@ -22,11 +22,11 @@ def run_completion(given: Given, verbs: Verbs) -> int:
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
-    """Its options, those of its parts, and the names of these."""
-    found = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
+    """Returns the parser's options, the names of its parts, and their options."""
+    texts = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
     for name, part in _parts(parser).items():
-        found |= {name, *_options(part)}
-    return sorted(found)
+        texts |= {name, *_options(part)}
+    return sorted(texts)
 
 
 def _parts(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
@@ -55,7 +55,7 @@ complete -o default -F _footplate footplate"""
 
 
 def _said(options: list[str], begin: str = "") -> str:
-    return " ".join(one for one in options if one.startswith("--") == bool(begin))
+    return " ".join(option for option in options if option.startswith("--") == bool(begin))
 
 
 def _zsh(verbs: Options) -> str:
@@ -66,7 +66,9 @@ def _fish(verbs: Options) -> str:
     lines = [f'complete -c footplate -n __fish_use_subcommand -f -a "{" ".join(verbs)}"']
     for name, options in verbs.items():
         seen = f'complete -c footplate -n "__fish_seen_subcommand_from {name}"'
-        lines += [f"{seen} -l {one[2:]}" if one.startswith("--") else f"{seen} -f -a {one}" for one in options]
+        lines += [
+            f"{seen} -l {option[2:]}" if option.startswith("--") else f"{seen} -f -a {option}" for option in options
+        ]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What every verb is given: a client, the job that a word means, and how errors end a command."""
+"""The context of every verb: a client, the job that a word means, and the end of a command by an error."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 FAILED, USAGE, NOT_FOUND, UNREACHABLE = 1, 2, 3, 4
 RETRIES = 2
-"""A person waits for the answer."""
+"""Few retries, because a person waits for the answer."""
 SEARCHED = 2000
 SHORTEST = 4
 
 Given = argparse.Namespace
-Verbs = Any  # argparse names the type of what add_subparsers gives only privately
+Verbs = Any  # The type of add_subparsers' result is private in argparse.
 
 
 class UsageError(FootplateError):
@@ -35,7 +35,7 @@ class NothingThere(FootplateError):
 
 
 def add_verb(verbs: Verbs, name: str, run: Callable[[Given], int], help: str, **more: Any) -> argparse.ArgumentParser:
-    """A verb with the options that all of them have."""
+    """Adds a verb with the options that all verbs have."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=_sentence(help), **more)
     _add_options(parser, json=False, url=None)
     parser.set_defaults(run=run)
@@ -43,7 +43,10 @@ def add_verb(verbs: Verbs, name: str, run: Callable[[Given], int], help: str, **
 
 
 def add_part(parts: Verbs, name: str, run: Callable[[Given], int], help: str) -> argparse.ArgumentParser:
-    """What is done with a verb's things: `footplate keys create`. Its options may stand before its name as well."""
+    """Adds a part of a verb, such as `footplate keys create`.
+
+    The verb's options may stand before the part's name, too.
+    """
     parser: argparse.ArgumentParser = parts.add_parser(name, help=help, description=_sentence(help))
     _add_options(parser, json=argparse.SUPPRESS, url=argparse.SUPPRESS)
     parser.set_defaults(run=run)
@@ -66,9 +69,9 @@ def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:
 
 
 def count(text: str) -> int:
-    """For an option that says how many."""
+    """Parses an option that is a number of things."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of them; 0 is all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more; 0 is all")
     return int(text)
 
 
@@ -95,19 +98,19 @@ def client_of(given: Given) -> Client:
 
 
 def find(client: Client, word: str) -> Job:
-    """The job that a word means. Raises NothingThere, and UsageError where it could be several."""
+    """Returns the job that a word means. Raises NothingThere, or UsageError if several match."""
     if is_id(word, "job"):
         return client.jobs.get(word)
     if word == "@last":
-        found = list(client.jobs.list(limit=1))
+        jobs = list(client.jobs.list(limit=1))
     else:
         newest = list(islice(client.jobs.list(), SEARCHED))
-        found = [job for job in newest if _means(word, job)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        some = ", ".join(job.id for job in found[:3])
-        raise UsageError(f"{word!r} could be {len(found)} jobs", hint=f"{some}{', …' if len(found) > 3 else ''}")
+        jobs = [job for job in newest if _means(word, job)]
+    if len(jobs) == 1:
+        return jobs[0]
+    if jobs:
+        some = ", ".join(job.id for job in jobs[:3])
+        raise UsageError(f"{word!r} could be {len(jobs)} jobs", hint=f"{some}{', …' if len(jobs) > 3 else ''}")
     if word == "@last":
         raise NothingThere("there is no job yet", hint="footplate submit makes one")
     raise NothingThere(
@@ -116,7 +119,7 @@ def find(client: Client, word: str) -> Job:
 
 
 def find_all(client: Client, words: Sequence[str]) -> list[Job]:
-    """All of them, before anything is done to the first."""
+    """Returns all jobs, so that a wrong word is reported before anything is done to the first."""
     return [find(client, word) for word in words]
 
 
@@ -128,9 +131,12 @@ def _means(word: str, job: Job) -> bool:
 
 
 def sentence(error: FootplateError) -> str:
-    """What happened and what would work; every problem of a body on a line of its own."""
+    """Returns what happened and what would work. Each problem of a body has a line of its own."""
     problems = getattr(error, "problems", [])
-    lines = [f"{one.pointer or '/'}: {one.detail}" + (f" ({one.hint})" if one.hint else "") for one in problems]
+    lines = [
+        f"{problem.pointer or '/'}: {problem.detail}" + (f" ({problem.hint})" if problem.hint else "")
+        for problem in problems
+    ]
     if len(lines) > 1:
         return clean("\n  ".join([f"{len(lines)} problems", *lines]))
     parts = lines or [error.message, error.hint or ""]

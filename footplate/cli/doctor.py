@@ -1,4 +1,4 @@
-"""`doctor`: what is wrong here, and what would mend it."""
+"""The verb `doctor`: finds what is wrong here, and says how to fix it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from footplate.sdk.models import Health
 
 CLOCK_SECONDS = 5.0
-"""Further apart, two clocks make ages and times mislead. Nothing is decided by them."""
+"""The difference from which two clocks make ages and times misleading. No decision depends on them."""
 PARTS = {
     "database": ("database",),
     "redis": ("redis",),
@@ -27,7 +27,7 @@ PARTS = {
     "nodes": ("nodes", "silent_nodes"),
     "store": ("artifacts", "disk"),
 }
-"""What is looked at, by the names that /readyz has for what is not as it should be."""
+"""The parts that are checked, with the names that /readyz uses for them."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Finding:
     is_well: bool
     said: str
     is_note: bool = False
-    """Nothing is broken, and its reader should know it all the same."""
+    """True if nothing is broken, but the reader should know about it."""
 
     @property
     def mark(self) -> str:
@@ -46,20 +46,20 @@ class Finding:
 
 
 def add_verbs(verbs: Verbs) -> None:
-    add_verb(verbs, "doctor", run_doctor, "what is wrong here, and what would mend it")
+    add_verb(verbs, "doctor", run_doctor, "find what is wrong here, and how to fix it")
 
 
 def run_doctor(given: Given) -> int:
-    found = list(_examine(client_of(given)))
-    for one in found:
-        say_json(asdict(one)) if given.json else say(f"{one.mark}  {one.what:<9}  {one.said}")
-    if any(one.what == "service" and not one.is_well for one in found):
+    findings = list(_examine(client_of(given)))
+    for finding in findings:
+        say_json(asdict(finding)) if given.json else say(f"{finding.mark}  {finding.what:<9}  {finding.said}")
+    if any(finding.what == "service" and not finding.is_well for finding in findings):
         return UNREACHABLE
-    return 0 if all(one.is_well for one in found) else FAILED
+    return 0 if all(finding.is_well for finding in findings) else FAILED
 
 
 def _examine(client: Client) -> Iterator[Finding]:
-    """The nearest first: what is further away cannot be seen through something that is broken."""
+    """Yields findings, the nearest part first, because a broken part hides what is behind it."""
     is_new = sys.version_info >= (3, 11)
     yield Finding(
         "python", is_new, f"{platform.python_version()} at {sys.executable}" + ("" if is_new else "; 3.11 is needed")
@@ -79,9 +79,9 @@ def _examine(client: Client) -> Iterator[Finding]:
 
 
 def _parts(health: Health) -> Iterator[Finding]:
-    """The service's own sentences: each says what is wrong since when, and most what to do."""
-    known = [name for names in PARTS.values() for name in names]
-    others = {name: (name,) for name in health.degraded if name not in known}
+    """Yields the service's own sentences. Each says what is wrong since when, and most say what to do."""
+    known_names = [name for names in PARTS.values() for name in names]
+    others = {name: (name,) for name in health.degraded if name not in known_names}
     for what, names in {**PARTS, **others}.items():
         wrong = [health.details.get(name, name) for name in names if name in health.degraded]
         if wrong:
@@ -91,7 +91,7 @@ def _parts(health: Health) -> Iterator[Finding]:
 
 
 def _rights(client: Client) -> Iterator[Finding]:
-    """Whoever trusts all who may submit can live with it, so nothing is wrong; but they should know."""
+    """Yields notes about training with root's rights. This is not an error if all users are trusted."""
     with suppress(FootplateError):
         for node in client.nodes():
             if node.exposed:

@@ -1,4 +1,4 @@
-"""`checkpoints`, `download`, `diff`: what jobs have made, and what they were made of."""
+"""The verbs `checkpoints`, `download` and `diff`: results of jobs, and the specs that they came from."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def run_checkpoints(given: Given) -> int:
     if given.delete:
         return _delete(saved.get(given.delete), given)
     if given.pin:
-        found: Sequence[SavedCheckpoint] = [saved.get(given.pin).pin()]
+        checkpoints: Sequence[SavedCheckpoint] = [saved.get(given.pin).pin()]
     elif given.unpin:
-        found = [saved.get(given.unpin).unpin()]
+        checkpoints = [saved.get(given.unpin).unpin()]
     else:
-        found = saved.list()
+        checkpoints = saved.list()
     if given.json:
-        for one in found:
-            say_json(one.model_dump(mode="json"))
+        for checkpoint in checkpoints:
+            say_json(checkpoint.model_dump(mode="json"))
         return 0
     head = ("CHECKPOINT", "STEP", "ATTEMPT", "STATUS", "BEST", "PINNED", "SIZE", "AGE")
     rows = (
         (
-            one.id, one.step, one.attempt, one.status, "best" if one.is_best else "", "pinned" if one.pinned else "",
-            size(one.bytes), age(one.created_at),
+            checkpoint.id, checkpoint.step, checkpoint.attempt, checkpoint.status, "best" if checkpoint.is_best else "",
+            "pinned" if checkpoint.pinned else "", size(checkpoint.bytes), age(checkpoint.created_at),
         )
-        for one in found
+        for checkpoint in checkpoints
     )  # fmt: skip
     table(head, rows, empty="the job has saved no checkpoint yet")
     return 0
@@ -79,8 +79,8 @@ def run_download(given: Given) -> int:
     if given.checkpoint and given.paths:
         raise UsageError("a checkpoint is fetched whole", hint="leave the paths out, or --checkpoint")
     if given.checkpoint:
-        one = job.checkpoints.get(given.checkpoint)
-        written = one.download(given.output or f"{job.id}-checkpoint-{one.step}")
+        checkpoint = job.checkpoints.get(given.checkpoint)
+        written = checkpoint.download(given.output or f"{job.id}-checkpoint-{checkpoint.step}")
     else:
         written = job.outputs.download(given.output or job.id, only=given.paths or None)
     if given.json:
@@ -109,12 +109,12 @@ def run_files(given: Given) -> int:
         client.files.delete(given.delete)
         say_json({"deleted": given.delete}) if given.json else say(f"{given.delete} deleted")
         return 0
-    found = list(client.files.list())
+    uploads = list(client.files.list())
     if given.json:
-        for one in found:
-            say_json(one.model_dump(mode="json"))
+        for file in uploads:
+            say_json(file.model_dump(mode="json"))
         return 0
-    rows = ((one.id, one.name, size(one.bytes), age(one.created_at)) for one in found)
+    rows = ((file.id, file.name, size(file.bytes), age(file.created_at)) for file in uploads)
     table(("FILE", "NAME", "SIZE", "AGE"), rows, empty="no file was uploaded yet")
     return 0
 
@@ -122,14 +122,16 @@ def run_files(given: Given) -> int:
 def run_diff(given: Given) -> int:
     client = client_of(given)
     a, b = _spec(client, given.a), _spec(client, given.b)
-    found = {
+    differences = {
         pointer: (a.get(pointer), b.get(pointer)) for pointer in sorted({*a, *b}) if a.get(pointer) != b.get(pointer)
     }
     if given.json:
-        say_json({pointer: {"a": one, "b": other} for pointer, (one, other) in found.items()})
+        say_json({pointer: {"a": value, "b": other} for pointer, (value, other) in differences.items()})
         return 0
     table(
-        ("WHERE", given.a, given.b), ((p, _shown(x), _shown(y)) for p, (x, y) in found.items()), empty="no difference"
+        ("WHERE", given.a, given.b),
+        ((p, _shown(x), _shown(y)) for p, (x, y) in differences.items()),
+        empty="no difference",
     )
     return 0
 

@@ -1,4 +1,4 @@
-"""`fork`: another job from a checkpoint of one, with changes."""
+"""The verb `fork`: starts another job from a checkpoint of one, with changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from footplate.sdk.models import Fork
 
 SHOWN = 60
-"""Characters of a value that was changed."""
+"""The longest text of a changed value, in characters."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -47,7 +47,7 @@ def run_fork(given: Given) -> int:
         say_json(made.info.model_dump(mode="json", by_alias=True))
     else:
         print(made.id, flush=True)
-        # Beside the id, which a script may want to keep.
+        # On stderr, because a script may want only the id from stdout.
         for line in _lines(made.info.fork):
             tell(line)
     return watch_job(made, after=0, as_json=given.json) if given.watch else 0
@@ -59,8 +59,8 @@ def _lines(fork: Fork | None) -> Iterator[str]:
     yield f"from {fork.job} at step {fork.checkpoint.step}" + (", its weights alone" if fork.mode == "weights" else "")
     for change in fork.changes:
         yield f"{change.pointer}: {_short(change.old)} -> {_short(change.new)}"
-    for one in fork.breaks_exactness:
-        yield f"not exactly as it would have gone on: {one.pointer}: {one.detail}"
+    for reason in fork.breaks_exactness:
+        yield f"not exactly as it would have gone on: {reason.pointer}: {reason.detail}"
 
 
 def _short(value: Any) -> str:

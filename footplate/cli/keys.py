@@ -1,4 +1,4 @@
-"""`keys`: who may ask, and for what."""
+"""The verb `keys`: creates, lists and deletes keys."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_list(given: Given) -> int:
-    found = client_of(given).keys.list()
+    keys = client_of(given).keys.list()
     if given.json:
-        for one in found:
-            say_json(one.model_dump(mode="json"))
+        for key in keys:
+            say_json(key.model_dump(mode="json"))
         return 0
     head = ("KEY", "BEGINS", "NAME", "PROJECT", "SCOPES", "AGE", "USED", "EXPIRES")
     table(
-        head, map(_row, found), empty="no key was made yet; the one that the service may be started with is not listed"
+        head, map(_row, keys), empty="no key was made yet; the one that the service may be started with is not listed"
     )
     return 0
 
@@ -54,7 +54,7 @@ def run_create(given: Given) -> int:
         say_json(made.model_dump(mode="json"))
         return 0
     print(made.key, flush=True)
-    # Beside the key, which a script may want to keep.
+    # On stderr, because a script may want only the key from stdout.
     tell(f"{made.id} of {made.project!r} may {', '.join(made.scopes)}; this is the only time that it is shown")
     return 0
 

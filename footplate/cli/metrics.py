@@ -1,4 +1,4 @@
-"""`metrics`: a job's curves in a terminal, as JSON or for a spreadsheet; with --follow as they grow."""
+"""The verb `metrics`: a job's curves in a terminal, as JSON or for a spreadsheet. With --follow they are drawn live."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ENVELOPE = ("no", "step", "epoch")
 HEAD = ("METRIC", "LAST", "LEAST", "AT STEP", "MOST", "AT STEP", "POINTS", "CURVE")
 WIDTH = 32
-"""Of a curve, in characters: each stands for a few points, so that more are asked for."""
+"""The width of a curve in characters. Each one stands for a few points, so more points are requested."""
 DRAWN_SECONDS = 0.5
 
 
@@ -29,7 +29,7 @@ def add_verbs(verbs: Verbs) -> None:
     add_job(metrics)
     metrics.add_argument("--names", help="only these, with commas")
     metrics.add_argument("--csv", action="store_true", help="every row, for a spreadsheet")
-    metrics.add_argument("-f", "--follow", action="store_true", help="draw anew as they come, until the job ends")
+    metrics.add_argument("-f", "--follow", action="store_true", help="draw again as they come, until the job ends")
 
 
 def run_metrics(given: Given) -> int:
@@ -68,7 +68,7 @@ def _chosen(known: Sequence[str], wanted: str | None) -> Sequence[str]:
 
 
 def _draw(job: Job, wanted: str | None) -> int:
-    """How many lines were written."""
+    """Draws the table of curves and returns the number of lines."""
     summary = job.metrics.summary()
     names = _chosen(sorted(summary, key=_rank), wanted)
     curves = job.metrics.series(*(names if wanted else ()), points=4 * WIDTH)
@@ -81,7 +81,7 @@ def _draw(job: Job, wanted: str | None) -> int:
 
 
 def _rank(name: str) -> tuple[bool, bool, str]:
-    """What one looks at first comes first."""
+    """Returns the sorting key that puts the most interesting metrics first."""
     return name != "loss", not name.startswith("eval_"), name
 
 
@@ -97,13 +97,13 @@ def _extreme(seen: Seen | None) -> tuple[str, str]:
 
 
 def _follow(job: Job, wanted: str | None) -> None:
-    """Over itself on a terminal; in a pipe once, when the job has ended."""
+    """Draws again over the last drawing in a terminal. In a pipe draws once, when the job has ended."""
     if not sys.stdout.isatty():
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             pass
         _draw(job, wanted)
         return
-    # A line that is wider than the terminal must stay one, or the next drawing begins in the wrong place.
+    # A line that is wider than the terminal must not wrap, or the next drawing begins in the wrong place.
     print("\033[?7l", end="")
     try:
         lines, due = _draw(job, wanted), 0.0

@@ -1,4 +1,4 @@
-"""`ls`, `show` and `queue`: how jobs stand, and what waits."""
+"""The verbs `ls`, `show` and `queue`: the states of jobs, and the order of those that wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_LIMIT = 20
 def add_verbs(verbs: Verbs) -> None:
     ls = add_verb(verbs, "ls", run_ls, "list jobs, newest first")
     add_filters(ls)
-    ls.add_argument("--limit", type=count, default=DEFAULT_LIMIT, help=f"at most so many ({DEFAULT_LIMIT}); 0 is all")
+    ls.add_argument("--limit", type=count, default=DEFAULT_LIMIT, help=f"the most to list ({DEFAULT_LIMIT}); 0 is all")
     ls.add_argument("-q", "--quiet", action="store_true", help="only ids, whole and one a line")
     show = add_verb(verbs, "show", run_show, "show one job")
     add_job(show)
@@ -27,15 +27,15 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_ls(given: Given) -> int:
-    found = client_of(given).jobs.list(limit=given.limit or None, **filters_of(given))
+    jobs = client_of(given).jobs.list(limit=given.limit or None, **filters_of(given))
     if given.quiet:
-        say(*(job.id for job in found))
+        say(*(job.id for job in jobs))
     elif given.json:
-        for job in found:
+        for job in jobs:
             say_json(job.info.model_dump(mode="json"))
     else:
         head = ("JOB", "NAME", "STATE", "WHY", "STEP", "LOSS", "AGE")
-        table(head, (_row(job.info) for job in found), empty="no job is like that")
+        table(head, (_row(job.info) for job in jobs), empty="no job is like that")
     return 0
 
 
@@ -79,13 +79,13 @@ def _facts(job: JobInfo) -> Iterator[tuple[str, str | None]]:
 
 def run_queue(given: Given) -> int:
     client = client_of(given)
-    found = client.queue(find(client, given.job).id if given.job else None)
+    entries = client.queue(find(client, given.job).id if given.job else None)
     if given.json:
-        for one in found:
-            say_json(one.model_dump(mode="json"))
+        for entry in entries:
+            say_json(entry.model_dump(mode="json"))
     else:
         head = ("PLACE", "JOB", "NAME", "PRIORITY", "POOL", "WAITS", "WHY")
-        table(head, map(_waiting, found), empty="nothing waits" if given.job is None else "this job does not wait")
+        table(head, map(_waiting, entries), empty="nothing waits" if given.job is None else "this job does not wait")
     return 0
 
 

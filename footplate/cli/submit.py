@@ -1,4 +1,4 @@
-"""`submit` and `validate`: a spec from a file, from stdin or from words, with `--set` on top."""
+"""The verbs `submit` and `validate`: read a spec from a file, stdin or words, with `--set` applied to it."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def run_submit(given: Given) -> int:
 def run_validate(given: Given) -> int:
     client, spec = client_of(given), read(given.spec, given.changes)
     _bring_code(client, given, spec)
-    found = client.jobs.validate(spec)
+    validation = client.jobs.validate(spec)
     if given.json:
-        say_json(found.model_dump(mode="json"))
+        say_json(validation.model_dump(mode="json"))
         return 0
-    steps = "as many steps as the data has" if found.steps is None else f"{found.steps} steps"
-    say(f"valid: {steps}; {found.placement.message}", *_lines(found.warnings))
+    steps = "as many steps as the data has" if validation.steps is None else f"{validation.steps} steps"
+    say(f"valid: {steps}; {validation.placement.message}", *_lines(validation.warnings))
     return 0
 
 
@@ -86,7 +86,7 @@ def _lines(warnings: Sequence[SpecWarning]) -> list[str]:
 
 
 def _bring_code(client: Client, given: Given, spec: dict[str, Any]) -> None:
-    """Sends what --code names, and has the spec say so. What `code` says beside its bundle stays."""
+    """Uploads the code that --code names and puts its bundle into the spec. Other fields of `code` stay."""
     if given.code is None:
         return
     code = spec.setdefault("code", {}) or {}
@@ -96,7 +96,7 @@ def _bring_code(client: Client, given: Given, spec: dict[str, Any]) -> None:
 
 
 def read(word: str, changes: list[str]) -> dict[str, Any]:
-    """The spec that a word names. Raises UsageError, or InvalidSpec with every problem of the JSON."""
+    """Returns the spec that a word names. Raises UsageError, or InvalidSpec with every problem of the JSON."""
     spec = _parsed(word)
     if not isinstance(spec, dict):
         raise UsageError("a spec is an object", hint=f"for example {EXAMPLE}")
@@ -129,11 +129,11 @@ def _yaml(path: Path, raw: bytes) -> Any:
     try:
         return yaml.safe_load(raw)
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def put(spec: dict[str, Any], change: str, example: str = "training.max_steps=50") -> None:
-    """Puts one value into its place; what lies on the way is made."""
+    """Sets one value in the spec, and makes missing objects on the way."""
     path, equals, text = change.partition("=")
     *parents, last = path.split(".")
     if not equals or not all([*parents, last]):

@@ -1,4 +1,4 @@
-"""Text for people: tables, times, curves, and nothing in it that a terminal would obey."""
+"""Formats text for people: tables, times and curves, without control characters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from footplate.sdk.models import JobInfo
 
 _MARKS = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-"""What a terminal obeys or reorders text by, and JSON leaves as it is: C1 controls, direction marks, separators."""
+"""Characters that control a terminal or reorder text, but that JSON does not escape: C1 controls, direction marks,
+separators."""
 _CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f{_MARKS}]")
 _IN_CELL = re.compile(rf"[\x00-\x1f{_MARKS}]")
 _IN_JSON = re.compile(rf"[{_MARKS}]")
@@ -23,7 +24,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def clean(text: str) -> str:
-    """What a job printed or was called must not move a cursor or clear a screen."""
+    """Replaces control characters, so that a job's output or name cannot move a cursor or clear a screen."""
     return _CONTROL.sub("�", text)
 
 
@@ -33,18 +34,18 @@ def say(*lines: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    """One line, so that several are JSON Lines."""
+    """Prints JSON in one line, so that several are JSON Lines."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     print(_IN_JSON.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text), flush=True)
 
 
 def tell(text: str) -> None:
-    """Beside the answer: on stderr."""
+    """Prints a message on stderr, beside the answer on stdout."""
     print(f"footplate: {clean(text)}", file=sys.stderr, flush=True)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Columns as wide as they need, numbers to the right."""
+    """Prints columns as wide as they need, with numbers at the right."""
     cells = [[_IN_CELL.sub("�", "" if cell is None else str(cell)) for cell in row] for row in rows]
     if not cells:
         tell(empty)
@@ -63,7 +64,7 @@ _NUMBER = re.compile(r"|[-+]?[\d.,]+(e[-+]?\d+)?%?|nan|-?inf|\d+/\d+|[\d.]+ [kMG
 
 
 def short(job: str) -> str:
-    """The end of an id: its beginning is the time, and much the same for all of one day."""
+    """Returns the end of an id, because its beginning is the time and similar for all jobs of a day."""
     return job[-8:]
 
 
@@ -82,7 +83,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`42s`, `3m 20s`, `2h 05m`, `4d 3h`"""
+    """Returns a text such as `42s`, `3m 20s`, `2h 05m` or `4d 3h`."""
     whole = max(0, round(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if days:
@@ -103,12 +104,12 @@ def steps(job: JobInfo) -> str:
 
 
 def why(job: JobInfo) -> str:
-    """Why it is in its state, where the state does not say it."""
+    """Returns the reason for the job's state, if the state alone does not say it."""
     return "" if job.reason in ("training", "completed", "cancel", "pause") else job.reason
 
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
-    """A curve in one line: the mean of each stretch, between the least and the most."""
+    """Returns a curve in one line: the mean of each part, scaled between the lowest and the highest."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

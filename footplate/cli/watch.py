@@ -1,4 +1,4 @@
-"""`watch`, `logs` and `events`: what happens, as it happens, over connections that may break."""
+"""The verbs `watch`, `logs` and `events`: show events as they happen, over connections that may break."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 BAR = 24
 SHOWN = 4
-"""Metrics beside a bar: as many as a line has room for."""
+"""The number of metrics beside a progress bar, limited by the length of a line."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -46,7 +46,7 @@ def run_watch(given: Given) -> int:
 
 
 def watch_job(job: Job, *, after: int, as_json: bool) -> int:
-    """Shows what happens until the job has ended; 0 when it succeeded."""
+    """Shows events until the job has ended. Returns 0 if it succeeded."""
     screen = Json() if as_json else Screen() if sys.stdout.isatty() else Lines()
     try:
         for event in job.events(after=after):
@@ -74,7 +74,7 @@ def _ended(job: Job, *, as_json: bool) -> int:
 
 
 class Json:
-    """Every event as it came, one a line."""
+    """Prints every event as JSON, one per line."""
 
     def show(self, event: Event) -> None:
         say_json(event.model_dump(mode="json"))
@@ -84,7 +84,7 @@ class Json:
 
 
 class Lines:
-    """For a pipe: a line for each thing that a person would want to know later."""
+    """Prints for a pipe: one line for each event that a person may want to read later."""
 
     def show(self, event: Event) -> None:
         if text := line_of(event):
@@ -95,7 +95,7 @@ class Lines:
 
 
 class Screen:
-    """For a terminal: the same lines, but for those of the loop, which are one line that moves."""
+    """Draws for a terminal: the same lines, but the loop's progress is one line that changes."""
 
     def __init__(self) -> None:
         self._state, self._step, self._max_steps = "", 0, 0
@@ -136,7 +136,7 @@ class Screen:
 
 
 def line_of(event: Event) -> str:
-    """An event in a line; empty for what only moves a bar."""
+    """Returns an event as a line. Empty for events that only move the progress bar."""
     write = _WRITERS.get(event.kind)
     return write(event) if write else ""
 

@@ -1,4 +1,4 @@
-"""`webhooks`: URLs that are told when jobs change their state."""
+"""The verb `webhooks`: manages URLs that are called when jobs change their state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_verbs(verbs: Verbs) -> None:
     test = add_part(parts, "test", run_test, "send one a ping")
     deliveries = add_part(parts, "deliveries", run_deliveries, "what one was told, and what came of it, newest first")
     deliveries.add_argument(
-        "--limit", type=count, default=DEFAULT_LIMIT, help=f"at most so many ({DEFAULT_LIMIT}); 0 is all"
+        "--limit", type=count, default=DEFAULT_LIMIT, help=f"the most to list ({DEFAULT_LIMIT}); 0 is all"
     )
     delete = add_part(parts, "delete", run_delete, "forget one, and what it was told")
     for parser in (update, rotate, test, deliveries, delete):
@@ -47,12 +47,12 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_list(given: Given) -> int:
-    found = client_of(given).webhooks.list()
+    webhooks = client_of(given).webhooks.list()
     if given.json:
-        for one in found:
-            say_json(one.model_dump(mode="json"))
+        for webhook in webhooks:
+            say_json(webhook.model_dump(mode="json"))
         return 0
-    table(("WEBHOOK", "URL", "STATES", "TAGS", "AGE", "HOW"), map(_row, found), empty="nobody is told yet")
+    table(("WEBHOOK", "URL", "STATES", "TAGS", "AGE", "HOW"), map(_row, webhooks), empty="nobody is told yet")
     return 0
 
 
@@ -82,7 +82,7 @@ def _show_secret(made: NewWebhook, given: Given) -> int:
         say_json(made.model_dump(mode="json"))
         return 0
     print(made.secret, flush=True)
-    # Beside the secret, which a script may want to keep.
+    # On stderr, because a script may want only the secret from stdout.
     tell(f"{made.id} signs with it; this is the only time that it is shown")
     if made.old_secret_until:
         tell(f"the one before signs as well until {made.old_secret_until}")
@@ -100,15 +100,15 @@ def run_update(given: Given) -> int:
 
 
 def _wanted(given: Given, *names: str) -> dict[str, Any]:
-    """What was said, in the API's words."""
-    found = {name: value for name in names if (value := getattr(given, name)) is not None}
-    if "to" in found:  # as --url is where the service is
-        found["url"] = found.pop("to")
+    """Returns the given options under the API's names."""
+    fields = {name: value for name in names if (value := getattr(given, name)) is not None}
+    if "to" in fields:  # The option --url is the service's address.
+        fields["url"] = fields.pop("to")
     for name in ("state", "tag"):
-        if name in found:
-            said = found.pop(name)
-            found[f"{name}s"] = None if said == "all" else said.split(",")
-    return found
+        if name in fields:
+            words = fields.pop(name)
+            fields[f"{name}s"] = None if words == "all" else words.split(",")
+    return fields
 
 
 def run_test(given: Given) -> int:
@@ -121,13 +121,13 @@ def run_test(given: Given) -> int:
 
 
 def run_deliveries(given: Given) -> int:
-    found = islice(client_of(given).webhooks.deliveries(given.webhook), given.limit or None)
+    deliveries = islice(client_of(given).webhooks.deliveries(given.webhook), given.limit or None)
     if given.json:
-        for one in found:
-            say_json(one.model_dump(mode="json"))
+        for delivery in deliveries:
+            say_json(delivery.model_dump(mode="json"))
         return 0
     head = ("DELIVERY", "TYPE", "JOB", "STATUS", "TRIES", "AGE", "ANSWER")
-    table(head, map(_told, found), empty="it was told nothing yet")
+    table(head, map(_told, deliveries), empty="it was told nothing yet")
     return 0
 
 

@@ -42,9 +42,9 @@ class Told(BaseModel):
 class Resource(Told):
     """A resource of the API. The service answers with it, openapi.json describes it, and the SDK returns it.
 
-    Reading is lenient, because a client may be older than its service: unknown fields are ignored, and strings that are
-    `Known` keep words that the client has not heard of. A field that is added later needs a default for the same
-    reason: a client may be newer than its service.
+    Reading is lenient, because a client may be older than its service. Unknown fields are ignored, and strings that are
+    `Known` keep words that are new to the client. A field that is added later needs a default, because a client may
+    also be newer than its service.
     """
 
     model_config = ConfigDict(

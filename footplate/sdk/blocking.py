@@ -1,4 +1,4 @@
-"""Jobs without `await`: each name does what its namesake in `jobs.py` does, and waits for it."""
+"""Jobs without `await`: each method waits for the method of the same name in `jobs.py`."""
 
 from __future__ import annotations
 
@@ -44,19 +44,22 @@ class Jobs:
         self._jobs = jobs
 
     def create(self, spec: Spec, *, idempotency_key: str | None = None, **fields: Any) -> Job:
-        """Submits a job; `fields` replace top-level fields of the spec. Sent again when the answer is lost: the key,
-        made here unless you bring one, lets the service see that it is the same job."""
+        """Submits a job. `fields` replace top-level fields of the spec.
+
+        The request is repeated if its answer is lost. The idempotency key, made here unless you pass one, lets the
+        service recognise the same job.
+        """
         return Job(now(self._jobs.create(spec, idempotency_key=idempotency_key, **fields)))
 
     def get(self, job: str) -> Job:
         return Job(now(self._jobs.get(job)))
 
     def validate(self, spec: Spec, **fields: Any) -> Validation:
-        """What `create` would say, without a job: the effective spec and where it would run. Raises InvalidRequest."""
+        """Returns the effective spec and its placement, as `create` would, without a job. Raises InvalidRequest."""
         return now(self._jobs.validate(spec, **fields))
 
     def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> Iterator[Job]:
-        """Jobs, newest first, page by page as they are asked for; at most `limit`."""
+        """Yields jobs, newest first, at most `limit`. Pages are requested as they are needed."""
         return map(Job, each(self._jobs.list(limit=limit, **filters)))
 
     def series(
@@ -67,19 +70,21 @@ class Jobs:
         points: int = 1000,
         everything: bool = False,
     ) -> Sequence[Series]:
-        """Curves of several jobs beside each other: as `job.metrics.series`, for each of them."""
+        """Returns curves of several jobs: those of `job.metrics.series`, for each job."""
         return now(self._jobs.series(jobs, *names, x=x, points=points, everything=everything))
 
     def bulk(
         self, action: str, *, ids: Sequence[str] | None = None, mode: str = "checkpoint", **where: Unpack[Filters]
     ) -> Sequence[Outcome]:
-        """cancel, pause, resume or delete, asked of many jobs: of these, or of all that match and that it can change.
-        An outcome for each."""
+        """Applies cancel, pause, resume or delete to many jobs, and returns an outcome for each.
+
+        The jobs are those of `ids`, or all that match the filters and that the action can change.
+        """
         return now(self._jobs.bulk(action, ids=ids, mode=mode, **where))
 
 
 class Job(JobView):
-    """One job. Verbs change it, and bring `info` up to date."""
+    """One job. Its actions change the job and update `info`."""
 
     def __init__(self, job: AsyncJob) -> None:
         self._job = job
@@ -96,7 +101,7 @@ class Job(JobView):
         return self
 
     def cancel(self, mode: str = "checkpoint") -> Self:
-        """Checkpoint saves, then stops; graceful stops at the next step; kill at once."""
+        """Stops the job: "checkpoint" saves first, "graceful" stops at the next step, "kill" stops at once."""
         now(self._job.cancel(mode))
         return self
 
@@ -109,9 +114,11 @@ class Job(JobView):
         return self
 
     def do(self, *, save: bool = False, evaluate: bool = False, set: Mapping[str, Any] | None = None) -> Self:
-        """Asks the running loop, after the step at hand, for a checkpoint, an evaluation, or other arguments, which
-        hold from then on: learning_rate, max_steps, logging_steps, eval_steps, save_steps. Events of kind `do` tell
-        what came of it."""
+        """Requests a checkpoint, an evaluation or new arguments from the running loop, after the current step.
+
+        The arguments that can be set are learning_rate, max_steps, logging_steps, eval_steps and save_steps. They hold
+        from then on. Events of kind `do` have the result.
+        """
         now(self._job.do(save=save, evaluate=evaluate, set=set))
         return self
 
@@ -123,30 +130,36 @@ class Job(JobView):
         patch: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
-        """Another job, which goes on from a checkpoint of this one: "latest", "best" or an id; mode "weights" takes
-        these alone. `patch` is merged into this job's spec, None taking a field away. What differs is in the new job's
-        `info.fork`."""
+        """Starts another job from a checkpoint of this one: "latest", "best" or an id.
+
+        The mode "weights" takes the weights alone. `patch` is merged into this job's spec, and None removes a field.
+        The differences are in the new job's `info.fork`.
+        """
         return Job(now(self._job.fork(checkpoint, mode=mode, patch=patch, idempotency_key=idempotency_key)))
 
     def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
-        """What is not named stays. With `if_version`, VersionChanged if the job has changed since."""
+        """Changes the named fields. With `if_version`, raises VersionChanged if the job has changed since."""
         now(self._job.amend(if_version=if_version, **changes))
         return self
 
     def delete(self) -> None:
-        """With its files. Only a job that has ended."""
+        """Deletes a job that has ended, with its files."""
         now(self._job.delete())
 
     def events(
         self, *, after: int = 0, kinds: str | Collection[str] | None = None, follow: bool = True
     ) -> Iterator[Event]:
-        """Its history from `after` on, then what happens, until it has ended: each event once and in order, whatever
-        happens to the connection. With follow=False only what there is now."""
+        """Yields the job's events after the number `after`, and with `follow` new ones until it has ended.
+
+        Each event comes once and in order, even if connections break.
+        """
         return each(self._job.events(after=after, kinds=kinds, follow=follow))
 
     def wait(self, timeout: float | None = None) -> Self:
-        """When it has succeeded, failed or been cancelled; a paused job is waited for. WaitTimeout after so many
-        seconds."""
+        """Waits until the job has succeeded, failed or been cancelled. A paused job is waited for, too.
+
+        Raises WaitTimeout after `timeout` seconds.
+        """
         now(self._job.wait(timeout))
         return self
 
@@ -159,117 +172,122 @@ class Job(JobView):
         grep: str | None = None,
         follow: bool = False,
     ) -> Iterator[Line]:
-        """What training printed, behind the number `after`: to stdout or stderr, on one rank, with some words in it.
-        With follow=True, also what it prints until it has ended."""
+        """Yields printed lines after the number `after`, filtered by stream, rank and text.
+
+        With `follow`, also yields new lines until the job has ended.
+        """
         return each(self._job.logs(after=after, stream=stream, rank=rank, grep=grep, follow=follow))
 
     def attempts(self) -> list[Attempt]:
         return now(self._job.attempts())
 
     def spec(self) -> dict[str, Any]:
-        """The effective one, with every default."""
+        """Returns the effective spec with every default."""
         return now(self._job.spec())
 
 
 class Metrics:
-    """`job.metrics()` has every row; `summary` and `series` answer as quickly however many there are."""
+    """A job's metrics. `job.metrics()` returns every row. `summary` and `series` are fast for any number of rows."""
 
     def __init__(self, metrics: AsyncMetrics) -> None:
         self._metrics = metrics
 
     def __call__(self, *, after: int = 0) -> list[dict[str, Any]]:
-        """A row per log or eval: {"no", "step", "epoch", "loss", …}, as a data frame takes them."""
+        """Returns a row per log or eval, as a data frame takes them: {"no", "step", "epoch", "loss", …}."""
         return now(self._metrics(after=after))
 
     def summary(self) -> dict[str, MetricSummary]:
-        """By name: the last, the least and the most value, and where each was."""
+        """Returns the last, the lowest and the highest value of each metric, with their steps."""
         return now(self._metrics.summary())
 
     def series(self, *names: str, x: str = "step", points: int = 1000, everything: bool = False) -> dict[str, Series]:
-        """By name: at most so many points of each curve, every spike among them; without names, every curve. x is step,
-        time or epoch. `everything` has what a later attempt repeats, too."""
+        """Returns curves by name, each with at most `points` points, among them every spike. Without names, all curves.
+
+        `x` is step, time or epoch. `everything` includes points that a later attempt repeats.
+        """
         return now(self._metrics.series(*names, x=x, points=points, everything=everything))
 
 
 class SavedCheckpoint(Checkpoint):
-    """One of a job's checkpoints, as it stood when the service was asked."""
+    """One of a job's checkpoints, in its state at the time of the request."""
 
     _one: AsyncCheckpoint = PrivateAttr()
 
     @classmethod
     def of(cls, one: AsyncCheckpoint) -> Self:
-        found = cls.model_validate(one.model_dump())
-        found._one = one
-        return found
+        checkpoint = cls.model_validate(one.model_dump())
+        checkpoint._one = one
+        return checkpoint
 
     def contents(self) -> Sequence[CheckpointFile]:
-        """With the sha256 of what was written when it was committed."""
+        """Returns the files with their sha256 at the time of the commit."""
         return now(self._one.contents())
 
     def download(self, folder: str | os.PathLike[str]) -> Sequence[Path]:
-        """Its files, below `folder`, each whole and compared by its sha256, or not there. What breaks off goes on where
-        it was, also when it is called again."""
+        """Downloads the files below `folder`. Each is verified by its sha256, and then moved into place.
+
+        An interrupted download continues where it stopped, also in a later call.
+        """
         return now(self._one.download(folder))
 
     def pin(self) -> Self:
-        """Keeps it, whatever the job's limits say."""
+        """Keeps the checkpoint, whatever the job's limits are."""
         return self.of(now(self._one.pin()))
 
     def unpin(self) -> Self:
         return self.of(now(self._one.unpin()))
 
     def delete(self) -> int:
-        """Lets go of it; the answer is how many bytes that frees, in a moment."""
+        """Deletes the checkpoint in a moment, and returns the number of bytes that this frees."""
         return now(self._one.delete())
 
 
 class Checkpoints:
-    """What a job has saved."""
+    """The checkpoints that a job has saved."""
 
     def __init__(self, checkpoints: AsyncCheckpoints) -> None:
         self._checkpoints = checkpoints
 
     def list(self) -> Sequence[SavedCheckpoint]:
-        """Newest first."""
-        return [SavedCheckpoint.of(one) for one in now(self._checkpoints.list())]
+        return [SavedCheckpoint.of(checkpoint) for checkpoint in now(self._checkpoints.list())]
 
     def get(self, checkpoint: str) -> SavedCheckpoint:
-        """By its id; or "latest", or "best". Raises NotFound."""
+        """Returns a checkpoint by its id, or the "latest" or "best" one. Raises NotFound."""
         return SavedCheckpoint.of(now(self._checkpoints.get(checkpoint)))
 
     def latest(self) -> SavedCheckpoint | None:
-        found = now(self._checkpoints.latest())
-        return None if found is None else SavedCheckpoint.of(found)
+        checkpoint = now(self._checkpoints.latest())
+        return None if checkpoint is None else SavedCheckpoint.of(checkpoint)
 
     def best(self) -> SavedCheckpoint | None:
-        """By metric_for_best_model; None where the job looks for none."""
-        found = now(self._checkpoints.best())
-        return None if found is None else SavedCheckpoint.of(found)
+        """Returns the best checkpoint by metric_for_best_model. None if the job ranks none."""
+        checkpoint = now(self._checkpoints.best())
+        return None if checkpoint is None else SavedCheckpoint.of(checkpoint)
 
 
 class Files:
-    """`file = client.files.upload("rows.jsonl")`, then `"data": file.id`."""
+    """Uploaded files: `file = client.files.upload("rows.jsonl")`, then `"data": file.id`."""
 
     def __init__(self, files: AsyncFiles) -> None:
         self._files = files
 
     def upload(self, path: str | os.PathLike[str], *, name: str | None = None) -> UploadedFile:
-        """JSON lines, CSV or Parquet, by the suffix of its name. What the service has already is not sent again."""
+        """Uploads JSON lines, CSV or Parquet, by the suffix. A file that the service has already is not sent again."""
         return now(self._files.upload(path, name=name))
 
     def get(self, file: str) -> UploadedFile:
         return now(self._files.get(file))
 
     def list(self) -> Iterator[UploadedFile]:
-        """Newest first, page by page as they are asked for."""
+        """Yields files, newest first. Pages are requested as they are needed."""
         return each(self._files.list())
 
     def download(self, file: str, folder: str | os.PathLike[str]) -> Path:
-        """Under its name, whole and compared by its sha256, or not there."""
+        """Downloads the file under its name, and moves it into place after its sha256 was verified."""
         return now(self._files.download(file, folder))
 
     def delete(self, file: str) -> None:
-        """Not while a job that is not over names it."""
+        """Deletes the file, unless a job that has not ended names it."""
         now(self._files.delete(file))
 
 
@@ -283,5 +301,5 @@ class Outputs:
         return now(self._outputs.list())
 
     def download(self, folder: str | os.PathLike[str], *, only: Collection[str] | None = None) -> Sequence[Path]:
-        """Every file, or those named in `only`, below `folder`; each is whole or not there."""
+        """Downloads every file, or those in `only`, below `folder`. Each is moved into place when it is complete."""
         return now(self._outputs.download(folder, only=only))

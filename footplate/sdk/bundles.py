@@ -1,4 +1,4 @@
-"""Your own code: a folder is zipped here, always to the same bytes, and sent where the service does not have it yet."""
+"""Bundles of your own code: a folder is zipped, always to the same bytes, and sent if the service does not have it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from footplate.sdk.waiting import Wire, each, now
 
 PAGE = 200
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
-"""And whatever begins with a dot."""
+"""Folders that are left out, besides names that begin with a dot."""
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 class AsyncBundles:
-    """`"code": {"bundle": (await client.bundles.upload("my_folder")).sha256}`"""
+    """Bundles: `"code": {"bundle": (await client.bundles.upload("my_folder")).sha256}`."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     async def upload(self, path: str | os.PathLike[str]) -> Bundle:
-        """A folder, a file of Python or a zip. Of a folder all that is in it, but what begins with a dot,
-        `__pycache__`, `venv` and `node_modules`. What the service has already is not sent again."""
+        """Uploads a folder, a Python file or a zip. A bundle that the service has already is not sent again.
+
+        Of a folder all files are sent, except `__pycache__`, `venv`, `node_modules` and names that begin with a dot.
+        """
         data = packed(Path(path))
         try:
             return await self.get(sha256(data).hexdigest())
@@ -42,49 +44,53 @@ class AsyncBundles:
         return Bundle.model_validate(await ask_json(self._wire, Ask("GET", f"/bundles/{_checked(sha256)}")))
 
     async def list(self) -> AsyncGenerator[Bundle, None]:
-        """Newest first, page by page as they are asked for."""
+        """Yields bundles, newest first. Pages are requested as they are needed."""
         cursor = None
         while True:
             page = await ask_json(self._wire, Ask("GET", "/bundles", params={"cursor": cursor, "limit": PAGE}))
-            for one in page["data"]:
-                yield Bundle.model_validate(one)
+            for entry in page["data"]:
+                yield Bundle.model_validate(entry)
             if (cursor := page["next_cursor"]) is None:
                 return
 
     async def delete(self, sha256: str) -> None:
-        """Not while a job that is not over needs it."""
+        """Deletes the bundle, unless a job that has not ended needs it."""
         await ask(self._wire, Ask("DELETE", f"/bundles/{_checked(sha256)}"))
 
 
 class Bundles:
-    """`"code": {"bundle": client.bundles.upload("my_folder").sha256}`"""
+    """Bundles without `await`: `"code": {"bundle": client.bundles.upload("my_folder").sha256}`."""
 
     def __init__(self, bundles: AsyncBundles) -> None:
         self._bundles = bundles
 
     def upload(self, path: str | os.PathLike[str]) -> Bundle:
-        """A folder, a file of Python or a zip. Of a folder all that is in it, but what begins with a dot,
-        `__pycache__`, `venv` and `node_modules`. What the service has already is not sent again."""
+        """Uploads a folder, a Python file or a zip. A bundle that the service has already is not sent again.
+
+        Of a folder all files are sent, except `__pycache__`, `venv`, `node_modules` and names that begin with a dot.
+        """
         return now(self._bundles.upload(path))
 
     def get(self, sha256: str) -> Bundle:
         return now(self._bundles.get(sha256))
 
     def list(self) -> Iterator[Bundle]:
-        """Newest first, page by page as they are asked for."""
+        """Yields bundles, newest first. Pages are requested as they are needed."""
         return each(self._bundles.list())
 
     def delete(self, sha256: str) -> None:
-        """Not while a job that is not over needs it."""
+        """Deletes the bundle, unless a job that has not ended needs it."""
         now(self._bundles.delete(sha256))
 
 
 def packed(path: Path) -> bytes:
-    """A bundle's bytes. The same files are the same bytes, whenever and wherever they were written: a bundle is known
-    by its sha256, and would be another one each time."""
+    """Returns a bundle's bytes. The same files always give the same bytes.
+
+    A bundle is identified by its sha256, so other bytes would be another bundle each time.
+    """
     if path.is_file() and path.suffix != ".py":
         if not zipfile.is_zipfile(path):
-            detail, hint = f"{str(path)!r} is no folder, no .py and no zip", "name the folder of your modules"
+            detail, hint = f"{str(path)!r} is not a folder, a .py file or a zip", "name the folder of your modules"
             raise InvalidRequest(422, {"code": "not_a_zip", "detail": detail, "hint": hint})
         return path.read_bytes()
     files = [path] if path.is_file() else sorted(_files(path))
@@ -102,9 +108,9 @@ def packed(path: Path) -> bytes:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Links to files are followed, and links to folders are not: those may lead round."""
+    """Yields files. Links to files are followed, but not links to folders, because these may form a loop."""
     for at, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = [one for one in folders if one not in LEFT_OUT and not one.startswith(".")]
+        folders[:] = [name for name in folders if name not in LEFT_OUT and not name.startswith(".")]
         yield from (Path(at, name) for name in names if not name.startswith("."))
 
 
@@ -113,8 +119,8 @@ def _refuse(error: OSError) -> None:
 
 
 def _checked(sha256: str) -> str:
-    """What cannot be one is refused here: `..` would ask for something else."""
+    """Refuses a text that is not a sha256, because `..` would address something else."""
     if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
-        detail = f"{sha256!r} is no bundle: it is known by its sha256, 64 hex digits"
+        detail = f"{sha256!r} is not a bundle: a bundle is named by its sha256, 64 hex digits"
         raise InvalidRequest(422, {"code": "invalid_id", "detail": detail})
     return sha256

@@ -1,4 +1,4 @@
-"""A job's checkpoints, asynchronously: found, downloaded and verified, pinned, deleted."""
+"""A job's checkpoints, asynchronously: list, download, verify, pin and delete them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from footplate.sdk.waiting import Wire
 
 
 class AsyncCheckpoints:
-    """What a job has saved."""
+    """The checkpoints that a job has saved."""
 
     def __init__(self, wire: Wire, job: str) -> None:
         self._wire, self._path = wire, f"{job}/checkpoints"
 
     async def list(self) -> Sequence[AsyncCheckpoint]:
-        """Newest first."""
-        told = await ask_json(self._wire, Ask("GET", self._path))
-        return [self._checkpoint(one) for one in told["data"]]
+        answer = await ask_json(self._wire, Ask("GET", self._path))
+        return [self._checkpoint(row) for row in answer["data"]]
 
     async def get(self, checkpoint: str) -> AsyncCheckpoint:
-        """By its id; or "latest", or "best". Raises NotFound."""
+        """Returns a checkpoint by its id, or the "latest" or "best" one. Raises NotFound."""
         address = f"{self._path}/{quote(checkpoint, safe='')}"
         return self._checkpoint(await ask_json(self._wire, Ask("GET", address)))
 
@@ -37,14 +36,14 @@ class AsyncCheckpoints:
         return await self._named("latest")
 
     async def best(self) -> AsyncCheckpoint | None:
-        """By metric_for_best_model; None where the job looks for none."""
+        """Returns the best checkpoint by metric_for_best_model. None if the job ranks none."""
         return await self._named("best")
 
     async def _named(self, name: str) -> AsyncCheckpoint | None:
         try:
             return await self.get(name)
         except NotFound:
-            await self.list()  # where it is the job that is not there, this says so
+            await self.list()  # Raises NotFound if the job itself does not exist.
             return None
 
     def _checkpoint(self, told: dict[str, Any]) -> AsyncCheckpoint:
@@ -52,7 +51,7 @@ class AsyncCheckpoints:
 
 
 class AsyncCheckpoint(Checkpoint):
-    """One of them, as it stood when the service was asked."""
+    """One checkpoint, in its state at the time of the request."""
 
     _wire: Wire = PrivateAttr()
     _path: str = PrivateAttr()
@@ -62,35 +61,37 @@ class AsyncCheckpoint(Checkpoint):
         return self
 
     async def contents(self) -> Sequence[CheckpointFile]:
-        """With the sha256 of what was written when it was committed."""
-        found: list[CheckpointFile] = []
+        """Returns the files with their sha256 at the time of the commit."""
+        files: list[CheckpointFile] = []
         cursor: str | None = None
         while True:
-            told = await ask_json(self._wire, Ask("GET", f"{self._path}/files", params={"cursor": cursor}))
-            found += [CheckpointFile.model_validate(one) for one in told["data"]]
-            if (cursor := told["next_cursor"]) is None:
-                return found
+            page = await ask_json(self._wire, Ask("GET", f"{self._path}/files", params={"cursor": cursor}))
+            files += [CheckpointFile.model_validate(row) for row in page["data"]]
+            if (cursor := page["next_cursor"]) is None:
+                return files
 
     async def download(self, folder: str | os.PathLike[str]) -> Sequence[Path]:
-        """Its files, below `folder`, each whole and compared by its sha256, or not there. What breaks off goes on where
-        it was, also when it is called again."""
+        """Downloads the files below `folder`. Each is verified by its sha256, and then moved into place.
+
+        An interrupted download continues where it stopped, also in a later call.
+        """
         remote = [
-            Remote(f"{self._path}/files/{quote(one.path)}", one.path, one.bytes, one.sha256)
-            for one in await self.contents()
+            Remote(f"{self._path}/files/{quote(file.path)}", file.path, file.bytes, file.sha256)
+            for file in await self.contents()
         ]
-        return [await fetch(self._wire, one, Path(folder)) for one in remote]
+        return [await fetch(self._wire, file, Path(folder)) for file in remote]
 
     async def pin(self) -> Self:
-        """Keeps it, whatever the job's limits say."""
+        """Keeps the checkpoint, whatever the job's limits are."""
         return await self._pinned(True)
 
     async def unpin(self) -> Self:
         return await self._pinned(False)
 
     async def delete(self) -> int:
-        """Lets go of it; the answer is how many bytes that frees, in a moment."""
-        told = await ask_json(self._wire, Ask("DELETE", self._path))
-        return int(told.get("frees_bytes", 0))
+        """Deletes the checkpoint in a moment, and returns the number of bytes that this frees."""
+        answer = await ask_json(self._wire, Ask("DELETE", self._path))
+        return int(answer.get("frees_bytes", 0))
 
     async def _pinned(self, pinned: bool) -> Self:
         what = Ask.with_json("PATCH", self._path, {"pinned": pinned}, is_repeatable=True)

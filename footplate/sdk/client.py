@@ -29,7 +29,7 @@ Components = dict[str, dict[str, Component]]
 
 
 class AsyncClient:
-    """`async with AsyncClient() as client: job = await client.jobs.create(spec)`"""
+    """The client for asyncio: `async with AsyncClient() as client: job = await client.jobs.create(spec)`."""
 
     def __init__(
         self,
@@ -41,8 +41,11 @@ class AsyncClient:
         patience: float = 600.0,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        """Without `url` and `api_key`, FOOTPLATE_URL and FOOTPLATE_API_KEY say them. `timeout` is for one answer,
-        `retries` for what may safely be asked again, `patience` for the seconds that a broken stream goes on trying."""
+        """Reads FOOTPLATE_URL and FOOTPLATE_API_KEY if `url` and `api_key` are not given.
+
+        `timeout` is for one answer. `retries` counts repetitions of requests that may safely be repeated. `patience` is
+        the number of seconds after which a broken stream gives up.
+        """
         arguments = http_arguments(url, api_key, timeout)
         self.url = str(arguments["base_url"])
         self._wire = AsyncWire(httpx2.AsyncClient(**arguments, transport=transport), retries + 1)
@@ -62,8 +65,11 @@ class AsyncClient:
         kinds: str | Collection[str] | None = None,
         max_hz: int | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """What happens to many jobs, on one connection that comes back by itself: to these, and to those that match,
-        now or later. Each job's events come once and in order. With `jobs` alone it ends with the last of them."""
+        """Yields events of many jobs on one connection, which is opened again after it breaks.
+
+        The jobs are those in `jobs`, and those that match the filters now or later. Each job's events come once and in
+        order. With `jobs` alone the stream ends with the last of them.
+        """
         places = Places.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
         return follow(self._wire, "/stream", places)
 
@@ -71,15 +77,15 @@ class AsyncClient:
         return await nodes(self._wire)
 
     async def drain(self, node: str, *, drain: bool = True) -> Node:
-        """Gives a node, by its id, no more work; what it runs is saved and goes on elsewhere. False takes that back."""
+        """Gives a node, by its id, no more work. Its attempts are saved and continue elsewhere. False undoes this."""
         return await drained(self._wire, node, drain)
 
     async def queue(self, job: str | None = None) -> list[QueuedJob]:
-        """What waits, in the order in which it is tried; or one job's place in it."""
+        """Returns the waiting jobs in the order in which they are tried, or one job's place."""
         return await queue(self._wire, job)
 
     async def components(self) -> Components:
-        """What a spec may name, by group and name. Empty until a node has told."""
+        """Returns the components that a spec may name, by group and name. Empty until a node has announced them."""
         return await components(self._wire)
 
     async def health(self) -> Health:
@@ -98,7 +104,7 @@ class AsyncClient:
 
 
 class Client:
-    """`job = Client().jobs.create({"model": "toy/mlp", "data": "toy/regression"})`"""
+    """The client: `job = Client().jobs.create({"model": "toy/mlp", "data": "toy/regression"})`."""
 
     def __init__(
         self,
@@ -110,7 +116,7 @@ class Client:
         patience: float = 600.0,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        """As AsyncClient, which says what each is for."""
+        """Takes the same arguments as AsyncClient, which describes them."""
         arguments = http_arguments(url, api_key, timeout)
         self.url = str(arguments["base_url"])
         self._wire = BlockingWire(httpx2.Client(**arguments, transport=transport), retries + 1)
@@ -130,8 +136,11 @@ class Client:
         kinds: str | Collection[str] | None = None,
         max_hz: int | None = None,
     ) -> Iterator[Event]:
-        """What happens to many jobs, on one connection that comes back by itself: to these, and to those that match,
-        now or later. Each job's events come once and in order. With `jobs` alone it ends with the last of them."""
+        """Yields events of many jobs on one connection, which is opened again after it breaks.
+
+        The jobs are those in `jobs`, and those that match the filters now or later. Each job's events come once and in
+        order. With `jobs` alone the stream ends with the last of them.
+        """
         places = Places.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
         return each(follow(self._wire, "/stream", places))
 
@@ -139,15 +148,15 @@ class Client:
         return now(nodes(self._wire))
 
     def drain(self, node: str, *, drain: bool = True) -> Node:
-        """Gives a node, by its id, no more work; what it runs is saved and goes on elsewhere. False takes that back."""
+        """Gives a node, by its id, no more work. Its attempts are saved and continue elsewhere. False undoes this."""
         return now(drained(self._wire, node, drain))
 
     def queue(self, job: str | None = None) -> list[QueuedJob]:
-        """What waits, in the order in which it is tried; or one job's place in it."""
+        """Returns the waiting jobs in the order in which they are tried, or one job's place."""
         return now(queue(self._wire, job))
 
     def components(self) -> Components:
-        """What a spec may name, by group and name. Empty until a node has told."""
+        """Returns the components that a spec may name, by group and name. Empty until a node has announced them."""
         return now(components(self._wire))
 
     def health(self) -> Health:
@@ -166,7 +175,7 @@ class Client:
 
 
 async def nodes(wire: Wire) -> list[Node]:
-    return [Node.model_validate(one) for one in (await ask_json(wire, Ask("GET", "/nodes")))["data"]]
+    return [Node.model_validate(row) for row in (await ask_json(wire, Ask("GET", "/nodes")))["data"]]
 
 
 async def drained(wire: Wire, node: str, drain: bool) -> Node:
@@ -175,24 +184,25 @@ async def drained(wire: Wire, node: str, drain: bool) -> Node:
 
 
 async def queue(wire: Wire, job: str | None) -> list[QueuedJob]:
-    found: list[QueuedJob] = []
+    entries: list[QueuedJob] = []
     cursor: str | None = None
     while True:
         page = await ask_json(wire, Ask("GET", "/queue", params={"job": job, "cursor": cursor, "limit": 1000}))
-        found += [QueuedJob.model_validate(one) for one in page["data"]]
+        entries += [QueuedJob.model_validate(row) for row in page["data"]]
         if (cursor := page["next_cursor"]) is None:
-            return found
+            return entries
 
 
 async def components(wire: Wire) -> Components:
-    told: dict[str, dict[str, Any]] = await ask_json(wire, Ask("GET", "/components"))
+    answer: dict[str, dict[str, Any]] = await ask_json(wire, Ask("GET", "/components"))
     return {
-        group: {name: Component.model_validate(one) for name, one in found.items()} for group, found in told.items()
+        group: {name: Component.model_validate(fields) for name, fields in members.items()}
+        for group, members in answer.items()
     }
 
 
 async def health(wire: Wire) -> Health:
-    """How the service says that it is; 503 is an answer too."""
+    """Returns the service's health. An answer of 503 has it, too."""
     request = Ask("GET", "/readyz").on(wire)
     try:
         answer = await wire.send(request)

@@ -1,4 +1,4 @@
-"""What a job left behind: listed, and downloaded so that a file is whole or not there."""
+"""The outputs of a job: lists and downloads them. A downloaded file is complete or missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from footplate.sdk.waiting import Line, Wire
 
 READ_SECONDS = 60.0
 HASHED_BYTES = 8 * 1024 * 1024
-"""Between two looks at what else the event loop has to do."""
+"""The bytes that are hashed before other tasks of the event loop get a turn."""
 
 
 class AsyncOutputs:
@@ -26,25 +26,28 @@ class AsyncOutputs:
         self._wire, self._path = wire, f"{job}/outputs"
 
     async def list(self) -> Sequence[Output]:
-        told = await ask_json(self._wire, Ask("GET", self._path))
-        return [Output.model_validate(one) for one in told["data"]]
+        answer = await ask_json(self._wire, Ask("GET", self._path))
+        return [Output.model_validate(row) for row in answer["data"]]
 
     async def download(self, folder: str | os.PathLike[str], *, only: Collection[str] | None = None) -> Sequence[Path]:
-        """Every file, or those named in `only`, below `folder`. Each is written beside its place, compared with what
-        the service announced, and then moved there; a connection that breaks is taken up where it broke."""
-        found = await self.list()
-        wanted = [one for one in found if only is None or one.path in only]
-        if missing := set(only or ()) - {one.path for one in wanted}:
-            there = ", ".join(one.path for one in found) or "nothing"
+        """Downloads every file, or those in `only`, below `folder`.
+
+        Each is written to a temporary file, compared with the announced size, and then moved. An interrupted download
+        continues where it stopped.
+        """
+        outputs = await self.list()
+        chosen = [output for output in outputs if only is None or output.path in only]
+        if missing := set(only or ()) - {output.path for output in chosen}:
+            there = ", ".join(output.path for output in outputs) or "nothing"
             detail = f"the job has no output {sorted(missing)[0]!r}; it has: {there}"
             raise NotFound(404, {"code": "not_found", "detail": detail})
-        remote = [Remote(f"{self._path}/{quote(one.path)}", one.path, one.bytes) for one in wanted]
-        return [await fetch(self._wire, one, Path(folder)) for one in remote]
+        remote = [Remote(f"{self._path}/{quote(output.path)}", output.path, output.bytes) for output in chosen]
+        return [await fetch(self._wire, file, Path(folder)) for file in remote]
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file of the service's, and what was announced of it."""
+    """A file of the service, as the service announced it."""
 
     address: str
     path: str
@@ -52,12 +55,12 @@ class Remote:
     sha256: str | None = None
 
     def part(self, target: Path) -> Path:
-        """Where it grows. One whose content is known goes on growing there in another process, another day."""
+        """Returns the temporary file. If the content is known, another process can continue it later."""
         return target.with_name(f".{target.name}.{self.sha256[:16] if self.sha256 else os.getpid()}.part")
 
 
 async def fetch(wire: Wire, remote: Remote, folder: Path) -> Path:
-    """Below the folder: whole, or not there. One that is there with the same content is not fetched again."""
+    """Downloads a file below the folder. A file with the same content is not downloaded again."""
     target = below(folder, remote.path)
     if remote.sha256 and target.is_file() and await sha256_of(wire, target) == remote.sha256:
         return target
@@ -89,7 +92,7 @@ async def _compare(wire: Wire, remote: Remote, part: Path) -> None:
 
 
 async def sha256_of(wire: Wire, path: Path) -> str:
-    """Of a file here."""
+    """Returns the sha256 of a local file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(HASHED_BYTES):
@@ -105,7 +108,7 @@ async def _fetch(wire: Wire, remote: Remote, part: Path) -> None:
         if version and have == remote.bytes:
             break  # only the end of the connection was missing
         headers = {"Range": f"bytes={have}-", "If-Range": version} if have else {}
-        # Compressed on the way, a range would be one of something else.
+        # A range of a compressed answer would not be a range of the file.
         request = Ask("GET", remote.address, headers={**headers, "Accept-Encoding": "identity"}).on(wire)
         try:
             async with wire.open(request) as line:
@@ -130,15 +133,15 @@ async def _check(line: Line) -> None:
 
 
 async def _append(line: Line, part: Path) -> None:
-    """Writes what comes behind what is there; a file that has changed meanwhile comes anew, as a 200."""
+    """Appends what comes to the file. If the file has changed meanwhile, the answer is a 200 with the whole file."""
     with part.open("ab" if line.response.status_code == 206 else "wb") as file:
         while chunk := await line.read(READ_SECONDS):
             file.write(chunk)
 
 
 def below(folder: Path, path: str) -> Path:
-    """Where a file goes. A service that is not ours could name any place on this machine."""
+    """Returns the path of a file below the folder. A foreign service could name any path on this machine."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in path:
-        raise DownloadFailed(f"the service names a file {path!r}, which is no path below a folder")
+        raise DownloadFailed(f"the service names a file {path!r}, which is not a path below a folder")
     return folder.joinpath(*pure.parts)

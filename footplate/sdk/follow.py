@@ -1,4 +1,4 @@
-"""Events as they happen, over connections that may break: the next connection begins behind the last event.
+"""Events as they happen, over connections that may break. The next connection begins after the last event.
 
 One request opens either kind of stream. The service answers 101 and sends websocket frames. Behind a proxy that removes
 the upgrade, the same address answers 200 and sends server-sent events. Both carry the same JSON: `{"events": […]}`,
@@ -29,22 +29,22 @@ SILENCE_SECONDS = 45.0
 """A service sends a ping at least every 20 s: FOOTPLATE_PING_SECONDS may not be longer."""
 LONGEST_PAUSE_SECONDS = 5.0
 SLOW_READERS = frozenset({1011, 4408})
-"""Close codes for a reader that was busy with an event: it answered no ping, or read nothing."""
+"""Close codes for a reader that was busy with an event, and so answered no ping or read nothing."""
 TOO_MANY = 4429
-"""Streams at once; those that broke are counted for up to a minute."""
+"""The close code for too many streams at once. Broken ones still count for up to a minute."""
 REFUSED = {
     4400: (422, "invalid_query"),
     4401: (401, "unauthorized"),
     4403: (403, "forbidden"),
     4404: (404, "not_found"),
 }
-"""Close codes that no second try would change, and what HTTP has for them."""
+"""Close codes for which a retry is useless, with the HTTP status of the same meaning."""
 _KINDS = frozenset(Kind)
 
 
 @dataclass
 class Place:
-    """Where one reader is in a job's history, and how long it has."""
+    """A reader's position in a job's history, and its deadline."""
 
     after: int = 0
     kinds: Collection[str] | None = None
@@ -57,9 +57,9 @@ class Place:
 
     @property
     def seconds_to_read(self) -> float:
-        """How long to wait for the next word."""
-        left = SILENCE_SECONDS if self.deadline is None else self.deadline - time.monotonic()
-        return max(0.01, min(SILENCE_SECONDS, left))
+        """Returns the time to wait for the next frame."""
+        seconds_left = SILENCE_SECONDS if self.deadline is None else self.deadline - time.monotonic()
+        return max(0.01, min(SILENCE_SECONDS, seconds_left))
 
     def check_deadline(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -71,32 +71,32 @@ class Place:
         return {"after": self.after, **kinds}
 
     def take(self, frame: dict[str, Any]) -> Iterator[Event]:
-        """The events of a frame that are new to this reader and of a kind that it knows."""
-        for told in frame.get("events", ()):
-            if told["no"] <= self.after:
+        """Yields a frame's events that are new to this reader and of a kind that this client knows."""
+        for row in frame.get("events", ()):
+            if row["no"] <= self.after:
                 continue
-            self.after = told["no"]
-            if event := read_event(told):
+            self.after = row["no"]
+            if event := read_event(row):
                 yield event
         self.after = max(self.after, frame.get("caught_up", 0), frame.get("last", 0))
         self.end = frame.get("end")
 
 
-def read_event(told: dict[str, Any]) -> Event | None:
-    """None: of a kind that a newer service has, and that its readers may pass over."""
-    if told.get("kind") not in _KINDS:
+def read_event(row: dict[str, Any]) -> Event | None:
+    """Parses an event. Returns None for kinds of a newer service, which readers may skip."""
+    if row.get("kind") not in _KINDS:
         return None
     try:
-        return Event.model_validate(told)
+        return Event.model_validate(row)
     except ValidationError as error:
         raise FootplateError(
-            f"event {told.get('no')} is of a version that this client does not know",
+            f"event {row.get('no')} is of a version that this client does not know",
             hint="install the version of footplate that the service has",
         ) from error
 
 
 class Where(Protocol):
-    """A Place, or one in each of many jobs' histories."""
+    """A Place in one job's history, or Places in those of many jobs."""
 
     patience: float
     end: str | None
@@ -113,9 +113,11 @@ class Where(Protocol):
 
 
 async def follow(wire: Wire, path: str, place: Where, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
-    """Every event from `place` on, once each and in order, until the history ends. Raises WaitTimeout at its
-    deadline, ApiError when the service refuses, Unreachable when it stays away: with `has_met`, which says that it has
-    answered before, as late as in the midst of a stream."""
+    """Yields every event from `place` on, once each and in order, until the history ends.
+
+    Raises WaitTimeout at the deadline, ApiError if the service refuses, and Unreachable if the service stays
+    unreachable. `has_met` means that the service has answered before, so that `patience` applies from the start.
+    """
     contact = Contact(wire.tries, place.patience, has_met=has_met)
     while place.end is None:
         request = _opening(wire, path, place)
@@ -136,7 +138,7 @@ async def follow(wire: Wire, path: str, place: Where, *, has_met: bool = False) 
 
 @dataclass
 class Contact:
-    """For how long a reader has been alone, and when it gives up: soon before the first word, late after it."""
+    """The time without a connection. A reader gives up early before the first answer, and late after it."""
 
     tries: int
     patience: float
@@ -150,7 +152,7 @@ class Contact:
         self.has_met, self.lost_at, self.tried = True, None, 0
 
     def lost(self, url: httpx2.URL, error: Exception) -> float:
-        """Seconds until the next try. Raises Unreachable when there shall be none."""
+        """Returns the seconds until the next try. Raises Unreachable if there is none left."""
         now = time.monotonic()
         self.tried += 1
         if self.tried == 1 and isinstance(error, Interrupted) and error.code in SLOW_READERS:
@@ -168,30 +170,33 @@ class Contact:
 
 
 class Interrupted(Exception):
-    """The stream ended before the history did; another connection goes on."""
+    """The stream ended before the history did. Another connection continues it."""
 
     def __init__(self, code: int, reason: str, refusal: Exception | None = None) -> None:
         super().__init__(reason or f"closed with {code}")
         self.code = code
         self.refusal = refusal
-        """What to raise when no other connection fares better."""
+        """The exception to raise if no other connection succeeds."""
 
 
 class Source(Protocol):
     async def frames(self, within: float) -> Sequence[dict[str, Any]]:
-        """Returns the frames that arrive next, perhaps none of them complete yet. Raises Interrupted or ApiError at the
-        end, and httpx2.TransportError when nothing arrives within so many seconds."""
+        """Returns the frames that arrive next, possibly none if none is complete yet.
+
+        Raises Interrupted or ApiError at the end, and httpx2.TransportError if nothing arrives within `within` seconds.
+        """
 
 
 class Websocket:
     """Reads a websocket through the websockets library, which composes the pongs and the answer to a close.
 
-    The library does no I/O here. Its own clients would bypass the HTTP client's transport, proxies and TLS settings.
-    httpx2's session cancels the task of a reader that leaves its loop early, and a blocking reader's process cannot
-    exit while the service hangs."""
+    The library does no I/O here, because its own clients have another transport, proxies and TLS settings than the
+    HTTP client. The session of httpx2 is not used either, because it cancels the task of a reader that leaves its loop
+    early. With that session, a blocking reader's process could not exit while the service hangs.
+    """
 
     def __init__(self, line: Line) -> None:
-        from websockets.client import ClientProtocol  # not at the import of a client that streams nothing
+        from websockets.client import ClientProtocol  # Imported here, because not every client streams.
         from websockets.protocol import OPEN
         from websockets.uri import parse_uri
 
@@ -217,13 +222,13 @@ class Websocket:
             self._end = _closed(closed.code, closed.reason)
         elif protocol.parser_exc is not None:
             self._end = Interrupted(1006, str(protocol.parser_exc) or "the stream ended early")
-        # Before the frames are returned: their reader may take longer than the service waits for a pong.
+        # Sent before the frames are returned, because their reader may take longer than the service waits for a pong.
         if reply := b"".join(protocol.data_to_send()):
-            with suppress(httpx2.TransportError):  # the next read raises it too
+            with suppress(httpx2.TransportError):  # The next read raises it, too.
                 await self._line.write(reply)
 
     def _messages(self) -> Iterator[bytes]:
-        """The complete messages among the frames that have arrived."""
+        """Yields the complete messages among the frames that have arrived."""
         from websockets.frames import DATA_OPCODES, Frame
 
         for frame in self._protocol.events_received():
@@ -243,7 +248,7 @@ def _closed(code: int, reason: str) -> Exception:
 
 
 class Messages:
-    """Reads server-sent events."""
+    """Reads server-sent events from an answer."""
 
     def __init__(self, line: Line) -> None:
         self._line, self._rest = line, b""

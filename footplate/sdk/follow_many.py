@@ -1,6 +1,6 @@
-"""Many jobs on one connection: where a reader is in each of their histories, and what it comes back with.
+"""Many jobs on one connection: a reader's positions in their histories, which each new connection starts from.
 
-`following.follow` reads them as it reads one job's.
+`follow.follow` reads them in the same way as one job's.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from footplate.contract.events import Event
 from footplate.sdk.follow import SILENCE_SECONDS, read_event
 
 MOST_NAMED = 150
-"""What one address holds. Of more, those with the longest histories are named; the others are told again, and passed
-over here."""
+"""The number of jobs that an address has room for. If there are more, those with the longest histories are named.
+Events of the others are sent again, and skipped here."""
 MOST_REMEMBERED = 10_000
 
 
@@ -25,14 +25,14 @@ class HasId(Protocol):
 
 @dataclass
 class Places:
-    """The same to `follow` as the Place of one job."""
+    """Positions in many histories. `follow` uses them like the Place of one job."""
 
     cursors: dict[str, int]
     """The last `no` of each job that has not ended."""
     asked: dict[str, str]
-    """What else was asked for, as the address says it."""
+    """The other filters, as the address has them."""
     follows_more: bool
-    """Jobs join by a filter: there is no end."""
+    """True if jobs can join by a filter, so that the stream has no end."""
     patience: float = 600.0
     since: str | None = None
     end: str | None = None
@@ -49,14 +49,14 @@ class Places:
         max_hz: int | None,
         patience: float,
     ) -> Places:
-        told = {
+        filters = {
             "tag": tag,
             "state": _text(state),
             "kinds": _text(kinds),
             "max_hz": None if max_hz is None else str(max_hz),
         }
-        cursors = {one if isinstance(one, str) else one.id: 0 for one in jobs or ()}
-        asked = {name: value for name, value in told.items() if value is not None}
+        cursors = {job if isinstance(job, str) else job.id: 0 for job in jobs or ()}
+        asked = {name: value for name, value in filters.items() if value is not None}
         return cls(cursors, asked, jobs is None or tag is not None or state is not None, patience)
 
     @property
@@ -64,26 +64,26 @@ class Places:
         return SILENCE_SECONDS
 
     def check_deadline(self) -> None:
-        """There is none."""
+        """Does nothing, because a stream of many jobs has no deadline."""
 
     @property
     def params(self) -> dict[str, Any]:
-        longest = sorted(self.cursors.items(), key=lambda one: -one[1])[:MOST_NAMED]
+        longest = sorted(self.cursors.items(), key=lambda item: -item[1])[:MOST_NAMED]
         jobs = ",".join(f"{job}:{no}" if no else job for job, no in longest)
         since = {"since": self.since} if self.since else {}
         return {**({"jobs": jobs} if jobs else {}), **self.asked, **since}
 
     def take(self, frame: dict[str, Any]) -> Iterator[Event]:
-        """The events of a frame that are new to this reader and of a kind that it knows."""
+        """Yields a frame's events that are new to this reader and of a kind that this client knows."""
         self.since = frame.get("since", self.since)
         if (job := frame.get("job")) is None:
             return
         last = self.cursors.get(job, self.over.get(job, 0))
-        for told in frame.get("events", ()):
-            if told["no"] <= last:
+        for row in frame.get("events", ()):
+            if row["no"] <= last:
                 continue
-            last = self._reached(job, told["no"])
-            if event := read_event(told):
+            last = self._reached(job, row["no"])
+            if event := read_event(row):
                 yield event
         last = max(last, frame.get("caught_up", 0), frame.get("last", 0))
         if "end" in frame:
@@ -92,7 +92,7 @@ class Places:
             self._reached(job, last)
 
     def _reached(self, job: str, no: int) -> int:
-        """It goes on, perhaps after an end: somebody has resumed it."""
+        """Notes a new event, perhaps after the job's end, because a job can be resumed."""
         self.over.pop(job, None)
         self.cursors[job] = no
         return no

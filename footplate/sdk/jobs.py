@@ -1,4 +1,4 @@
-"""Jobs, asynchronously: the one implementation. `blocking.py` has the same names without `await`."""
+"""Jobs, asynchronously. This is the one implementation; `blocking.py` has the same names without `await`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from footplate.sdk.request import Ask, ask, ask_json
 from footplate.sdk.waiting import Wire
 
 if TYPE_CHECKING:
-    from footplate.contract.spec import JobSpec  # its schema costs as much to import as all of the client
+    from footplate.contract.spec import JobSpec  # Not at run time: importing it costs as much as all of the client.
 
 Spec: TypeAlias = "JobSpec | Mapping[str, Any]"
 """A JobSpec, or the JSON of one, short forms included."""
@@ -38,14 +38,14 @@ PAGE = 200
 
 
 class Filters(TypedDict, total=False):
-    """Which jobs `list` gives; together they narrow."""
+    """The filters of `list`. A job must match all of them."""
 
     state: str | Sequence[str]
     tag: str
     name: str
     project: str
     created_after: str
-    """RFC 3339 with an offset; inclusive."""
+    """A time in RFC 3339 with an offset, inclusive."""
     created_before: str
     sort: str
 
@@ -58,7 +58,7 @@ class Amendments(TypedDict, total=False):
 
 
 class ResumeChanges(TypedDict, total=False):
-    """What may change on the way; limits may be raised."""
+    """The changes that a resume can make. Limits may be raised."""
 
     priority: int
     pool: str
@@ -69,7 +69,7 @@ class ResumeChanges(TypedDict, total=False):
 
 
 class JobView:
-    """What is known of a job since it was last asked for."""
+    """A job as it was at the last request."""
 
     info: JobInfo
 
@@ -106,7 +106,7 @@ class JobView:
         return self.info.has_ended
 
     def raise_for_status(self) -> Self:
-        """JobFailed or JobCancelled if it ended so; else the job itself. It asks nobody: `wait()` or `refresh()` do."""
+        """Raises JobFailed or JobCancelled if it ended so, else returns the job. Sends no request."""
         if self.info.has_ended and self.info.state != SUCCEEDED:
             raise (JobFailed if self.info.state == FAILED else JobCancelled)(self.info)
         return self
@@ -121,8 +121,11 @@ class AsyncJobs:
         self._wire, self._patience = wire, patience
 
     async def create(self, spec: Spec, *, idempotency_key: str | None = None, **fields: Any) -> AsyncJob:
-        """Submits a job; `fields` replace top-level fields of the spec. Sent again when the answer is lost: the key,
-        made here unless you bring one, lets the service see that it is the same job."""
+        """Submits a job. `fields` replace top-level fields of the spec.
+
+        The request is repeated if its answer is lost. The idempotency key, made here unless you pass one, lets the
+        service recognise the same job.
+        """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         what = Ask.with_json("POST", "/jobs", as_json(spec, fields), headers=headers, is_repeatable=True)
         return self._job(await ask_json(self._wire, what))
@@ -131,12 +134,12 @@ class AsyncJobs:
         return self._job(await ask_json(self._wire, Ask("GET", f"/jobs/{path_of(job)}")))
 
     async def validate(self, spec: Spec, **fields: Any) -> Validation:
-        """What `create` would say, without a job: the effective spec and where it would run. Raises InvalidRequest."""
+        """Returns the effective spec and its placement, as `create` would, without a job. Raises InvalidRequest."""
         what = Ask.with_json("POST", "/jobs/validate", as_json(spec, fields), is_repeatable=True)
         return Validation.model_validate(await ask_json(self._wire, what))
 
     async def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> AsyncGenerator[AsyncJob, None]:
-        """Jobs, newest first, page by page as they are asked for; at most `limit`."""
+        """Yields jobs, newest first, at most `limit`. Pages are requested as they are needed."""
         params: dict[str, Any] = dict(filters)
         if not isinstance(state := params.get("state"), str | None):
             params["state"] = ",".join(state)
@@ -144,8 +147,8 @@ class AsyncJobs:
         while left > 0:
             params |= {"cursor": cursor, "limit": int(min(left, PAGE))}
             page = await ask_json(self._wire, Ask("GET", "/jobs", params=params))
-            for one in page["data"]:
-                yield self._job(one)
+            for row in page["data"]:
+                yield self._job(row)
             left, cursor = left - len(page["data"]), page["next_cursor"]
             if cursor is None:
                 return
@@ -158,37 +161,39 @@ class AsyncJobs:
         points: int = 1000,
         everything: bool = False,
     ) -> Sequence[Series]:
-        """Curves of several jobs beside each other: as `job.metrics.series`, for each of them."""
-        ids = [path_of(one if isinstance(one, str) else one.id) for one in jobs]
+        """Returns curves of several jobs: those of `job.metrics.series`, for each job."""
+        ids = [path_of(job if isinstance(job, str) else job.id) for job in jobs]
         return await series_of(self._wire, ids, names, x, points, everything)
 
     async def bulk(
         self, action: str, *, ids: Sequence[str] | None = None, mode: str = "checkpoint", **where: Unpack[Filters]
     ) -> Sequence[Outcome]:
-        """cancel, pause, resume or delete, asked of many jobs: of these, or of all that match and that it can change.
-        An outcome for each."""
+        """Applies cancel, pause, resume or delete to many jobs, and returns an outcome for each.
+
+        The jobs are those of `ids`, or all that match the filters and that the action can change.
+        """
         body: dict[str, Any] = {"action": action, "mode": mode} | ({"ids": list(ids)} if ids is not None else {})
-        project, found = where.pop("project", None), dict[str, Any](where)
-        if isinstance(found.get("state"), str):
-            found["state"] = found["state"].split(",")
+        project, filters = where.pop("project", None), dict[str, Any](where)
+        if isinstance(filters.get("state"), str):
+            filters["state"] = filters["state"].split(",")
         outcomes: list[Outcome] = []
         while True:
             what = Ask.with_json(
-                "POST", "/jobs/bulk", body | ({"where": found} if ids is None else {}), is_repeatable=True,
+                "POST", "/jobs/bulk", body | ({"where": filters} if ids is None else {}), is_repeatable=True,
                 params={"project": project},
             )  # fmt: skip
-            told = await ask_json(self._wire, what)
-            outcomes += [Outcome.model_validate(one) for one in told["data"]]
-            if told["next_cursor"] is None:
+            answer = await ask_json(self._wire, what)
+            outcomes += [Outcome.model_validate(row) for row in answer["data"]]
+            if answer["next_cursor"] is None:
                 return outcomes
-            body["cursor"] = told["next_cursor"]
+            body["cursor"] = answer["next_cursor"]
 
     def _job(self, told: dict[str, Any]) -> AsyncJob:
         return AsyncJob(self._wire, JobInfo.model_validate(told), self._patience)
 
 
 class AsyncJob(JobView):
-    """One job. Verbs change it, and bring `info` up to date."""
+    """One job. Its actions change the job and update `info`."""
 
     def __init__(self, wire: Wire, info: JobInfo, patience: float) -> None:
         self._wire, self.info, self._patience = wire, info, patience
@@ -204,7 +209,7 @@ class AsyncJob(JobView):
         return self._now(await ask_json(self._wire, Ask("GET", self._path), patience=patience))
 
     async def cancel(self, mode: str = "checkpoint") -> Self:
-        """Checkpoint saves, then stops; graceful stops at the next step; kill at once."""
+        """Stops the job: "checkpoint" saves first, "graceful" stops at the next step, "kill" stops at once."""
         return await self._do("cancel", {"mode": mode})
 
     async def pause(self) -> Self:
@@ -214,9 +219,11 @@ class AsyncJob(JobView):
         return await self._do("resume", changes)
 
     async def do(self, *, save: bool = False, evaluate: bool = False, set: Mapping[str, Any] | None = None) -> Self:
-        """Asks the running loop, after the step at hand, for a checkpoint, an evaluation, or other arguments, which
-        hold from then on: learning_rate, max_steps, logging_steps, eval_steps, save_steps. Events of kind `do` tell
-        what came of it."""
+        """Requests a checkpoint, an evaluation or new arguments from the running loop, after the current step.
+
+        The arguments that can be set are learning_rate, max_steps, logging_steps, eval_steps and save_steps. They hold
+        from then on. Events of kind `do` have the result.
+        """
         wish: dict[str, Any] = {"save": save, "evaluate": evaluate, "set": dict(set or {})}
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         what = Ask.with_json("POST", f"{self._path}/do", wish, headers=headers, is_repeatable=True)
@@ -230,40 +237,46 @@ class AsyncJob(JobView):
         patch: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncJob:
-        """Another job, which goes on from a checkpoint of this one: "latest", "best" or an id; mode "weights" takes
-        these alone. `patch` is merged into this job's spec, None taking a field away. What differs is in the new job's
-        `info.fork`."""
+        """Starts another job from a checkpoint of this one: "latest", "best" or an id.
+
+        The mode "weights" takes the weights alone. `patch` is merged into this job's spec, and None removes a field.
+        The differences are in the new job's `info.fork`.
+        """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         body = {"checkpoint": checkpoint, "mode": mode, "patch": dict(patch or {})}
         what = Ask.with_json("POST", f"{self._path}/fork", body, headers=headers, is_repeatable=True)
-        told = await ask_json(self._wire, what)
-        return AsyncJob(self._wire, JobInfo.model_validate(told), self._patience)
+        answer = await ask_json(self._wire, what)
+        return AsyncJob(self._wire, JobInfo.model_validate(answer), self._patience)
 
     async def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
-        """What is not named stays. With `if_version`, VersionChanged if the job has changed since."""
+        """Changes the named fields. With `if_version`, raises VersionChanged if the job has changed since."""
         headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}
         what = Ask.with_json("PATCH", self._path, changes, headers=headers, is_repeatable=if_version is None)
         return self._now(await ask_json(self._wire, what))
 
     async def delete(self) -> None:
-        """With its files. Only a job that has ended."""
+        """Deletes a job that has ended, with its files."""
         await ask(self._wire, Ask("DELETE", self._path))
 
     def events(
         self, *, after: int = 0, kinds: str | Collection[str] | None = None, follow: bool = True
     ) -> AsyncGenerator[Event, None]:
-        """Its history from `after` on, then what happens, until it has ended: each event once and in order, whatever
-        happens to the connection. With follow=False only what there is now."""
+        """Yields the job's events after the number `after`, and with `follow` new ones until it has ended.
+
+        Each event comes once and in order, even if connections break.
+        """
         return self._follow(self._place(after, kinds)) if follow else self._history(after, kinds_text(kinds))
 
     async def wait(self, timeout: float | None = None) -> Self:
-        """When it has succeeded, failed or been cancelled; a paused job is waited for. WaitTimeout after so many
-        seconds."""
+        """Waits until the job has succeeded, failed or been cancelled. A paused job is waited for, too.
+
+        Raises WaitTimeout after `timeout` seconds.
+        """
         place = self._place(self.info.last_no, ("state",))
         place.deadline = None if timeout is None else time.monotonic() + timeout
         while not self.info.has_ended:
             place.end = None
-            # The service may be away at just this moment, after hours of waiting.
+            # The service may be unreachable at this moment, after hours of waiting.
             async for _ in self._follow(place, has_met=True):
                 pass
             await self._refresh(patience=self._patience)
@@ -278,25 +291,27 @@ class AsyncJob(JobView):
         grep: str | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[Line, None]:
-        """What training printed, behind the number `after`: to stdout or stderr, on one rank, with some words in it.
-        With follow=True, also what it prints until it has ended."""
+        """Yields printed lines after the number `after`, filtered by stream, rank and text.
+
+        With `follow`, also yields new lines until the job has ended.
+        """
         live = (lambda last: self.events(after=last, kinds="line")) if follow else None
         return lines(self._wire, self._path, live, after, stream=stream, rank=rank, grep=grep)
 
     async def attempts(self) -> list[Attempt]:
-        return [Attempt.model_validate(one) for one in await self._data("attempts")]
+        return [Attempt.model_validate(row) for row in await self._data("attempts")]
 
     async def spec(self) -> dict[str, Any]:
-        """The effective one, with every default."""
+        """Returns the effective spec with every default."""
         return dict(await ask_json(self._wire, Ask("GET", f"{self._path}/spec")))
 
     def _follow(self, place: Place, *, has_met: bool = False) -> AsyncGenerator[Event, None]:
         return follow(self._wire, f"{self._path}/stream", place, has_met=has_met)
 
     async def _history(self, after: int, kinds: str | None) -> AsyncGenerator[Event, None]:
-        async for told in pages(self._wire, f"{self._path}/events", after, kinds=kinds):
-            if known := read_event(told):
-                yield known
+        async for row in pages(self._wire, f"{self._path}/events", after, kinds=kinds):
+            if event := read_event(row):
+                yield event
 
     def _place(self, after: int, kinds: str | Collection[str] | None) -> Place:
         text = kinds_text(kinds)
@@ -306,7 +321,7 @@ class AsyncJob(JobView):
         return (await ask_json(self._wire, Ask("GET", f"{self._path}/{what}")))["data"]
 
     async def _do(self, verb: str, body: Mapping[str, Any]) -> Self:
-        """Asking again for what holds already changes nothing, so it may be sent again."""
+        """Sends an action, with retries, because repeating an action changes nothing."""
         what = Ask.with_json("POST", f"{self._path}/{verb}", body, is_repeatable=True)
         return self._now(await ask_json(self._wire, what))
 
@@ -324,7 +339,12 @@ def kinds_text(kinds: str | Collection[str] | None) -> str | None:
 
 
 def path_of(job: str) -> str:
-    """An id as a part of an address. What cannot be one is refused here: `..` would ask for something else."""
+    """Returns an id as a part of an address.
+
+    Refuses a text that is not an id, because `..` would address something else.
+    """
     if not job or not job.replace("_", "").isalnum() or not job.isascii():
-        raise InvalidRequest(422, {"code": "invalid_id", "detail": f"{job!r} is no job's id: they look like job_019a…"})
+        raise InvalidRequest(
+            422, {"code": "invalid_id", "detail": f"{job!r} is not a job's id: ids look like job_019a…"}
+        )
     return job

@@ -1,4 +1,4 @@
-"""Keys: for who administers a project, with and without `await`."""
+"""Keys, with and without `await`, for administrators of a project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from footplate.sdk.request import Ask, ask, ask_json
 from footplate.sdk.waiting import Wire, now
 
 SCOPES = ("read", "submit")
-"""What a key may do where nothing is said."""
+"""The default scopes of a key."""
 
 
 class AsyncKeys:
@@ -21,24 +21,27 @@ class AsyncKeys:
     async def create(
         self, name: str, project: str, *, scopes: Sequence[str] = SCOPES, expires_in: float | str | None = None
     ) -> NewKey:
-        """A key of a project ("*" is every one). The answer has it, and nobody ever sees it again. `expires_in` is
-        seconds, or "90d". Not sent twice: who loses the answer finds the key in `list`, and deletes it."""
+        """Creates a key of a project ("*" is every project). Only this answer contains the key itself.
+
+        `expires_in` is seconds, or "90d". The request is not repeated. If its answer is lost, find the key in `list`
+        and delete it.
+        """
         body: dict[str, Any] = {"name": name, "project": project, "scopes": list(scopes)}
         if expires_in is not None:
             body["expires_in"] = expires_in
         return NewKey.model_validate(await ask_json(self._wire, Ask.with_json("POST", "/keys", body)))
 
     async def list(self) -> Sequence[Key]:
-        told = await ask_json(self._wire, Ask("GET", "/keys"))
-        return [Key.model_validate(one) for one in told["data"]]
+        answer = await ask_json(self._wire, Ask("GET", "/keys"))
+        return [Key.model_validate(row) for row in answer["data"]]
 
     async def delete(self, key: str) -> None:
-        """Refused from now on, by its id; the streams that it holds open are closed."""
+        """Deletes a key by its id. Requests with it are refused from now on, and its open streams are closed."""
         await ask(self._wire, Ask("DELETE", f"/keys/{quote(key, safe='')}"))
 
 
 class Keys:
-    """`print(client.keys.create("ci", "vision", scopes=["submit"]).key)`"""
+    """Keys without `await`: `print(client.keys.create("ci", "vision", scopes=["submit"]).key)`."""
 
     def __init__(self, keys: AsyncKeys) -> None:
         self._keys = keys
@@ -46,13 +49,16 @@ class Keys:
     def create(
         self, name: str, project: str, *, scopes: Sequence[str] = SCOPES, expires_in: float | str | None = None
     ) -> NewKey:
-        """A key of a project ("*" is every one). The answer has it, and nobody ever sees it again. `expires_in` is
-        seconds, or "90d". Not sent twice: who loses the answer finds the key in `list`, and deletes it."""
+        """Creates a key of a project ("*" is every project). Only this answer contains the key itself.
+
+        `expires_in` is seconds, or "90d". The request is not repeated. If its answer is lost, find the key in `list`
+        and delete it.
+        """
         return now(self._keys.create(name, project, scopes=scopes, expires_in=expires_in))
 
     def list(self) -> Sequence[Key]:
         return now(self._keys.list())
 
     def delete(self, key: str) -> None:
-        """Refused from now on, by its id; the streams that it holds open are closed."""
+        """Deletes a key by its id. Requests with it are refused from now on, and its open streams are closed."""
         now(self._keys.delete(key))

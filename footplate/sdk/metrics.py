@@ -1,4 +1,4 @@
-"""What a job has told, asynchronously: its metrics as rows and as curves, and what it printed."""
+"""A job's metrics as rows and as curves, and its printed lines, asynchronously."""
 
 from __future__ import annotations
 
@@ -16,33 +16,38 @@ _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class AsyncMetrics:
-    """`await job.metrics()` has every row; `summary` and `series` answer as quickly however many there are."""
+    """A job's metrics.
+
+    `await job.metrics()` returns every row. `summary` and `series` are fast for any number of rows.
+    """
 
     def __init__(self, wire: Wire, job: str) -> None:
         self._wire, self._path = wire, f"{job}/metrics"
 
     async def __call__(self, *, after: int = 0) -> list[dict[str, Any]]:
-        """A row per log or eval: {"no", "step", "epoch", "loss", …}, as a data frame takes them."""
+        """Returns a row per log or eval, as a data frame takes them: {"no", "step", "epoch", "loss", …}."""
         return [with_floats(row) async for row in pages(self._wire, self._path, after)]
 
     async def summary(self) -> dict[str, MetricSummary]:
-        """By name: the last, the least and the most value, and where each was."""
-        told = await ask_json(self._wire, Ask("GET", f"{self._path}/summary"))
-        return {one["name"]: MetricSummary.model_validate(one) for one in told["data"]}
+        """Returns the last, the lowest and the highest value of each metric, with their steps."""
+        answer = await ask_json(self._wire, Ask("GET", f"{self._path}/summary"))
+        return {row["name"]: MetricSummary.model_validate(row) for row in answer["data"]}
 
     async def series(
         self, *names: str, x: str = "step", points: int = 1000, everything: bool = False
     ) -> dict[str, Series]:
-        """By name: at most so many points of each curve, every spike among them; without names, every curve. x is step,
-        time or epoch. `everything` has what a later attempt repeats, too."""
+        """Returns curves by name, each with at most `points` points, among them every spike. Without names, all curves.
+
+        `x` is step, time or epoch. `everything` includes points that a later attempt repeats.
+        """
         params = _asked(names, x, points, everything)
-        return {one.name: one for one in await _series(self._wire, f"{self._path}/series", params)}
+        return {curve.name: curve for curve in await _series(self._wire, f"{self._path}/series", params)}
 
 
 async def series_of(
     wire: Wire, jobs: Collection[str], names: Collection[str], x: str, points: int, everything: bool
 ) -> list[Series]:
-    """Curves of several jobs, job by job."""
+    """Returns curves of several jobs, job by job."""
     return await _series(wire, "/metrics/series", {"jobs": ",".join(jobs), **_asked(names, x, points, everything)})
 
 
@@ -51,18 +56,18 @@ def _asked(names: Collection[str], x: str, points: int, everything: bool) -> dic
 
 
 async def _series(wire: Wire, path: str, params: dict[str, Any]) -> list[Series]:
-    told = await ask_json(wire, Ask("GET", path, params=params))
-    return [Series.model_validate(one) for one in told["data"]]
+    answer = await ask_json(wire, Ask("GET", path, params=params))
+    return [Series.model_validate(row) for row in answer["data"]]
 
 
 async def lines(wire: Wire, job: str, follow: Follow | None, after: int, **wanted: Any) -> AsyncGenerator[Line, None]:
-    """What there is, and with `follow` what comes behind it."""
+    """Yields the stored lines, and with `follow` also new ones."""
     last = after
     while True:
         params = {"after": last, "limit": PAGE, **wanted}
         page = await ask_json(wire, Ask("GET", f"{job}/logs", params=params))
-        for one in page["data"]:
-            yield Line.model_validate(one)
+        for row in page["data"]:
+            yield Line.model_validate(row)
         last = page["last"]
         if page["next_cursor"] is None:
             break
@@ -79,7 +84,7 @@ def _is_wanted(line: Line, stream: str | None, rank: int | None, grep: str | Non
 
 
 async def pages(wire: Wire, path: str, after: int, **params: Any) -> AsyncGenerator[dict[str, Any], None]:
-    """The rows of a list that is read by `no`."""
+    """Yields the rows of a list that is paged by `no`."""
     while True:
         page = await ask_json(wire, Ask("GET", path, params={"after": after, "limit": PAGE, **params}))
         for row in page["data"]:
@@ -90,5 +95,5 @@ async def pages(wire: Wire, path: str, after: int, **params: Any) -> AsyncGenera
 
 
 def with_floats(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: they travel as text."""
+    """Converts texts such as "NaN" to floats, because JSON has no NaN."""
     return {name: _FLOATS.get(value, value) if isinstance(value, str) else value for name, value in row.items()}

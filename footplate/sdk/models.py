@@ -1,4 +1,4 @@
-"""What the SDK returns: the resources of `footplate.contract.resources`, some under the names that the SDK gives them.
+"""The answers that the SDK returns: resources of `footplate.contract.resources`, some under names of the SDK.
 
 Fields that a newer service adds are ignored. Words that it adds to a list of words (a state, a reason) are strings.
 """

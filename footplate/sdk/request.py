@@ -1,4 +1,4 @@
-"""One request: sent again where that is safe, and answered by JSON or by an exception that says what would work."""
+"""One request: repeated if that is safe, and answered by JSON or by an exception that says what would work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "DELETE"})
 
 @dataclass(frozen=True)
 class Ask:
-    """What to ask. The body is written down once, so that every try sends the same bytes."""
+    """A request. The body is serialised once, so that every try sends the same bytes."""
 
     method: str
     path: str
@@ -33,7 +33,7 @@ class Ask:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     is_repeatable: bool = False
-    """Sending it twice has the effect of sending it once. GET and DELETE are so by themselves."""
+    """True if sending it twice has the effect of sending it once. GET and DELETE always are."""
 
     @classmethod
     def with_json(cls, method: str, path: str, value: Any, **more: Any) -> Ask:
@@ -51,22 +51,24 @@ class Ask:
 
 
 def in_trace(headers: dict[str, str]) -> dict[str, str]:
-    """With the `traceparent` of the span that the program is in. One that has none has not imported what makes them."""
+    """Adds the `traceparent` of the current span. Without a span, OpenTelemetry is not even imported."""
     if "opentelemetry.trace" in sys.modules:
         import_module("opentelemetry.propagate").inject(headers)
     return headers
 
 
 async def ask(wire: Wire, what: Ask, *, patience: float = 0.0) -> httpx2.Response:
-    """A 2xx answer. Raises ApiError, or Unreachable when nobody answers however often one tries; who has waited for
-    hours already has the `patience` to go on for so many seconds."""
+    """Sends a request and returns a 2xx answer. Raises ApiError, or Unreachable after the last try.
+
+    With `patience`, tries go on for at least that number of seconds, for callers that have waited for hours already.
+    """
     until = time.monotonic() + patience
     for tried in count(1):
         is_last = tried >= wire.tries and time.monotonic() >= until
         try:
             answer = await wire.send(what.on(wire))
         except httpx2.TransportError as error:
-            # A connection that was refused has carried nothing, so nothing can have happened.
+            # A refused connection has transferred nothing, so nothing can have happened.
             may_repeat = what.may_repeat or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             if is_last or not may_repeat or isinstance(error, httpx2.UnsupportedProtocol):
                 raise unreachable(what.on(wire).url, error) from error
@@ -75,7 +77,7 @@ async def ask(wire: Wire, what: Ask, *, patience: float = 0.0) -> httpx2.Respons
         if answer.is_success:
             return answer
         if answer.status_code == 404 and what.method == "DELETE" and tried > 1:
-            return answer  # the try before had deleted it, and its answer was lost
+            return answer  # An earlier try had deleted it, but its answer was lost.
         if is_last or not what.may_repeat or answer.status_code not in COME_BACK:
             raise refusal(answer)
         await wire.sleep(pause(tried, answer.headers.get("Retry-After")))
@@ -91,20 +93,20 @@ async def ask_json(wire: Wire, what: Ask, *, patience: float = 0.0) -> Any:
 
 
 def pause(tried: int, retry_after: str | None = None) -> float:
-    """Seconds before the next try: doubling, or what the service asks for; never all clients at the same moment."""
+    """Returns the seconds before the next try. They double, or follow the service's header, with some randomness."""
     asked = float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
     seconds = max(asked, FIRST_PAUSE_SECONDS * 2.0 ** min(tried - 1, 10))
     return min(seconds, LONGEST_PAUSE_SECONDS) * (1.0 + random() / 4)
 
 
 def refusal(answer: httpx2.Response) -> Exception:
-    """The exception for an answer that is not 2xx."""
+    """Returns the exception for an answer that is not 2xx."""
     try:
         document = answer.json()
     except ValueError:
         document = None
     if not isinstance(document, dict) or "code" not in document:
-        if answer.status_code in COME_BACK:  # a proxy whose service is away
+        if answer.status_code in COME_BACK:  # A proxy whose service is unreachable.
             return of_answer(answer.status_code, {"detail": f"{_origin(answer.url)} answers {answer.status_code}"})
         return _no_footplate(answer)
     return of_answer(answer.status_code, document)
@@ -121,7 +123,7 @@ def unreachable(url: httpx2.URL, error: Exception) -> Unreachable:
 def _no_footplate(answer: httpx2.Response) -> Unreachable:
     what = f"{answer.status_code}, {answer.headers.get('content-type') or 'no type'}"
     return Unreachable(
-        f"something answers at {_origin(answer.url)} that is no Footplate service ({what})",
+        f"something answers at {_origin(answer.url)} that is not a Footplate service ({what})",
         hint="look at FOOTPLATE_URL; it is the address that `footplate up` prints",
     )
 

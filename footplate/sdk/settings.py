@@ -1,4 +1,4 @@
-"""Where the service is, and the key: from arguments, else from the environment."""
+"""The service's address and the key, from arguments or from the environment."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 class ClientSettings(Settings):
     url: str = "http://127.0.0.1:8080"
-    """Where the client and the command find the service."""
+    """The address at which the client and the command find the service."""
     api_key: SecretStr | None = None
-    """The key that they send."""
+    """The key that they send with each request."""
 
 
 def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict[str, Any]:
-    """What an HTTP client is made with."""
+    """Returns the arguments for an HTTP client."""
     settings = ClientSettings.from_environment()
     base = (url or settings.url).rstrip("/")
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise SettingsError(f"{base!r} is no address of a service", hint="it looks like http://127.0.0.1:8080")
+        raise SettingsError(f"{base!r} is not the address of a service", hint="it looks like http://127.0.0.1:8080")
     key = api_key or (settings.api_key.get_secret_value() if settings.api_key else None)
     return {
         "base_url": base,
         "headers": {"Authorization": f"Bearer {key}"} if key else {},
         "timeout": httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
-        # No proxy leads to this very machine, whatever the environment says about the others.
+        # No proxy leads to this machine itself, even if the environment sets one.
         "trust_env": parts.hostname not in LOOPBACK,
     }

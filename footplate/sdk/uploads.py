@@ -1,4 +1,4 @@
-"""Rows that are uploaded once and named by many specs."""
+"""Files of rows that are uploaded once and named by many specs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PAGE = 200
 
 
 class AsyncFiles:
-    """`file = await client.files.upload("rows.jsonl")`, then `"data": file.id`."""
+    """Uploaded files: `file = await client.files.upload("rows.jsonl")`, then `"data": file.id`."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     async def upload(self, path: str | os.PathLike[str], *, name: str | None = None) -> UploadedFile:
-        """JSON lines, CSV or Parquet, by the suffix of its name. What the service has already is not sent again."""
+        """Uploads JSON lines, CSV or Parquet, by the suffix. A file that the service has already is not sent again."""
         from footplate.contract.files import file_id, kind_of
 
         source = Path(path)
@@ -53,39 +53,39 @@ class AsyncFiles:
         return UploadedFile.model_validate(await ask_json(self._wire, Ask("GET", f"/files/{_id(file)}")))
 
     async def list(self) -> AsyncGenerator[UploadedFile, None]:
-        """Newest first, page by page as they are asked for."""
+        """Yields files, newest first. Pages are requested as they are needed."""
         cursor = None
         while True:
             page = await ask_json(self._wire, Ask("GET", "/files", params={"cursor": cursor, "limit": PAGE}))
-            for one in page["data"]:
-                yield UploadedFile.model_validate(one)
+            for row in page["data"]:
+                yield UploadedFile.model_validate(row)
             if (cursor := page["next_cursor"]) is None:
                 return
 
     async def download(self, file: str, folder: str | os.PathLike[str]) -> Path:
-        """Under its name, whole and compared by its sha256, or not there."""
-        found = await self.get(file)
-        remote = Remote(f"/files/{found.id}/content", found.name, found.bytes, found.sha256)
+        """Downloads the file under its name, and moves it into place after its sha256 was verified."""
+        uploaded = await self.get(file)
+        remote = Remote(f"/files/{uploaded.id}/content", uploaded.name, uploaded.bytes, uploaded.sha256)
         return await fetch(self._wire, remote, Path(folder))
 
     async def delete(self, file: str) -> None:
-        """Not while a job that is not over names it."""
+        """Deletes the file, unless a job that has not ended names it."""
         await ask(self._wire, Ask("DELETE", f"/files/{_id(file)}"))
 
 
 def _id(file: str) -> str:
-    """What cannot be one is refused here: `..` would ask for something else."""
+    """Refuses a text that is not an id, because `..` would address something else."""
     from footplate.contract.ids import is_file
 
     if not is_file(file):
-        detail = f"{file!r} is no file's id: they look like file_<sha256>.jsonl"
+        detail = f"{file!r} is not a file's id: ids look like file_<sha256>.jsonl"
         raise InvalidRequest(422, {"code": "invalid_id", "detail": detail})
     return file
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Upload(Ask):
-    """Each try reads the file anew."""
+    """An upload whose tries each read the file from its start."""
 
     source: Path
 
@@ -96,7 +96,7 @@ class _Upload(Ask):
 
 
 class _Pieces(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """For either client."""
+    """The file in pieces, for either client."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,8 +1,8 @@
-"""The one difference between the two clients: whether waiting blocks.
+"""The one difference between the two clients: one blocks while it waits.
 
 Everything above this file is written once, as coroutines over a `Wire`. `AsyncWire` waits on the event loop. The
-methods of `BlockingWire` wait as any function does and never suspend, so that a coroutine over it is done when it is
-first stepped: `now` does that step. No loop and no thread is involved, and it works inside a running loop too.
+methods of `BlockingWire` block and never suspend, so that a coroutine over it is done after its first step. `now` makes
+that step. No loop and no thread is involved, and `now` works inside a running loop, too.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ CHUNK_BYTES = 64 * 1024
 
 
 class Line(Protocol):
-    """An answer that is read as it comes; after 101 Switching Protocols, both ways."""
+    """An answer that is read as it comes. After 101 Switching Protocols, it can be written to as well."""
 
     response: httpx2.Response
 
     async def read(self, within: float) -> bytes:
-        """Empty at the end. Raises httpx2.TransportError."""
+        """Returns the next bytes, empty at the end. Raises httpx2.TransportError."""
 
     async def write(self, data: bytes) -> None: ...
 
     async def rest(self) -> bytes:
-        """All that is still to come."""
+        """Returns all bytes that are still to come."""
 
 
 class Wire(Protocol):
     tries: int
-    """How often a request is sent that may be sent again."""
+    """The number of tries for a request that may be repeated."""
 
     def request(self, method: str, path: str, **more: Any) -> httpx2.Request: ...
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer with its body."""
+        """Returns the answer with its body."""
 
     def open(self, request: httpx2.Request) -> Any:
-        """An async context manager that gives a Line."""
+        """Returns an async context manager that gives a Line."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -51,7 +51,7 @@ class Wire(Protocol):
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine over a BlockingWire."""
+    """Returns the result of a coroutine over a BlockingWire."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -62,7 +62,7 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def each(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """The items of an async generator over a BlockingWire; leaving early closes it."""
+    """Yields the items of an async generator over a BlockingWire. Leaving the loop early closes it."""
     try:
         while True:
             try:
@@ -119,7 +119,7 @@ class _BlockingBody:
 
 class _Socket:
     async def rest(self) -> bytes:
-        return b""  # the answer was its head
+        return b""  # The answer had no body.
 
 
 class _BlockingSocket(_Socket):
@@ -205,7 +205,7 @@ WRITE_SECONDS = 10.0
 
 
 def _broken() -> tuple[type[Exception], ...]:
-    """Below a client's own methods, a stream speaks httpcore's words."""
+    """Returns httpcore's errors, because a stream raises them without httpx2's translation."""
     import httpcore2
 
     return httpcore2.TimeoutException, httpcore2.NetworkError

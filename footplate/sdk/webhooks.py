@@ -1,4 +1,4 @@
-"""URLs that the service tells when jobs change their state. For who administers a project; with and without `await`."""
+"""Webhooks: URLs that the service calls when jobs change their state. For administrators, with and without `await`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PAGE = 200
 
 
 class WebhookChanges(TypedDict, total=False):
-    """What is not named stays."""
+    """The changes of a webhook. Fields without a value stay."""
 
     url: str
     states: Sequence[str] | None
-    """None: every state."""
+    """The states, or None for every state."""
     tags: Sequence[str] | None
-    """None: every job."""
+    """The tags, or None for every job."""
     description: str | None
     enabled: bool
 
@@ -37,52 +37,57 @@ class AsyncWebhooks:
         tags: Sequence[str] | None = None,
         description: str | None = None,
     ) -> NewWebhook:
-        """Tells `url` of jobs that come into these states and have any of these tags; without them, of all. The answer
-        has the secret that signs, which is never shown again. Not sent twice: who loses the answer looks at `list`."""
-        told = {"url": url, "states": states, "tags": tags, "description": description}
-        body = {name: value for name, value in told.items() if value is not None}
+        """Creates a webhook for jobs that reach one of these states and have one of these tags. None means all.
+
+        Only this answer contains the secret that signs. The request is not repeated. If its answer is lost, look at
+        `list`.
+        """
+        fields = {"url": url, "states": states, "tags": tags, "description": description}
+        body = {name: value for name, value in fields.items() if value is not None}
         return NewWebhook.model_validate(await ask_json(self._wire, Ask.with_json("POST", "/webhooks", body)))
 
     async def list(self) -> Sequence[Webhook]:
-        told = await ask_json(self._wire, Ask("GET", "/webhooks"))
-        return [Webhook.model_validate(one) for one in told["data"]]
+        answer = await ask_json(self._wire, Ask("GET", "/webhooks"))
+        return [Webhook.model_validate(row) for row in answer["data"]]
 
     async def get(self, webhook: str) -> Webhook:
         return Webhook.model_validate(await ask_json(self._wire, Ask("GET", _path(webhook))))
 
     async def update(self, webhook: str, **changes: Unpack[WebhookChanges]) -> Webhook:
-        """Points it elsewhere, has it hear of something else, silences it, or has it told again."""
+        """Changes the URL, the states, the tags or the description, or turns the webhook off or on."""
         what = Ask.with_json("PATCH", _path(webhook), changes, is_repeatable=True)
         return Webhook.model_validate(await ask_json(self._wire, what))
 
     async def rotate(self, webhook: str, *, overlap: float | str = "24h") -> NewWebhook:
-        """Another secret, in the answer and never again. For so long the one before signs as well; 0 is for a secret
-        that somebody else has seen."""
+        """Creates another secret, which only this answer contains.
+
+        For the time of `overlap` the previous secret signs, too. Use 0 if somebody else has seen it.
+        """
         what = Ask.with_json("POST", f"{_path(webhook)}/rotate", {"overlap": overlap})
         return NewWebhook.model_validate(await ask_json(self._wire, what))
 
     async def test(self, webhook: str) -> Delivery:
-        """Sends a ping in a second or so; `deliveries` says what comes of it."""
+        """Sends a ping in a second or so. `deliveries` has the result."""
         return Delivery.model_validate(await ask_json(self._wire, Ask("POST", f"{_path(webhook)}/test")))
 
     async def deliveries(self, webhook: str) -> AsyncGenerator[Delivery, None]:
-        """What it was told and what came of it, newest first, page by page as they are asked for."""
+        """Yields deliveries with their results, newest first. Pages are requested as they are needed."""
         cursor = None
         while True:
             params = {"cursor": cursor, "limit": PAGE}
             page = await ask_json(self._wire, Ask("GET", f"{_path(webhook)}/deliveries", params=params))
-            for one in page["data"]:
-                yield Delivery.model_validate(one)
+            for row in page["data"]:
+                yield Delivery.model_validate(row)
             if (cursor := page["next_cursor"]) is None:
                 return
 
     async def delete(self, webhook: str) -> None:
-        """And all that is known of what it was told."""
+        """Deletes the webhook and its deliveries."""
         await ask(self._wire, Ask("DELETE", _path(webhook)))
 
 
 class Webhooks:
-    """`hook = client.webhooks.create("https://…", states=["failed"])`, and its `hook.secret` once."""
+    """Webhooks: `hook = client.webhooks.create("https://…", states=["failed"])`. `hook.secret` is shown once."""
 
     def __init__(self, webhooks: AsyncWebhooks) -> None:
         self._webhooks = webhooks
@@ -95,8 +100,11 @@ class Webhooks:
         tags: Sequence[str] | None = None,
         description: str | None = None,
     ) -> NewWebhook:
-        """Tells `url` of jobs that come into these states and have any of these tags; without them, of all. The answer
-        has the secret that signs, which is never shown again. Not sent twice: who loses the answer looks at `list`."""
+        """Creates a webhook for jobs that reach one of these states and have one of these tags. None means all.
+
+        Only this answer contains the secret that signs. The request is not repeated. If its answer is lost, look at
+        `list`.
+        """
         return now(self._webhooks.create(url, states=states, tags=tags, description=description))
 
     def list(self) -> Sequence[Webhook]:
@@ -106,24 +114,26 @@ class Webhooks:
         return now(self._webhooks.get(webhook))
 
     def update(self, webhook: str, **changes: Unpack[WebhookChanges]) -> Webhook:
-        """Points it elsewhere, has it hear of something else, silences it, or has it told again."""
+        """Changes the URL, the states, the tags or the description, or turns the webhook off or on."""
         return now(self._webhooks.update(webhook, **changes))
 
     def rotate(self, webhook: str, *, overlap: float | str = "24h") -> NewWebhook:
-        """Another secret, in the answer and never again. For so long the one before signs as well; 0 is for a secret
-        that somebody else has seen."""
+        """Creates another secret, which only this answer contains.
+
+        For the time of `overlap` the previous secret signs, too. Use 0 if somebody else has seen it.
+        """
         return now(self._webhooks.rotate(webhook, overlap=overlap))
 
     def test(self, webhook: str) -> Delivery:
-        """Sends a ping in a second or so; `deliveries` says what comes of it."""
+        """Sends a ping in a second or so. `deliveries` has the result."""
         return now(self._webhooks.test(webhook))
 
     def deliveries(self, webhook: str) -> Iterator[Delivery]:
-        """What it was told and what came of it, newest first, page by page as they are asked for."""
+        """Yields deliveries with their results, newest first. Pages are requested as they are needed."""
         return each(self._webhooks.deliveries(webhook))
 
     def delete(self, webhook: str) -> None:
-        """And all that is known of what it was told."""
+        """Deletes the webhook and its deliveries."""
         now(self._webhooks.delete(webhook))
 
 

@@ -1,4 +1,4 @@
-"""Statements about attempts and their sources: the nodes' parts in them."""
+"""Statements about attempts and their sources. A source is one node's part of an attempt."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sources_of(conn: Connection, job_id: JobId, attempt: int) -> list[SourceRow]
 
 
 def of_job(conn: Connection, job_id: JobId) -> list[AttemptRow]:
-    """Oldest first."""
+    """Returns the attempts of a job, oldest first."""
     return [AttemptRow(*row) for row in conn.execute(_OF_JOB, {"job_id": job_id})]
 
 
@@ -57,7 +57,7 @@ def sources_of_many(conn: Connection, job_ids: Collection[JobId]) -> dict[tuple[
 
 
 def nodes_of(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[str]]:
-    """Names of the nodes that hold each job's open attempt, in the order of their sources."""
+    """Returns the names of the nodes that hold each job's open attempt, in the order of their sources."""
     held = (
         select(sources.c.job_id, nodes.c.name)
         .join(nodes, nodes.c.id == sources.c.node)
@@ -71,7 +71,7 @@ def nodes_of(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[str
 
 
 def open_sources(conn: Connection, only: Collection[NodeId] | None = None) -> list[SourceRow]:
-    """What the slots of these nodes are taken by; None: of every node."""
+    """Returns the open sources on these nodes, which take up their slots. None means every node."""
     wanted = select(*_SOURCE_COLUMNS).where(sources.c.ended_at.is_(None))
     if only is not None:
         wanted = wanted.where(sources.c.node.in_(sorted(only)))
@@ -79,31 +79,32 @@ def open_sources(conn: Connection, only: Collection[NodeId] | None = None) -> li
 
 
 def count_open(conn: Connection) -> int:
-    """How many parts of attempts hold slots."""
+    """Returns the number of sources that hold slots."""
     return int(conn.execute(_COUNT_OPEN).scalar_one())
 
 
 def lost_between(conn: Connection, after: int, before: int) -> dict[tuple[JobId, int], set[str]]:
-    """Attempts that were given up then, and the paths of what they had saved that is still there or may be."""
+    """Returns the attempts that were lost in this time, with the paths of their checkpoints in SQL."""
     kept = (checkpoints.c.job_id == attempts.c.job_id) & (checkpoints.c.attempt == attempts.c.attempt)
     wanted = (
         select(attempts.c.job_id, attempts.c.attempt, checkpoints.c.path)
         .join(checkpoints, kept & (checkpoints.c.status != "deleted"), isouter=True)
         .where(attempts.c.ending == "lost", attempts.c.ended_at > after, attempts.c.ended_at <= before)
     )
-    found: dict[tuple[JobId, int], set[str]] = {}
+    paths: dict[tuple[JobId, int], set[str]] = {}
     for job_id, attempt, path in conn.execute(wanted):
-        found.setdefault((JobId(job_id), attempt), set()).update({path} - {None})
-    return found
+        paths.setdefault((JobId(job_id), attempt), set()).update({path} - {None})
+    return paths
 
 
 def claim(
     conn: Connection, job_id: JobId, attempt: int, fence: int, node: NodeId, boot: str, claim: ClaimId, now: int,
     meets_at: str | None = None,
 ) -> SourceRow | None:  # fmt: skip
-    """The arbiter: one asker gets it, the same asker gets it again, everyone else gets nothing.
+    """Gives an unclaimed source to the first supervisor that claims it. Repeating the claim succeeds, others get None.
 
-    Starting is the only state in which a new claim is granted; one that holds it already may ask until it ends.
+    Only a starting job grants a new claim. A supervisor that holds the source may repeat its claim until the attempt
+    ends.
     """
     unclaimed = sources.c.claim.is_(None) & _job_is(job_id, attempt, fence, [JobState.STARTING])
     mine = (sources.c.claim == claim) & _job_is(
@@ -140,7 +141,7 @@ def change(conn: Connection, job_id: JobId, attempt: int, **columns: Any) -> Non
 
 
 def has_run(conn: Connection, job_id: JobId, attempt: int, running_ms: int) -> None:
-    """For so long by now, as one of its sources says."""
+    """Notes the attempt's running time so far, as one of its sources reports it."""
     this = (attempts.c.job_id == job_id) & (attempts.c.attempt == attempt) & (attempts.c.running_ms < running_ms)
     conn.execute(update(attempts).where(this).values(running_ms=running_ms))
 
@@ -151,7 +152,7 @@ def change_source(conn: Connection, job_id: JobId, attempt: int, source: int, **
 
 
 def end_sources(conn: Connection, job_id: JobId, attempt: int, now: int) -> None:
-    """Frees what the attempt held."""
+    """Ends the attempt's sources and so frees their slots."""
     this = (sources.c.job_id == job_id) & (sources.c.attempt == attempt) & sources.c.ended_at.is_(None)
     conn.execute(update(sources).where(this).values(ended_at=now))
 

@@ -1,4 +1,4 @@
-"""Statements about bundles."""
+"""Statements about bundles, as a shelf of content."""
 
 from __future__ import annotations
 

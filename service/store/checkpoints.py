@@ -1,4 +1,4 @@
-"""Statements about checkpoints. Only a row makes one resumable."""
+"""Statements about checkpoints. A checkpoint can be resumed from only if it has a row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.store.rows import CheckpointRow
 from service.store.tables import IS_DELETING, checkpoints, jobs
 
 COMMITTED, CORRUPT, DELETING, DELETED = "committed", "corrupt", "deleting", "deleted"
-"""DELETING: nobody is offered it any more, and its folder may still be there."""
+"""DELETING means that no attempt is offered the checkpoint any more, but its folder may still exist."""
 _OF_JOB = (
     select(*columns_of(checkpoints, CheckpointRow))
     .where(checkpoints.c.job_id == bindparam("job_id"))
@@ -30,7 +30,7 @@ _OFFERS = _OF_JOB.where(checkpoints.c.status.not_in([DELETING, DELETED]))
 _BY_ID = select(*columns_of(checkpoints, CheckpointRow)).where(checkpoints.c.id == bindparam("id"))
 _OWN = checkpoints.alias("own")
 _HAS_ITS_OWN = select(_OWN.c.id).where(_OWN.c.job_id == jobs.c.id).exists()
-# Its other nodes may still have to begin where the first one did.
+# The job's other nodes may still have to start from the checkpoint from which the first node started.
 _NEEDS_ITS_START = or_(jobs.c.state == JobState.STARTING.value, not_(_HAS_ITS_OWN))
 _HELD = (
     select(checkpoints.c.id, checkpoints.c.attempt, checkpoints.c.step, jobs.c.id.label("by"))
@@ -43,15 +43,15 @@ _DELETING = select(checkpoints.c.job_id, checkpoints.c.path).where(IS_DELETING)
 
 
 def of_job(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
-    """Newest first, whatever their status."""
+    """Returns a job's checkpoints with any status, newest first."""
     return _rows(conn, _OF_JOB, job_id)
 
 
 def offers(conn: Connection, job_id: JobId) -> list[CheckpointRow]:
-    """What an attempt may continue from if it verifies, newest first. None: the job never had one.
+    """Returns the checkpoints that an attempt may continue from if they verify, newest first.
 
-    One that was found corrupt is offered again: its disk may have come back, and a job that had checkpoints must never
-    look like one that starts at step 0.
+    The list is empty only if the job never had one. A corrupt checkpoint is offered again, because its disk may be
+    back. A job that had checkpoints must never look like one that starts at step 0.
     """
     return _rows(conn, _OFFERS, job_id)
 
@@ -67,18 +67,18 @@ class Held:
 
 
 def held(conn: Connection, job_id: JobId) -> list[Held]:
-    """Those of a job that must stay: other jobs, which are not over, have to start from them, now or once more."""
+    """Returns a job's checkpoints that must stay, because other jobs that have not ended start from them."""
     return [Held(*row) for row in conn.execute(_HELD, {"job_id": job_id})]
 
 
 def find(conn: Connection, checkpoint: CheckpointId) -> CheckpointRow | None:
-    """Whosever it is, and whatever its status; None once its job was deleted."""
+    """Returns a checkpoint of any project, with any status. None if its job was deleted."""
     row = conn.execute(_BY_ID, {"id": checkpoint}).one_or_none()
     return CheckpointRow(*row) if row else None
 
 
 def stored_step(conn: Connection, job_id: JobId, attempt: int) -> int | None:
-    """The step of the attempt's newest checkpoint."""
+    """Returns the step of the attempt's newest checkpoint."""
     step: int | None = conn.execute(_STORED_STEP, {"job_id": job_id, "attempt": attempt}).scalar_one()
     return step
 
@@ -91,7 +91,7 @@ def insert_checkpoint(conn: Connection, row: CheckpointRow) -> None:
 
 
 def mark(conn: Connection, job_id: JobId, paths: Collection[str], status: str) -> None:
-    """Whoever says so, a pinned one does not go."""
+    """Sets the status of checkpoints. A pinned one is never marked for deletion."""
     if paths:
         named = (checkpoints.c.job_id == job_id) & checkpoints.c.path.in_(sorted(paths))
         if status in (DELETING, DELETED):
@@ -104,13 +104,13 @@ def change(conn: Connection, checkpoint: CheckpointId, **columns: Any) -> None:
 
 
 def heal(conn: Connection, job_id: JobId, path: str) -> None:
-    """It was corrupt, and verifies again. One that is going, or gone, stays so."""
+    """Marks a corrupt checkpoint as committed again, because it verifies. A deleted one stays deleted."""
     named = (checkpoints.c.job_id == job_id) & (checkpoints.c.path == path) & (checkpoints.c.status == CORRUPT)
     conn.execute(update(checkpoints).where(named).values(status=COMMITTED))
 
 
 def deleting(conn: Connection) -> list[tuple[JobId, str]]:
-    """Whose folders are to be removed, of every job."""
+    """Returns the checkpoints of all jobs whose folders are to be deleted."""
     return [(JobId(job_id), path) for job_id, path in conn.execute(_DELETING)]
 
 

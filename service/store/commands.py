@@ -1,5 +1,7 @@
-"""Statements about deeds: what users asked of running loops. A row stays while it counts: until it is done, and then
-for what a later attempt has to do again."""
+"""Statements about live commands (deeds), which users send to running loops.
+
+A row stays while it counts: until the command is carried out, and then for its changes, which later attempts repeat.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,21 @@ def ask(conn: Connection, job_id: JobId, deed: Deed) -> None:
 
 
 def of_job(conn: Connection, job_id: JobId) -> list[Deed]:
-    """All that counts, in the order in which it was asked for."""
+    """Returns all commands that count, in the order of their requests."""
     return [_to_deed(row) for row in conn.execute(_OF_JOB, {"job_id": job_id})]
 
 
 def undone(conn: Connection, job_id: JobId, after: int = 0) -> list[Deed]:
-    """What nobody has done yet, of those that came after one."""
+    """Returns the commands after `after` that are not carried out yet."""
     return [_to_deed(row) for row in conn.execute(_OPEN_OF_JOB, {"job_id": job_id, "after": after})]
 
 
 def to_tell(conn: Connection) -> dict[ClaimId, list[Deed]]:
-    """What is not done, of every job that somebody runs: by who runs it."""
-    found: dict[ClaimId, list[Deed]] = {}
+    """Returns the commands of running jobs that are not carried out yet, by the claim of the running attempt."""
+    by_claim: dict[ClaimId, list[Deed]] = {}
     for row in conn.execute(_TO_TELL):
-        found.setdefault(row.claim, []).append(_to_deed(row))
-    return found
+        by_claim.setdefault(row.claim, []).append(_to_deed(row))
+    return by_claim
 
 
 def count(conn: Connection, job_id: JobId) -> int:
@@ -53,12 +55,12 @@ def count(conn: Connection, job_id: JobId) -> int:
 
 
 def done(conn: Connection, job_id: JobId, no: int, step: int, was_set: Collection[str], *, evaluated: bool) -> None:
-    """By the loop, after this step. What has left a trace in training stays; the rest has happened."""
+    """Notes that the loop has carried out a command after this step. A command without lasting effect is deleted."""
     this = (deeds.c.job_id == job_id) & (deeds.c.no == no) & IS_OPEN_DEED
-    found = conn.execute(select(deeds.c.no, deeds.c.body, deeds.c.step).where(this)).one_or_none()
-    if found is None:
+    row = conn.execute(select(deeds.c.no, deeds.c.body, deeds.c.step).where(this)).one_or_none()
+    if row is None:
         return
-    deed = _to_deed(found)
+    deed = _to_deed(row)
     kept = {name: value for name, value in deed.set.items() if name in was_set}
     if kept or evaluated:
         again = Deed(no=no, evaluate=evaluated and deed.evaluate, set=kept)
@@ -68,7 +70,7 @@ def done(conn: Connection, job_id: JobId, no: int, step: int, was_set: Collectio
 
 
 def forget_set(conn: Connection, job_id: JobId, names: Collection[str]) -> None:
-    """Something later says what these are."""
+    """Removes these arguments from all commands, because something later has set them."""
     for deed in of_job(conn, job_id):
         kept = {name: value for name, value in deed.set.items() if name not in names}
         if kept != deed.set:
@@ -77,7 +79,7 @@ def forget_set(conn: Connection, job_id: JobId, names: Collection[str]) -> None:
 
 
 def drop_undone(conn: Connection, job_id: JobId) -> list[Deed]:
-    """Those that nobody will do any more."""
+    """Deletes and returns the commands that can no longer be carried out."""
     dropped = undone(conn, job_id)
     if dropped:
         conn.execute(delete(deeds).where(deeds.c.job_id == job_id).where(IS_OPEN_DEED))

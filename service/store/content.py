@@ -1,4 +1,4 @@
-"""What projects keep by its content: equal bytes are one row in each project that has them, and one file for all.
+"""Content of projects, by hash: equal bytes are one row in each project that has them, and one file for all.
 
 The file in the artifact store is written before its first row, and goes after the last one.
 """
@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 
 
 class Shelf(Generic[Row]):
-    """The statements about one kind of such things, known within their project by one column."""
+    """The statements about one kind of content, which one column identifies within a project."""
 
     def __init__(self, table: Table, row_class: type[Row], key: str, what: str, hint: str) -> None:
         self._table, self._what, self._hint = table, what, hint
@@ -32,30 +32,33 @@ class Shelf(Generic[Row]):
         }
 
     def keep(self, conn: Connection, row: Row, put: Callable[[], None]) -> tuple[Row, bool]:
-        """It as it is kept, and whether it is new here. `put` makes sure of its file, and may be called again."""
+        """Stores a row and returns it, with True if it is new in this project. `put` makes sure that its file exists.
+
+        `put` may be called again.
+        """
         values = values_of(row)
-        # By what comes back: PostgreSQL's driver counts no rows of such an insert.
+        # Judged by the returned row, because PostgreSQL's driver counts no rows of such an insert.
         is_new = conn.execute(self._keep[conn.dialect.name], values).one_or_none() is not None
         put()
         return self.get(conn, values["project"], values[self._key.name]), is_new
 
     def get(self, conn: Connection, project: str, key: str, *, hold: bool = False) -> Row:
-        """Raises NotFound. With `hold`, nobody deletes it before this transaction has ended."""
+        """Returns a row, or raises NotFound. With `hold`, no other transaction can delete it before this one ends."""
         query = self._rows.where(self._table.c.project == project, self._key == key)
-        found = conn.execute(query.with_for_update(read=True) if hold else query).one_or_none()
-        if found is None:
+        match = conn.execute(query.with_for_update(read=True) if hold else query).one_or_none()
+        if match is None:
             raise NotFound(f"there is no {self._what} {key}", hint=self._hint)
-        return self._row(*found)
+        return self._row(*match)
 
     def page(self, conn: Connection, project: str, limit: int, after: tuple[int, str] | None = None) -> list[Row]:
-        """Newest first; `after` is the last one of the page before."""
+        """Returns a page of rows, newest first. `after` is the last row of the page before."""
         query = self._rows.where(self._table.c.project == project)
         if after is not None:
             query = query.where(tuple_(self._table.c.created_at, self._key) < tuple_(*after))
         return [self._row(*row) for row in conn.execute(query.order_by(*self._newest).limit(limit))]
 
     def remove(self, conn: Connection, project: str, key: str) -> bool:
-        """Whether its file has become nobody's. Raises NotFound."""
+        """Deletes a row. Returns True if no project needs the file any more. Raises NotFound."""
         if conn.execute(delete(self._table).where(self._table.c.project == project, self._key == key)).rowcount == 0:
             self.get(conn, project, key)
         return conn.execute(select(func.count()).where(self._key == key)).scalar_one() == 0

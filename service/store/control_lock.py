@@ -1,8 +1,8 @@
 """The lock that makes one control of many: flock beside the SQLite file, an advisory lock in PostgreSQL.
 
-It keeps two from doing the same work. A control that is frozen keeps it, and nobody else works meanwhile; where its
-connection is cut, another takes over, and `service/control/process.py` asks here again before the first one writes.
-That nothing breaks while two work for a moment all the same is up to fences and row locks.
+The lock keeps two control processes from doing the same work. A frozen one keeps it, and then nobody works. If its
+connection is cut, another takes over, and `service/control/process.py` checks the lock before it writes again. Fences
+and row locks keep the data right even if two work for a moment.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 ADVISORY_KEY = 0x466F6F74706C6174
-"""'Footplat': any number that nobody else in this database uses."""
+"""'Footplat' in hexadecimal: a number that no other program of this database uses."""
 
 
 class Single(Protocol):
     def try_take(self) -> bool:
-        """Whether we hold it now."""
+        """Returns True if this process holds the lock now."""
 
     def is_held(self) -> bool:
-        """Whether we still do: a lock ends with its connection."""
+        """Returns True if this process still holds it. The lock ends with its connection."""
 
     def release(self) -> None: ...
 
@@ -98,5 +98,5 @@ class AdvisoryLock:
         try:
             connection.close()
         except SQLAlchemyError:
-            # Gone with its server, and the lock with it.
+            # The server is gone, and the lock with it.
             connection.invalidate()

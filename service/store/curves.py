@@ -1,4 +1,4 @@
-"""Statements about curves: what each metric came to, in buckets, beside the events that its points are."""
+"""Statements about curves: a summary and buckets of points per metric. The points themselves are in the events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BODIES = select(curve_buckets.c.body).where(*_ONE).order_by(curve_buckets.c.pla
 _NOS = select(curve_buckets.c.nos).where(*_ONE).order_by(curve_buckets.c.place)
 _REACHING = select(func.min(curve_buckets.c.place)).where(*_ONE, curve_buckets.c.reaches >= bindparam("step"))
 MOST_AT_ONCE = 1000
-"""Numbers in one statement."""
+"""The most numbers in one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class BucketRow:
     name: str
     level: int
     place: int
-    """How many of its level come before it."""
+    """The number of buckets of its level before this one."""
     reaches: int | None
     body: str
     nos: str | None
@@ -61,7 +61,7 @@ class CurveRow:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some buckets of one level: from the place `first` to the one before `behind`."""
+    """Some buckets of one level, from the place `first` to the one before `behind`."""
 
     job_id: JobId
     attempt: int
@@ -76,14 +76,14 @@ class Stretch:
 
 
 def of_attempts(conn: Connection, wanted: Collection[tuple[JobId, int]]) -> list[CurveRow]:
-    """As they end now, to go on from."""
+    """Returns the present ends of the attempts' curves, to continue from."""
     columns = (curves.c.job_id, curves.c.attempt, curves.c.name, curves.c.body)
-    found = select(*columns).where(tuple_(curves.c.job_id, curves.c.attempt).in_(sorted(wanted)))
-    return [CurveRow(*row) for row in conn.execute(found)]
+    wanted_rows = select(*columns).where(tuple_(curves.c.job_id, curves.c.attempt).in_(sorted(wanted)))
+    return [CurveRow(*row) for row in conn.execute(wanted_rows)]
 
 
 def of_job(conn: Connection, job_id: JobId, names: Collection[str] | None = None) -> list[CurveRow]:
-    """By attempt, then by name."""
+    """Returns a job's curves, sorted by attempt and then by name."""
     wanted = _OF_JOB if names is None else _OF_JOB.where(curves.c.name.in_(sorted(names)))
     return [CurveRow(job_id, *row) for row in conn.execute(wanted, {"job_id": job_id})]
 
@@ -102,12 +102,12 @@ def bodies(conn: Connection, where: Stretch) -> Sequence[str]:
 
 
 def nos(conn: Connection, where: Stretch) -> Sequence[str]:
-    """Of the lowest level: the numbers of the events that the points are."""
+    """Returns the numbers of the events of each point, from buckets of the lowest level."""
     return conn.execute(_NOS, where.asked()).scalars().all() if where.first < where.behind else []
 
 
 def first_that_reaches(conn: Connection, where: Stretch, step: int) -> int | None:
-    """The first place whose bucket has a point at this step or behind it."""
+    """Returns the first place whose bucket has a point at this step or after it."""
     place: int | None = conn.execute(_REACHING, where.asked(step=step)).scalar_one()
     return place
 
@@ -115,12 +115,13 @@ def first_that_reaches(conn: Connection, where: Stretch, step: int) -> int | Non
 def points(
     conn: Connection, job_id: JobId, numbers: Sequence[int]
 ) -> dict[int, tuple[str, int | None, float | None, str]]:
-    """`at`, step, epoch and data of events, by their numbers."""
-    found: dict[int, tuple[str, int | None, float | None, str]] = {}
+    """Returns `at`, step, epoch and data of events, by their numbers."""
+    values: dict[int, tuple[str, int | None, float | None, str]] = {}
     for first in range(0, len(numbers), MOST_AT_ONCE):
-        # Written out: they are whole numbers of ours, and a statement with a thousand parameters takes as long to
-        # prepare as to run.
+        # Written into the statement, which is safe for our own whole numbers. To prepare a thousand parameters would
+        # take as long
+        # as to run the statement.
         some = ",".join(map(str, numbers[first : first + MOST_AT_ONCE]))
         asked = text(f"SELECT no, at, step, epoch, data FROM events WHERE job_id = :job AND no IN ({some})")
-        found |= {row[0]: (row[1], row[2], row[3], row[4]) for row in conn.execute(asked, {"job": job_id})}
-    return found
+        values |= {row[0]: (row[1], row[2], row[3], row[4]) for row in conn.execute(asked, {"job": job_id})}
+    return values

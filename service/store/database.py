@@ -1,13 +1,13 @@
 """The connection to SQL: many readers, few writers, and no statement on the event loop.
 
-Writes queue up for a writer thread, which takes what is there into one transaction (group commit): under load one fsync
-serves many requests, and at rest nothing waits. One failing write does not hurt its neighbours.
+Writes queue up for a writer thread, which puts all that are waiting into one transaction (group commit). Under load one
+fsync serves many requests, and at rest nothing waits. A failing write does not affect the others.
 
     SQLite       one writer thread, BEGIN IMMEDIATE, a savepoint per write
-    PostgreSQL   several; a batch that hits any error is rolled back and redone, each write in a transaction of its own
+    PostgreSQL   several; a batch with any error is rolled back, and each write is repeated in its own transaction
 
-So a write may run more than once before it counts: it must have no effect but on its connection. When SQL is away,
-locked, full or broken, the answer is `Unavailable`, and nothing is half stored.
+A write may run more than once before it is committed, so it must have no effect except on its connection. If SQL is
+unreachable, locked, full or broken, `Unavailable` is raised, and nothing is half stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 Write = Callable[[Connection], T]
 
 BATCH_LIMIT = 256
-"""Writes in one transaction: enough to share an fsync, few enough that nobody waits long for it."""
+"""The most writes in one transaction: enough to share an fsync, and few enough to be fast."""
 RIVALRY_TRIES = 5
 
 
@@ -48,24 +48,28 @@ class Database:
             writer.start()
 
     async def write(self, fn: Write[T], *, is_blind: bool = False) -> T:
-        """What `fn` returned, once it is committed. A blind one reads nothing back from SQL, not even a row count."""
+        """Returns what `fn` returned, after the commit.
+
+        A blind write reads nothing back from SQL, not even a row count.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         arriving = self._arriving.get(loop)
         if arriving is None:
-            # Together with what else this turn of the loop has read: a writer woken for the first of sixteen requests
-            # would commit it alone, and fight them for the interpreter.
+            # Collected until the end of this turn of the event loop. A writer that is woken by the first of sixteen
+            # requests would
+            # commit it alone, and compete with the others for the interpreter.
             arriving = self._arriving[loop] = []
             loop.call_soon(self._flush, loop)
         arriving.append(_Item(fn, loop, future, is_blind))
         return await future
 
     async def read(self, fn: Write[T]) -> T:
-        """What `fn` saw at one moment."""
+        """Returns the result of `fn`, which reads a consistent snapshot."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
 
     def write_now(self, fn: Write[T]) -> T:
-        """As `write`, for scripts, tests and threads."""
+        """Does the same as `write`, for scripts, tests and threads."""
         future: Future[T] = Future()
         self._put(_Item(fn, None, future))
         return future.result()
@@ -75,7 +79,7 @@ class Database:
             return fn(connection)
 
     def close(self) -> None:
-        """Finishes the writes that are queued, then lets go of every connection."""
+        """Finishes the queued writes, then closes every connection."""
         if self._closed:
             return
         self._closed = True
@@ -140,13 +144,13 @@ class _Outcome:
 
 
 class _Session:
-    """A writer's connection, kept between transactions and made anew when it is found broken."""
+    """A writer's connection, kept between transactions and replaced when it is broken."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._connection: Connection | None = None
         self.was_stale = False
-        """The last transaction failed on a connection that had been kept, before its commit: a new one may do it."""
+        """True if the last transaction failed on a kept connection before its commit. A new connection may succeed."""
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -157,7 +161,7 @@ class _Session:
             try:
                 with self._connection.begin():
                     yield self._connection
-                    # From here on nobody knows whether it counts.
+                    # From here on it is not known whether the commit succeeded.
                     self.was_stale = False
             except BaseException as error:
                 self.was_stale = self.was_stale and is_away(error)
@@ -168,7 +172,7 @@ class _Session:
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            # It may be beyond closing politely; the pool throws it away then.
+            # A polite close may fail. The pool then discards the connection.
             with suppress(SQLAlchemyError):
                 connection.close()
 
@@ -182,7 +186,7 @@ def _with_savepoints(session: _Session, batch: list[_Item]) -> list[_Outcome]:
 
 
 def _in_savepoint(connection: Connection, item: _Item) -> _Outcome:
-    # By hand on the driver: SQLAlchemy's begin_nested() costs more than the statements between.
+    # Done directly on the driver, because SQLAlchemy's begin_nested() costs more than the statements inside.
     driver: Any = connection.connection.driver_connection
     driver.execute("SAVEPOINT item")
     try:
@@ -202,13 +206,13 @@ def _optimistically(session: _Session, batch: list[_Item]) -> list[_Outcome]:
             with session.transaction() as connection, _without_waiting(connection, batch):
                 return [_Outcome(item.fn(connection)) for item in batch]
         except Exception:
-            # Whose fault it was is found out below, one by one.
+            # The failing write is found below, where each write runs by itself.
             pass
     return [_alone(session, item) for item in batch]
 
 
 def _without_waiting(connection: Connection, batch: list[_Item]) -> AbstractContextManager[Any]:
-    """Blind writes go out together and are waited for once: a round trip each would take longer than the writing."""
+    """Sends blind writes together and waits once, because a round trip for each would take longer than the writing."""
     if not all(item.is_blind for item in batch):
         return nullcontext()
     driver: Any = connection.connection.driver_connection
@@ -229,7 +233,7 @@ def _alone(session: _Session, item: _Item) -> _Outcome:
 
 
 def _deliver(batch: list[_Item], outcomes: list[_Outcome]) -> None:
-    """One wake-up per event loop and commit, however many writes it carried."""
+    """Wakes each event loop once per commit, for any number of writes."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, _Outcome]]] = {}
     for item, outcome in zip(batch, outcomes, strict=True):
         if item.loop is None:
@@ -237,7 +241,7 @@ def _deliver(batch: list[_Item], outcomes: list[_Outcome]) -> None:
         else:
             by_loop.setdefault(item.loop, []).append((item.future, outcome))
     for loop, settled in by_loop.items():
-        # A loop that is gone has nobody left to tell.
+        # An event loop that has ended has no waiting callers.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, settled)
 
@@ -265,5 +269,5 @@ def foreign_errors() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What the driver said, without the statement and its values."""
+    """Returns the driver's message without the statement and its values."""
     return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

@@ -1,7 +1,7 @@
-"""Statements about what webhooks are told: what is to be sent now, and what came of it.
+"""Statements about deliveries of webhooks: those that are due, and their results.
 
-What a receiver that is away costs is bounded. A look at what is due takes a few rows of each webhook by one index,
-however many wait; one that fails is tried once in a while, one delivery at a time; and it is given up in the end.
+An unreachable receiver has a bounded cost. Finding due deliveries reads a few rows of each webhook by one index, for
+any number of waiting ones. A failing webhook is tried once in a while, one delivery at a time, and is finally disabled.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from service.store.times import text_of
 from service.store.webhooks import DELIVERED, FAILED, IS_ON, PENDING, silence
 
 AT_ONCE = 4
-"""What one webhook may have under way at the same time; one that fails: 1."""
+"""The most deliveries of one webhook at the same time. A failing webhook has one."""
 REST_SECONDS = 5
-"""Between two tries of one that fails."""
+"""The pause between two tries of a failing webhook."""
 MOST_WAITING = 10_000
-"""One that fails while more than this waits is given up."""
+"""The number of waiting deliveries at which a failing webhook is disabled."""
 _ROW = columns_of(deliveries, DeliveryRow)
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One that is to be sent now, and where to."""
+    """A delivery that is due, and where to send it."""
 
     id: DeliveryId
     webhook_id: WebhookId
@@ -38,12 +38,12 @@ class Due:
     tries: int
     url: str
     secrets: tuple[str, ...]
-    """What it is signed with: a second one for a while, after the secret was changed."""
+    """The secrets to sign with. For a while after a change there are two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of a try."""
+    """The result of one try of a delivery."""
 
     due: Due
     is_delivered: bool
@@ -51,13 +51,13 @@ class Tried:
     answer: str | None
     error: str | None
     again_at: int | None
-    """When it is tried again. None: it is over."""
+    """The time of the next try. None if there is none."""
     disable: str | None
-    """Why its webhook is told no more."""
+    """The reason if the webhook is disabled."""
 
 
 def _nth(place: int) -> ScalarSelect[DeliveryId]:
-    """Of a row of `webhooks`: the delivery that is due at this place."""
+    """Returns a query for the delivery that is due at this place, for a row of `webhooks`."""
     return (
         select(deliveries.c.id)
         .where(deliveries.c.webhook_id == webhooks.c.id, IS_PENDING, deliveries.c.due_at <= bindparam("now"))
@@ -80,17 +80,20 @@ _TO_SEND = select(
 
 
 def due(conn: Connection, now: int, most: int, most_failing: int) -> list[Due]:
-    """What is to be sent, those under way among it: first of those that do not fail, a few of each; of the others one
-    each, and first of those that were left alone the longest."""
+    """Returns due deliveries, including those under way.
+
+    Webhooks that work come first, with a few deliveries each. Failing ones have one each, those that rested longest
+    first.
+    """
     well, failing = [], []
     for failing_since, rests_until, *first in conn.execute(_FIRST, {"now": now}):
         if failing_since is None:
-            well += [(place, one) for place, one in enumerate(first) if one is not None]
+            well += [(place, delivery) for place, delivery in enumerate(first) if delivery is not None]
         else:
             failing.append((rests_until or 0, first[0]))
-    chosen = [one for _, one in sorted(well) + sorted(failing)[:most_failing]][:most]
-    found = {row.id: row for row in conn.execute(_TO_SEND.where(deliveries.c.id.in_(chosen)))} if chosen else {}
-    return [_due(found[one], now) for one in chosen]
+    chosen = [delivery for _, delivery in sorted(well) + sorted(failing)[:most_failing]][:most]
+    rows = {row.id: row for row in conn.execute(_TO_SEND.where(deliveries.c.id.in_(chosen)))} if chosen else {}
+    return [_due(rows[delivery], now) for delivery in chosen]
 
 
 def _due(row: Any, now: int) -> Due:
@@ -100,7 +103,10 @@ def _due(row: Any, now: int) -> Due:
 
 
 def note(conn: Connection, every: Sequence[Tried], now: int) -> None:
-    """Each once: one that somebody has noted meanwhile, or whose webhook is gone, stays as it is."""
+    """Notes each result once.
+
+    A delivery that was noted meanwhile, or whose webhook is deleted, stays as it is.
+    """
     for tried in every:
         status = DELIVERED if tried.is_delivered else PENDING if tried.again_at is not None else FAILED
         due_ = tried.due
@@ -124,12 +130,12 @@ def note(conn: Connection, every: Sequence[Tried], now: int) -> None:
 
 
 def give_up(conn: Connection, failing: Collection[WebhookId], since: int, now: int) -> list[WebhookId]:
-    """Disables those of them that have only failed since then, or for which too much waits."""
-    found = select(webhooks.c.id, webhooks.c.failing_since).where(
+    """Disables those webhooks that have only failed since then, or that have too many waiting deliveries."""
+    candidates = select(webhooks.c.id, webhooks.c.failing_since).where(
         webhooks.c.id.in_(failing), webhooks.c.failing_since.is_not(None), IS_ON
     )
     given_up = []
-    for webhook, failing_since in conn.execute(found).all():
+    for webhook, failing_since in conn.execute(candidates).all():
         why = f"nothing could be delivered since {text_of(failing_since)}"
         if failing_since > since:
             if not _is_swamped(conn, webhook):
@@ -147,7 +153,10 @@ def _is_swamped(conn: Connection, webhook: WebhookId) -> bool:
 
 
 def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | None = None) -> list[DeliveryRow]:
-    """What it was told, newest first; `before` is the last one of the page before."""
+    """Returns a webhook's deliveries, newest first.
+
+    `before` is the last one of the page before.
+    """
     query = select(*_ROW).where(deliveries.c.webhook_id == webhook)
     if before is not None:
         query = query.where(deliveries.c.id < before)
@@ -155,5 +164,5 @@ def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | N
 
 
 def prune(conn: Connection, before: int) -> int:
-    """Ids sort by the time they were made, so that this needs no index of its own."""
+    """Deletes old deliveries. Ids sort by creation time, so this needs no index of its own."""
     return conn.execute(delete(deliveries).where(deliveries.c.id < f"msg_{before:012x}")).rowcount

@@ -1,4 +1,4 @@
-"""INSERTs past SQLAlchemy, for what every POST and every event writes: it costs three times what the database does."""
+"""INSERTs past SQLAlchemy for each POST and event, because SQLAlchemy costs three times as much as the database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MARKS = {"sqlite": "?", "postgresql": "%s"}
 
 
 class DirectInsert:
-    """One statement, written once per dialect; values come in the order of the columns."""
+    """One INSERT, compiled once per dialect. Values come in the order of the columns."""
 
     def __init__(self, table: str, columns: Sequence[str]) -> None:
         self._table, self._columns = table, ", ".join(columns)
@@ -23,11 +23,11 @@ class DirectInsert:
 
     def __call__(self, conn: Connection, values: Sequence[Any]) -> None:
         driver: Any = conn.connection.driver_connection
-        # Drivers disagree about enums.
+        # Drivers treat enums differently.
         driver.execute(self._statements[conn.dialect.name], [v.value if isinstance(v, Enum) else v for v in values])
 
     def many(self, conn: Connection, rows: Iterable[Sequence[Any]]) -> None:
-        """By what each driver does best. Of plain values only."""
+        """Inserts many rows of plain values in the way that is fastest for each driver."""
         driver: Any = conn.connection.driver_connection
         if conn.dialect.name == "sqlite":
             driver.executemany(self._statements["sqlite"], rows)
@@ -38,7 +38,7 @@ class DirectInsert:
 
 
 class DirectUpsert:
-    """Many rows at once; where one with the same key is there, its other columns become these."""
+    """Inserts many rows at once. If a row with the same key exists, its other columns are replaced."""
 
     def __init__(self, table: str, key: Sequence[str], columns: Sequence[str]) -> None:
         names = [*key, *columns]

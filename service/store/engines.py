@@ -1,4 +1,4 @@
-"""Two engines on one database, one that writes and one that only reads; and what a driver's errors mean."""
+"""Two engines on one database, a writer and a reader, and the meaning of a driver's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from footplate.contract.errors import SettingsError, Unavailable
 
 BUSY_SECONDS = 5.0
-"""How long SQLite waits for another process's write, and PostgreSQL for a lock."""
+"""The wait of SQLite for another process's write, and of PostgreSQL for a lock."""
 
 
 class Engines:
@@ -50,11 +50,11 @@ def _sqlite(url: str, size: int = 1, *, begin: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
-        # Ours, not the driver's: it would begin late, and never IMMEDIATE.
+        # Transactions are ours, because the driver would begin late, and never IMMEDIATE.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
         connection.execute("PRAGMA journal_mode = WAL")
-        # A job that was acknowledged survives a power cut. Group commit pays for the fsync.
+        # An acknowledged job survives a power cut. Group commit pays for the fsync.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -32000")
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -69,16 +69,19 @@ def _sqlite(url: str, size: int = 1, *, begin: str) -> Engine:
 
 
 def _close_to_others(path: Path) -> None:
-    """Keys' hashes and webhooks' secrets lie there, and another user of this machine runs users' code: training's. What
-    SQLite puts beside it gets the same mode. Never opened where it is there: its close would end locks of others."""
+    """Closes the database file to other users, because it holds hashes of keys and secrets of webhooks.
+
+    On this machine, training runs as another user with users' code. Files that SQLite puts beside it get the same mode.
+    An existing file is not opened, because closing it would release the locks of others.
+    """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
             with suppress(OSError):
-                each.chmod(each.stat().st_mode & 0o770)
+                file.chmod(file.stat().st_mode & 0o770)
     except OSError:
-        # Whoever connects says what is wrong with it.
+        # The connection attempt reports what is wrong with it.
         return
 
 
@@ -93,7 +96,8 @@ def _postgres(url: str, size: int) -> Engine:
             "connect_timeout": 5,
             "options": f"-c lock_timeout={int(BUSY_SECONDS * 1000)} -c statement_timeout=30000 "
             "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC "
-            # Each statement here touches little: starting helpers, or compiling, takes longer than a whole page.
+            # Each statement here touches little, so parallel workers or compilation would take longer than a whole
+            # page.
             "-c max_parallel_workers_per_gather=0 -c jit=off",
             "keepalives_idle": 10,
             "keepalives_interval": 5,
@@ -102,7 +106,7 @@ def _postgres(url: str, size: int) -> Engine:
     )
 
 
-# As SQLAlchemy wraps them, and as they come from the few statements that go past it.
+# Errors as SQLAlchemy wraps them, and as they come from the few statements that bypass it.
 _DATABASE = (DBAPIError, sqlite3.Error, psycopg.Error)
 _OUR_MISTAKE = tuple(
     getattr(module, name)
@@ -110,12 +114,12 @@ _OUR_MISTAKE = tuple(
     for name in ("IntegrityError", "DataError", "ProgrammingError", "NotSupportedError")
 )
 
-# The start has seen the schema: that it is not there now is somebody's migration, and no mistake of a statement.
+# The schema was checked at the start. If it is missing now, a migration has changed it.
 _NO_SCHEMA = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether SQL, rather than what we asked of it, is the trouble: gone, locked, full, corrupt, exhausted, changed."""
+    """Returns True if SQL itself is the trouble: unreachable, locked, full, corrupt, exhausted or changed."""
     if isinstance(error, PoolTimeout | Unavailable):
         return True
     if isinstance(error, DBAPIError) and error.connection_invalidated:
@@ -126,7 +130,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def is_rivalry(error: BaseException) -> bool:
-    """A deadlock or a serialization failure: the other one won, and the same again will do."""
+    """Returns True for a deadlock or a serialization failure, after which a repetition succeeds."""
     cause = error.__cause__ if isinstance(error, Unavailable) else error
     original = getattr(cause, "orig", cause)
     return isinstance(original, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure)

@@ -1,4 +1,4 @@
-"""Statements about events. Whoever adds one holds the job's lock, so `no` is dense and in commit order."""
+"""Statements about events. A writer holds the job's lock, so `no` has no gaps and is in commit order."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _NEXT_NO = (
 def after(
     conn: Connection, job_id: JobId, after_no: int, limit: int, kinds: Collection[str] | None = None
 ) -> list[EventRow]:
-    """The next events behind `after_no`, in order; of some kinds, or of all."""
+    """Returns the next events after `after_no`, in order, of some kinds or of all."""
     wanted = _AFTER if kinds is None else _AFTER.where(events.c.kind.in_([str(kind) for kind in sorted(kinds)]))
     rows = conn.execute(wanted, {"job_id": job_id, "after_no": after_no, "limit": limit})
     return [EventRow(*row) for row in rows]
 
 
 def append(conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], now: int) -> int | None:
-    """An event of the service's own, under the next number. None: no such job."""
+    """Writes an event of the service's own under the next number. Returns None if the job does not exist."""
     row = conn.execute(_NEXT_NO, {"id_": job_id}).one_or_none()
     if row is None:
         return None
@@ -54,7 +54,7 @@ def append(conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], no
 
 
 def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
-    """Whether the service has said exactly this of a job already."""
+    """Returns True if the service has written exactly this message for a job already."""
     own = (events.c.job_id == job_id, events.c.source == SERVICE_SOURCE, events.c.kind == kind.value)
     said = conn.execute(select(events.c.data).where(*own)).scalars()
     return any(json.loads(data).get("message") == message for data in said)
@@ -63,24 +63,24 @@ def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
 def insert_own(
     conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int
 ) -> None:
-    """An event of the service's own under a number that the caller has just taken."""
+    """Writes an event of the service's own under a number that the caller has just taken."""
     row = EventRow(job_id, no, attempt, SERVICE_SOURCE, no, 0, kind, text_of(now), None, None, json.dumps(data))
     _insert(conn, _values(row))
 
 
 def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:
-    """The hot path."""
+    """Inserts events in bulk. This is the hot path."""
     if rows:
         _insert.many(conn, map(_values, rows))
 
 
 def bury(conn: Connection, reason: str, raw: str, now: int) -> None:
-    """Keeps what could not be understood, so that somebody can look."""
+    """Keeps a message that could not be parsed, for a person to look at."""
     conn.execute(insert(dead_events), {"at": now, "reason": reason, "raw": raw[:100_000].replace("\0", "\ufffd")})
 
 
 def dead(conn: Connection, limit: int = 100) -> list[DeadEventRow]:
-    """Newest first."""
+    """Returns the messages that could not be parsed, newest first."""
     rows = conn.execute(select(*columns_of(dead_events, DeadEventRow)).order_by(dead_events.c.id.desc()).limit(limit))
     return [DeadEventRow(*row) for row in rows]
 

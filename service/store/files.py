@@ -1,4 +1,4 @@
-"""Statements about uploaded files."""
+"""Statements about uploaded files, as a shelf of content."""
 
 from __future__ import annotations
 

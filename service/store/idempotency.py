@@ -19,12 +19,12 @@ _TAKE: dict[str, Any] = {
 
 
 def take(conn: Connection, row: IdempotencyRow) -> IdempotencyRow:
-    """The row that holds this key now: ours, or the one that was first. A rival in mid-transaction is waited for."""
+    """Returns the row that holds this key: ours, or an earlier one. Waits for a rival transaction to end."""
     if conn.execute(_TAKE[conn.dialect.name], values_of(row)).rowcount == 1:
         return row
-    found = find(conn, row.project, row.key)
-    assert found is not None, "whoever was first has committed it, or it would have been ours"
-    return found
+    holder = find(conn, row.project, row.key)
+    assert holder is not None, "the rival has committed the key, or this insert would have succeeded"
+    return holder
 
 
 def find(conn: Connection, project: str, key: str) -> IdempotencyRow | None:

@@ -1,4 +1,4 @@
-"""The list of jobs, page by page: keyset, so that any page of a million costs what the first one does."""
+"""The list of jobs, page by page. It uses keysets, so that any page of a million jobs costs as much as the first."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from service.store.tables import job_tags, jobs
 Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
 SORTS: tuple[str, ...] = get_args(Sort)
 COUNTED_TO = 1_000
-"""Exact up to here. Beyond it is an estimate of the whole table, or, with a filter, just one more than this."""
+"""Counts up to here are exact. Beyond, the number is an estimate of the table, or with a filter this plus one."""
 FEW = 10_000
-"""So many jobs are looked at one by one in the time of a page."""
+"""The number of jobs that can be read one by one in the time of a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class JobFilter:
 
     @property
     def walks(self) -> list[JobState] | list[None]:
-        """One walk along an index for each state; a single one when any state will do."""
+        """Returns one walk along an index for each state, or a single one for any state."""
         return sorted(set(self.states)) or [None]
 
 
 def page(
     conn: Connection, filter: JobFilter, sort: Sort = "-created", cursor: str | None = None, limit: int = 50
 ) -> JobPage:
-    """Raises InvalidSpec, with the pointer /cursor, for a cursor that is not one of ours."""
+    """Returns a page. Raises InvalidSpec with the pointer /cursor for an invalid cursor."""
     order = _Order(sort)
     place = order.read(cursor) if cursor else None
     rows = _rows(conn, filter, order, place, limit + 1)
@@ -57,7 +57,7 @@ def page(
 
 
 class Way(Enum):
-    """Which index is walked; what else is asked for, each job on the way is asked for."""
+    """The index that is walked. Other conditions are checked for each job on the way."""
 
     ORDER = "jobs in the order that is wanted"
     TAG = "the jobs of a tag"
@@ -65,7 +65,7 @@ class Way(Enum):
 
     @property
     def id(self) -> ColumnElement[str]:
-        """What orders and bounds: the jobs of a tag are in order where the tag is."""
+        """Returns the id column that orders and bounds the walk, which an index over tags has, too."""
         return job_tags.c.job_id if self is Way.TAG else jobs.c.id
 
 
@@ -81,18 +81,18 @@ NOT_OVER = [state for state in JobState if state not in TERMINAL]
 
 
 def to_follow(conn: Connection, filter: JobFilter, limit: int, since: int) -> list[Head]:
-    """The newest that match and are not over; and without a filter by state those made since then, over or not."""
+    """Returns the newest matching jobs that have not ended. Without a filter by state also those created since then."""
     wanted = [_matching(_HEAD, filter, state) for state in filter.states or NOT_OVER]
     if not filter.states:
         wanted.append(_matching(_HEAD, replace(filter, created_after=since), None))
-    found: dict[JobId, Head] = {}
-    for one in wanted:
-        found |= {head.job: head for head in _heads(conn, one.order_by(jobs.c.id.desc()).limit(limit))}
-    return [found[job] for job in sorted(found, reverse=True)][:limit]
+    matches: dict[JobId, Head] = {}
+    for query in wanted:
+        matches |= {head.job: head for head in _heads(conn, query.order_by(jobs.c.id.desc()).limit(limit))}
+    return [matches[job] for job in sorted(matches, reverse=True)][:limit]
 
 
 def heads(conn: Connection, project: str, job_ids: Sequence[JobId]) -> dict[JobId, Head]:
-    """Those of them that are there; another project's are not."""
+    """Returns those of the jobs that exist in this project."""
     wanted = _HEAD.where(jobs.c.project == project, jobs.c.id.in_(job_ids))
     return {head.job: head for head in _heads(conn, wanted)}
 
@@ -102,7 +102,7 @@ def _heads(conn: Connection, wanted: Select[Any]) -> list[Head]:
 
 
 class _Order:
-    """A sort as columns: what is asked for, then the id, which makes every place unique."""
+    """A sort order as columns: the field, then the id, which makes every place unique."""
 
     def __init__(self, sort: str) -> None:
         self.sort, self.descending = sort, sort.startswith("-")
@@ -116,13 +116,14 @@ class _Order:
         column = jobs.c[field]
         if way is not Way.FEW:
             return column
-        # Better sort those than walk an order looking for them. An index does not see through this.
+        # Sorting those is better than walking an order to find them. The `+` hides the column from the index.
         return column + ("" if field == "name" else 0)
 
     def beyond(self, place: tuple[Any, str], way: Way) -> ColumnElement[bool]:
         if self.field is None:
             return way.id < place[1] if self.descending else way.id > place[1]
-        # As a row, which an index seeks; spelled out with AND and OR it would walk all that share the first value.
+        # A row comparison, which an index can seek. With AND and OR the index would walk all rows with the same first
+        # value.
         here = tuple_(self._column(self.field, way), way.id)
         return here < tuple_(*place) if self.descending else here > tuple_(*place)
 
@@ -146,7 +147,7 @@ class _Order:
 
 
 def _is_sane(value: str | int) -> bool:
-    """A forged cursor may hold what a database cannot even be asked."""
+    """Returns True if a database can be queried with this value of a forged cursor."""
     if isinstance(value, int):
         return abs(value) < 2**31
     return "\0" not in value and value == value.encode("utf-8", "replace").decode()
@@ -155,22 +156,26 @@ def _is_sane(value: str | int) -> bool:
 def _rows(
     conn: Connection, filter: JobFilter, order: _Order, place: tuple[Any, str] | None, limit: int
 ) -> list[JobRow]:
-    """One indexed walk for each state that is asked for, merged: an IN would sort them all."""
+    """Makes one indexed walk for each requested state, and merges them. An IN would sort them all."""
     walks: list[list[JobRow]] = []
     for state in filter.walks:
         way = _way(conn, filter, state, order.field)
-        # Only ids are sorted, and the page alone is read whole: sorting FEW whole jobs takes as long as five pages.
-        found = _matching(select(jobs.c.id), filter, state, way).order_by(*order.columns(way)).limit(limit)
+        # Only ids are sorted, and whole rows are read for the page alone. Sorting FEW whole jobs takes as long as five
+        # pages.
+        query = _matching(select(jobs.c.id), filter, state, way).order_by(*order.columns(way)).limit(limit)
         if place is not None:
-            found = found.where(order.beyond(place, way))
-        ids = [row.id for row in conn.execute(found)]
+            query = query.where(order.beyond(place, way))
+        ids = [row.id for row in conn.execute(query)]
         rows = {row.id: to_row(row) for row in conn.execute(_BY_IDS, {"ids": ids})} if ids else {}
         walks.append([rows[job_id] for job_id in ids])
     return list(islice(merge(*walks, key=order.key, reverse=order.descending), limit))
 
 
 def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None) -> Way:
-    """By what costs least: left alone, SQLite sorts all jobs of a tag, or walks all there are for a few that wait."""
+    """Returns the cheapest index.
+
+    SQLite's own choice sorts all jobs of a tag, or walks all jobs for a few that wait.
+    """
 
     def are_few(select_some: Select[Any]) -> bool:
         some = select_some.limit(FEW + 1).subquery()
@@ -187,24 +192,24 @@ def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str
     return Way.ORDER
 
 
-def _matching(found: Select[Any], filter: JobFilter, state: JobState | None, way: Way = Way.FEW) -> Select[Any]:
-    found = found.where(jobs.c.project == filter.project)
+def _matching(query: Select[Any], filter: JobFilter, state: JobState | None, way: Way = Way.FEW) -> Select[Any]:
+    query = query.where(jobs.c.project == filter.project)
     if state is not None:
-        found = found.where(jobs.c.state == state.value)
+        query = query.where(jobs.c.state == state.value)
     if filter.name is not None:
-        found = found.where(jobs.c.name == filter.name)
+        query = query.where(jobs.c.name == filter.name)
     # An id begins with its time of creation.
     if filter.created_after is not None:
-        found = found.where(way.id >= id_at(filter.created_after))
+        query = query.where(way.id >= id_at(filter.created_after))
     if filter.created_before is not None:
-        found = found.where(way.id < id_at(filter.created_before))
+        query = query.where(way.id < id_at(filter.created_before))
     if filter.tag is not None:
-        # With something added a column is no way in: an index does not see through it.
+        # The `+` hides the column from the index, which then cannot be chosen.
         by_tag = way is Way.TAG
-        one = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
+        join = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
         has_it = (job_tags.c.tag if by_tag else job_tags.c.tag + "") == filter.tag
-        found = found.join(job_tags, and_(one, job_tags.c.project == filter.project)).where(has_it)
-    return found
+        query = query.join(job_tags, and_(join, job_tags.c.project == filter.project)).where(has_it)
+    return query
 
 
 def id_at(moment_ms: int) -> str:
@@ -223,7 +228,7 @@ def _total(conn: Connection, filter: JobFilter) -> int:
 
 def _table_size(conn: Connection) -> int:
     if conn.dialect.name == "sqlite":
-        # In one SELECT the two would read every row; apart each is the end of a tree.
+        # In one SELECT the two would read every row. Apart, each reads the end of a tree.
         ends = "(SELECT max(rowid) FROM jobs) - (SELECT min(rowid) FROM jobs) + 1"
         size = conn.execute(text(f"SELECT {ends}")).scalar()
     else:

@@ -1,4 +1,4 @@
-"""Statements about jobs. `move` is the only one that changes a state."""
+"""Statements about jobs. Only `move` changes a state."""
 
 from __future__ import annotations
 
@@ -71,20 +71,20 @@ def find(conn: Connection, project: str, job_id: JobId) -> JobRow | None:
 
 
 def get(conn: Connection, project: str, job_id: JobId) -> JobRow:
-    """Raises NotFound; another project's job is not there either."""
+    """Returns a job. Raises NotFound, also for another project's job."""
     if (job := find(conn, project, job_id)) is None:
         raise _not_found(job_id)
     return job
 
 
 def peek(conn: Connection, job_id: JobId) -> JobRow | None:
-    """The job of whatever project, for those who come by its id from a worker."""
+    """Returns a job of any project, for callers that have its id from a worker."""
     row = conn.execute(_BY_ID, {"job_id": job_id}).one_or_none()
     return to_row(row) if row else None
 
 
 def lock(conn: Connection, job_id: JobId, *, project: str | None = None) -> JobRow | None:
-    """The job, held until the transaction ends: its events are numbered one writer at a time."""
+    """Returns the job, locked until the transaction ends, so that only one writer at a time numbers its events."""
     row = conn.execute(_LOCKED, {"job_id": job_id}).one_or_none()
     return to_row(row) if row and project in (None, row.project) else None
 
@@ -96,7 +96,7 @@ def lock_for_user(conn: Connection, project: str, job_id: JobId) -> JobRow:
 
 
 def lock_many(conn: Connection, job_ids: Collection[JobId]) -> dict[JobId, JobRow]:
-    """In the order of their ids, so that two who want the same ones never wait for each other in a ring."""
+    """Locks jobs in the order of their ids, so that two callers never wait for each other."""
     wanted = select(*COLUMNS).where(jobs.c.id.in_(sorted(job_ids))).order_by(jobs.c.id).with_for_update()
     return {row.id: to_row(row) for row in conn.execute(wanted)}
 
@@ -118,11 +118,10 @@ def move(
     by: str | None = None,
     **columns: Any,
 ) -> bool:
-    """Moves a job by the table, in one guarded statement, and writes its event and what webhooks are to be told. False:
-    you were late.
+    """Moves a job by the table, in one guarded statement. Also writes its event and the deliveries of webhooks.
 
-    `attempt` and `fence` guard; `next_attempt` and `next_fence` are what a placement raises them to. `with_event=False`
-    is for the one who has just written the event that says it.
+    Returns False if the job has moved since. `attempt` and `fence` are conditions, and a placement raises them to
+    `next_attempt` and `next_fence`. `with_event=False` is for callers that have just written the event.
     """
     allowed = [state for state in expect if may_move(state, to)]
     if len(allowed) != len(expect):
@@ -138,7 +137,7 @@ def move(
     if to in TERMINAL:
         values["finished_at"] = now
     if to is JobState.RUNNING:
-        # What an earlier attempt failed of is got over; its own row keeps it.
+        # The error of an earlier attempt no longer counts. The attempt's own row keeps it.
         values["error"] = None
     if to not in ACTIVE:
         values |= {"stop_mode": None, "stop_deadline": None}
@@ -159,27 +158,27 @@ def move(
         data = {"state": to.value, "reason": reason.value, "message": message}
         events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, asked_by(by, data), now)
     if moved.is_heard:
-        told = Moved(
+        move = Moved(
             job_id, moved.project, moved.name or None, moved.tags, to, reason, message, moved.attempt, moved.last_no
         )
-        webhooks.announce(conn, told, now)
+        webhooks.announce(conn, move, now)
     return True
 
 
 def asked_by(by: str | None, data: dict[str, Any]) -> dict[str, Any]:
-    """An event's data with who asked for it, where somebody is known to have."""
+    """Adds the user who asked to an event's data, if one is known."""
     return data if by is None else {**data, "by": by}
 
 
 def change(conn: Connection, job_id: JobId, *, now: int, **columns: Any) -> None:
-    """Changes what is not the state, and the version with it: for who holds the job's lock."""
+    """Changes columns except the state, and the version with them. The caller holds the job's lock."""
     conn.execute(
         update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1, updated_at=now, **plain(columns))
     )
 
 
 def record(conn: Connection, job_id: JobId, **columns: Any) -> None:
-    """As `change`, without a new version: progress, metrics, and why it waits."""
+    """Does the same as `change` without a new version, for progress, metrics, and the reason of a wait."""
     conn.execute(update(jobs).where(jobs.c.id == job_id).values(**plain(columns)))
 
 
@@ -189,7 +188,7 @@ def replace_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> No
 
 
 def erase(conn: Connection, job_id: JobId) -> None:
-    """The job and everything that hangs on it."""
+    """Deletes the job and all rows that belong to it."""
     for table in (event_table, curves, curve_buckets, checkpoints, deeds, sources, attempts, job_tags, idempotency):
         conn.execute(delete(table).where(table.c.job_id == job_id))
     conn.execute(delete(jobs).where(jobs.c.id == job_id))
@@ -200,7 +199,7 @@ def remember_deleted(conn: Connection, job_id: JobId, now: int) -> None:
 
 
 def deleted(conn: Connection) -> list[JobId]:
-    """Jobs whose files may still be there."""
+    """Returns deleted jobs whose files may still exist."""
     return [JobId(row.job_id) for row in conn.execute(select(deleted_jobs.c.job_id))]
 
 
@@ -209,8 +208,8 @@ def prune_deleted(conn: Connection, before: int) -> int:
 
 
 def under_way_with(conn: Connection, project: str, text: str) -> JobId | None:
-    """A job that is not over, and whose effective spec has this in its JSON."""
-    # There are few such jobs, an index finds them, and no column has to follow what specs may name.
+    """Returns a job that has not ended and whose effective spec contains this text in its JSON."""
+    # There are few such jobs, and an index finds them. No column has to follow the names in specs.
     query = select(jobs.c.id).where(
         jobs.c.project == project,
         jobs.c.state.not_in(plain_list(TERMINAL)),
@@ -220,17 +219,17 @@ def under_way_with(conn: Connection, project: str, text: str) -> JobId | None:
 
 
 def active(conn: Connection) -> list[JobRow]:
-    """Starting, running and stopping jobs of every project: what control watches over."""
+    """Returns the starting, running and stopping jobs of every project, for control."""
     return [to_row(row) for row in conn.execute(_ACTIVE)]
 
 
 def stopping(conn: Connection) -> list[JobRow]:
-    """Those of them that were told to stop."""
+    """Returns the active jobs that were asked to stop."""
     return [to_row(row) for row in conn.execute(_STOPPING)]
 
 
 def heads(conn: Connection, job_ids: Collection[JobId]) -> dict[JobId, int]:
-    """The newest event's number of each job that is there."""
+    """Returns the number of the newest event of each existing job."""
     return {
         row.id: row.last_no for row in conn.execute(select(jobs.c.id, jobs.c.last_no).where(jobs.c.id.in_(job_ids)))
     }
@@ -244,13 +243,13 @@ def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]
 
 
 def waiting_counts(conn: Connection) -> dict[str, int]:
-    """Queued jobs of every project, by what they wait for."""
+    """Returns the numbers of queued jobs of every project, by the reason for their wait."""
     ready_shape = case((jobs.c.not_before.is_(None), jobs.c.shape), else_="").label("ready_shape")
     queued = select(ready_shape, jobs.c.reason, func.count().label("jobs")).where(jobs.c.state == JobState.QUEUED.value)
-    told = explanations(conn)
+    reasons = explanations(conn)
     counts: dict[str, int] = {}
     for row in conn.execute(queued.group_by(ready_shape, jobs.c.reason)):
-        reason, _ = told.get(row.ready_shape, (row.reason, None))
+        reason, _ = reasons.get(row.ready_shape, (row.reason, None))
         counts[reason] = counts.get(reason, 0) + row.jobs
     return counts
 

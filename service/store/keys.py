@@ -1,4 +1,4 @@
-"""Statements about keys and tickets. Of either only the hash is kept: what is in a backup opens nothing."""
+"""Statements about keys and tickets. Only their hashes are stored, so a backup contains no usable key."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ _MARK = update(keys).where(keys.c.id == bindparam("id_")).values(last_used_at=bi
 
 
 def digest(secret: str) -> str:
-    """Plain SHA-256. What it hashes are 256 random bits, which nobody guesses: salt, stretching and a pepper are for
-    secrets that people choose, and a slow hash would be paid by every request."""
+    """Returns the plain SHA-256 of a key.
+
+    A key is 256 random bits, which cannot be guessed. Salt and slow hashes are for secrets that people choose, and
+    every request would pay for a slow hash.
+    """
     return sha256(secret.encode()).hexdigest()
 
 
@@ -33,7 +36,7 @@ def insert_key(conn: Connection, row: KeyRow) -> None:
 
 
 def delete_key(conn: Connection, key: KeyId, project: str | None) -> KeyRow:
-    """The key that is gone now. Raises NotFound; another project's key is not there either. None: of any project."""
+    """Deletes and returns a key. Raises NotFound, also for another project's key. The project None means any."""
     gone = delete(keys).where(keys.c.id == key).returning(*_COLUMNS)
     if project is not None:
         gone = gone.where(keys.c.project == project)
@@ -44,18 +47,18 @@ def delete_key(conn: Connection, key: KeyId, project: str | None) -> KeyRow:
 
 
 def mark_used(conn: Connection, used: Collection[KeyId], now: int) -> None:
-    """Some minute in which they were used: a write per request would cost more than it tells."""
+    """Notes the minute of use of these keys. A write per request would cost too much."""
     conn.execute(_MARK, [{"id_": key, "at": now} for key in sorted(used)])
 
 
 def insert_ticket(conn: Connection, row: TicketRow, now: int) -> None:
-    """And forgets those that nobody has used in time."""
+    """Stores a ticket, and deletes expired ones."""
     conn.execute(delete(tickets).where(tickets.c.expires_at < now))
     conn.execute(insert(tickets), values_of(row))
 
 
 def take_ticket(conn: Connection, hash_: str, now: int) -> TicketRow | None:
-    """Once: of two who bring the same ticket one gets it. None: used, expired or made up."""
+    """Takes a ticket. Only the first of two requests with the same ticket gets it. None if it is not valid."""
     taken = delete(tickets).where(tickets.c.hash == hash_).returning(*columns_of(tickets, TicketRow))
     row = conn.execute(taken).one_or_none()
     return TicketRow(*row) if row and row.expires_at >= now else None

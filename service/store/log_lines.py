@@ -1,4 +1,4 @@
-"""What training printed, looked for among all else that a history holds."""
+"""Searches the lines that training printed, among all other events of a job."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from footplate.contract.ids import JobId
 from service.store.tables import events
 
 STRIDE = 10_000
-"""Events that one statement looks through."""
+"""The number of events that one statement reads."""
 REACH = 200_000
-"""Events that one page looks through: whoever looks for what is rare gets empty pages, and holds nobody up."""
+"""The number of events that one page reads. A search for rare lines gets empty pages, but delays no one."""
 
 _LINES = (
     select(events.c.no, events.c.at, events.c.attempt, events.c.rank, events.c.data)
@@ -54,12 +54,12 @@ class LineFilter:
 class LinePage:
     rows: list[LineRow]
     last: int
-    """How far it looked."""
+    """The number of the last event that was read."""
     has_more: bool
 
 
 def page(conn: Connection, wanted: LineFilter, after: int, limit: int, head: int) -> LinePage:
-    """The next lines behind `after`. `no` has no holes, so a stride of numbers is as many events."""
+    """Returns the next matching lines after `after`. `no` has no gaps, so a stride of numbers has as many events."""
     rows: list[LineRow] = []
     last, reach = after, min(head, after + REACH)
     while last < reach:
@@ -73,6 +73,6 @@ def page(conn: Connection, wanted: LineFilter, after: int, limit: int, head: int
 
 def _between(conn: Connection, job: JobId, after: int, to: int) -> Iterator[LineRow]:
     for row in conn.execute(_LINES, {"job_id": job, "after_no": after, "to_no": to}):
-        # The quicker reader refuses half a surrogate pair, which a printed line may hold.
+        # The faster parser refuses half a surrogate pair, which a printed line may hold.
         data = json.loads(row.data)
         yield LineRow(row.no, row.at, row.attempt, row.rank, str(data.get("stream", "")), str(data.get("text", "")))

@@ -1,4 +1,4 @@
-"""From a table to a frozen row of the same field names, and back."""
+"""Converts between rows of a table and frozen dataclasses with the same field names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sqlalchemy import Column, Table
 
 
 def columns_of(table: Table, row_class: type) -> list[Column[Any]]:
-    """The table's columns in the order of the dataclass's fields."""
+    """Returns the table's columns in the order of the dataclass's fields."""
     return [table.c[field.name] for field in fields(row_class)]
 
 
 def values_of(row: Any) -> dict[str, Any]:
-    """Column values of a row: plain ones, because drivers disagree about enums."""
+    """Returns the column values of a row. Enums become plain values, because drivers treat them differently."""
     return plain({field.name: getattr(row, field.name) for field in fields(row)})
 
 

@@ -34,7 +34,7 @@ def some(conn: Connection, node_ids: Collection[NodeId]) -> list[NodeRow]:
 
 
 def to_drain(conn: Connection) -> tuple[NodeId, ...]:
-    """The nodes that users want empty."""
+    """Returns the nodes that users want to drain."""
     return tuple(NodeId(row.id) for row in conn.execute(_TO_DRAIN))
 
 
@@ -44,7 +44,7 @@ def find(conn: Connection, node_id: NodeId) -> NodeRow | None:
 
 
 def get(conn: Connection, node_id: NodeId) -> NodeRow:
-    """Raises NotFound."""
+    """Returns a node, or raises NotFound."""
     if (node := find(conn, node_id)) is None:
         raise NotFound(f"there is no node {node_id!r}", hint="GET /nodes lists them")
     return node
@@ -59,25 +59,25 @@ def change(conn: Connection, node_id: NodeId, **columns: Any) -> None:
 
 
 def request_drain(conn: Connection, node_id: NodeId, *, drain: bool) -> NodeRow:
-    """Wants the node empty, or wants it back. It hears so with the answer to its next beat."""
+    """Requests a drain of the node, or takes it back. The node learns it from the answer to its next beat."""
     get(conn, node_id)
     change(conn, node_id, drain_requested=drain)
     return get(conn, node_id)
 
 
 def mark_draining(conn: Connection, node_id: NodeId, boot: str) -> None:
-    """Heard from one of its attempts, before the node's own next beat says so."""
+    """Marks a node as draining before its next beat does, because one of its attempts has reported it."""
     conn.execute(update(nodes).where(nodes.c.id == node_id, nodes.c.boot == boot).values(draining=True))
 
 
 def open_on(conn: Connection, node_id: NodeId) -> list[SourceRow]:
-    """What runs, or is about to, on one node."""
+    """Returns the open sources on one node."""
     return [SourceRow(*row) for row in conn.execute(_OPEN_ON, {"node_id": node_id})]
 
 
 def knows_catalogue(conn: Connection, digest: str) -> bool:
-    found = select(catalogue_table.c.hash).where(catalogue_table.c.hash == digest)
-    return conn.execute(found).one_or_none() is not None
+    query = select(catalogue_table.c.hash).where(catalogue_table.c.hash == digest)
+    return conn.execute(query).one_or_none() is not None
 
 
 def keep_catalogue(conn: Connection, digest: str, body: dict[str, Any], now: int) -> None:
@@ -86,7 +86,7 @@ def keep_catalogue(conn: Connection, digest: str, body: dict[str, Any], now: int
 
 
 def catalogues(conn: Connection) -> list[dict[str, Any]]:
-    """The catalogue of every node that is not lost, each once."""
+    """Returns the catalogue of every node that is not lost, each catalogue once."""
     wanted = (
         select(catalogue_table.c.body)
         .where(catalogue_table.c.hash.in_(select(nodes.c.catalogue_hash).where(nodes.c.lost.is_(False))))
@@ -96,7 +96,7 @@ def catalogues(conn: Connection) -> list[dict[str, Any]]:
 
 
 def file_roots(conn: Connection) -> list[str | None]:
-    """Where each node that is not lost looks for files, as JSON. None: it does not announce that."""
+    """Returns the folders in which each node that is not lost looks for files, as JSON. None if it announces none."""
     return list(conn.execute(select(nodes.c.roots).where(nodes.c.lost.is_(False))).scalars())
 
 
@@ -108,7 +108,7 @@ def catalogues_of(conn: Connection, hashes: Collection[str]) -> dict[str, dict[s
 
 
 def prune(conn: Connection, before: int) -> int:
-    """Forgets nodes that have been lost for long, and catalogues that nobody has."""
+    """Deletes nodes that were lost long ago, and catalogues that no node has."""
     holding = select(sources.c.node).where(sources.c.ended_at.is_(None))
     gone = conn.execute(
         delete(nodes).where(nodes.c.lost.is_(True), nodes.c.seen_at < before, nodes.c.id.not_in(holding))

@@ -1,8 +1,8 @@
-"""Statements about the queue: what waits and why, and which bells must ring.
+"""Statements about the queue: which jobs wait and why, and which Celery messages must be sent.
 
-Queued jobs are of two kinds. Ready jobs may start now; later jobs wait for a time (`not_before`). The ready jobs with
-equal needs form a line, named by their shape. Every statement here reads a few rows of an index, however long the queue
-is: the heads of the lines, or a part of one line.
+Queued jobs are of two kinds. Ready jobs may start now, and later jobs wait for a time (`not_before`). The ready jobs
+with equal needs form a line, named by their shape. Every statement here reads a few rows of an index, for a queue of
+any length. These are the heads of the lines, or a part of one line.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ from service.store.direct import DirectUpsert
 from service.store.tables import IS_ACTIVE, IS_LATER, IS_READY, jobs, sources, waits
 
 SKEW_MS = 60_000
-"""The clocks of two machines may differ by this much."""
+"""The difference that the clocks of two machines may have."""
 FIRST_CHUNK, LAST_CHUNK = 8, 512
-"""How many jobs of a line are read at once: few, because few of them start, then more and more."""
+"""The number of jobs of a line that are read at once. It starts small, because few jobs start, and then grows."""
 RELEASED_AT_ONCE = 500
 
 
 class Rank(NamedTuple):
-    """A job's position among all that wait: the smaller rank is tried first."""
+    """A job's position among all that wait.
+
+    The smaller rank is tried first.
+    """
 
     urgency: int
     """The negative of the priority."""
@@ -73,7 +76,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class BellRow:
-    """A source that nobody has claimed yet."""
+    """A source that is placed but not claimed yet."""
 
     job_id: JobId
     attempt: int
@@ -85,12 +88,12 @@ class BellRow:
 
 @lru_cache(maxsize=4096)
 def shape_of(needs: str) -> str:
-    """The name of these needs: short enough for an index, whatever a spec asks for."""
+    """Returns the name of these needs, which is short enough for an index."""
     return blake2b(needs.encode(), digest_size=12).hexdigest()
 
 
 def explained(column: str) -> ColumnElement[Any]:
-    """`reason` or `message` of a job as it is now: for a ready job why its shape waits, else its own.
+    """Returns the present `reason` or `message` of a job. For a ready job it is that of its shape.
 
     Control writes one row for all jobs of a shape. Until control has looked at the shape, a job has its own reason.
     """
@@ -101,7 +104,7 @@ def explained(column: str) -> ColumnElement[Any]:
 
 # What starts ----------------------------------------------------------------------------------------------------------
 
-# From each shape to the next by the index, and of each the first job. Both databases would read every job for DISTINCT.
+# Finds the shapes one by one in the index, and the first job of each. For DISTINCT both databases read every job.
 _HEADS = text("""
     WITH RECURSIVE shapes (shape) AS (
         SELECT min(jobs.shape) FROM jobs WHERE state = 'queued' AND not_before IS NULL
@@ -123,7 +126,7 @@ TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 
 
 def behind(some: Select[Any]) -> tuple[Select[Any], Select[Any]]:
-    """Those of the same priority, and those of lower ones: apart, because an index serves no comparison of both."""
+    """Returns two queries, for jobs of the same priority and for lower ones, as no index serves both."""
     younger = tuple_(jobs.c.queued_at, jobs.c.id) > tuple_(bindparam("queued_at"), bindparam("id"))
     same = some.where(jobs.c.priority == bindparam("priority"), younger).order_by(jobs.c.queued_at, jobs.c.id)
     lower = some.where(jobs.c.priority < bindparam("priority")).order_by(*TRIED)
@@ -138,12 +141,12 @@ _OF_SHAPE = behind(
 
 
 def heads(conn: Connection) -> tuple[Head, ...]:
-    """The first job of every line: what placement looks at to see whether anything has changed."""
+    """Returns the first job of every line, by which placement sees whether anything has changed."""
     return tuple(Head(row.shape, row.needs, QueuedRow(*row[2:])) for row in conn.execute(_HEADS))
 
 
 def line(conn: Connection, head: Head) -> Iterator[QueuedRow]:
-    """The jobs of a line in the order in which they are tried, read as they are asked for."""
+    """Yields the jobs of a line in the order in which they are tried, and reads them as needed."""
     yield head.job
     last, most = head.job, FIRST_CHUNK
     while True:
@@ -169,8 +172,9 @@ def rows_behind(
 # When later jobs become ready -----------------------------------------------------------------------------------------
 
 _IS_DUE = select(jobs.c.id).where(IS_LATER).where(jobs.c.not_before <= bindparam("now")).limit(bindparam("most"))
-# An attempt that ended in the future ended before the wall clock was set back: its job would wait for that much longer.
-# From attempts to jobs, which CROSS JOIN tells SQLite: there are hardly any such attempts.
+# An attempt with an end in the future ended before the wall clock was set back. Its job would wait for that much
+# longer.
+# CROSS JOIN makes SQLite go from attempts to jobs, because there are hardly any such attempts.
 _CLOCK_WAS_SET_BACK = text("""
     SELECT jobs.id FROM attempts CROSS JOIN jobs
     WHERE attempts.ended_at > :now + :skew AND jobs.id = attempts.job_id AND jobs.attempt = attempts.attempt
@@ -180,12 +184,12 @@ _CLOCK_WAS_SET_BACK = text("""
 
 
 def has_due(conn: Connection, now: int) -> bool:
-    """Whether the time of a later job has come."""
+    """Returns True if the time of a later job has come."""
     return any(_due(conn, now, 1))
 
 
 def release(conn: Connection, now: int) -> int:
-    """Makes later jobs ready whose time has come, and returns how many: at most `RELEASED_AT_ONCE`."""
+    """Makes later jobs ready whose time has come. Returns their number, at most `RELEASED_AT_ONCE`."""
     due = _due(conn, now, RELEASED_AT_ONCE)
     if not due:
         return 0
@@ -209,28 +213,28 @@ _upsert_waits = DirectUpsert(waits.name, ["shape"], ["reason", "message"])
 
 
 def explanations(conn: Connection) -> dict[str, tuple[str, str]]:
-    """The reason and its sentence, by shape."""
+    """Returns the reason and its sentence by shape."""
     return {row.shape: (row.reason, row.message) for row in conn.execute(_EXPLANATIONS)}
 
 
 def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Collection[str]) -> None:
-    """Says why the jobs of a shape wait. No job gets an event or a new version: reasons change with every node."""
+    """Stores why the jobs of a shape wait. No job gets an event or a new version, because reasons change often."""
     if gone:
         conn.execute(delete(waits).where(waits.c.shape.in_(sorted(gone))))
     if changed:
         _upsert_waits.many(conn, [(shape, *wait) for shape, wait in sorted(changed.items())])
 
 
-# Bells ----------------------------------------------------------------------------------------------------------------
+# Celery messages ------------------------------------------------------------------------------------------------------
 
 _UNCLAIMED = (
     select(sources.c.job_id, sources.c.attempt, sources.c.source, sources.c.node, jobs.c.fence, sources.c.rung_at)
     .join(jobs, (jobs.c.id == sources.c.job_id) & (jobs.c.attempt == sources.c.attempt))
-    # With the condition of the index of active jobs: SQLite would look through all jobs that wait otherwise.
+    # With the condition of the index of active jobs. Without it SQLite would read all waiting jobs.
     .where(sources.c.ended_at.is_(None), sources.c.claim.is_(None), IS_ACTIVE, jobs.c.state == JobState.STARTING.value)
 )
 
 
 def unclaimed(conn: Connection) -> list[BellRow]:
-    """Placed and not claimed: their bells may have to be rung, again."""
+    """Returns sources that are placed and not claimed. Their Celery messages may have to be sent again."""
     return [BellRow(*row) for row in conn.execute(_UNCLAIMED)]

@@ -1,4 +1,4 @@
-"""What statements return: frozen rows. JSON stays the text that SQL holds until somebody needs its inside.
+"""The frozen rows that statements return. JSON stays text until a caller needs its content.
 
 Times are integer milliseconds since 1970, UTC.
 """
@@ -27,18 +27,18 @@ class JobRow:
     state: JobState
     reason: Reason
     message: str | None
-    """The reason in a sentence, where there is more to say."""
+    """The reason as a sentence, if there is more to say."""
     desired: Desired
     version: int
-    """The ETag: moves with PATCH and state, not with progress."""
+    """The ETag. It changes with PATCH and with the state, not with progress."""
     attempt: int
     """The newest attempt's number; 0 before the first."""
     fence: Fence
     stop_mode: StopMode | None
     stop_deadline: int | None
-    """When a stopping attempt is killed."""
+    """The time at which a stopping attempt is killed."""
     not_before: int | None
-    """When a retry may start."""
+    """The time from which a retry may start."""
     spent: int
     """Failures and losses since submit or resume."""
     stuck: int
@@ -54,7 +54,7 @@ class JobRow:
     updated_at: int
     queued_at: int
     started_at: int | None
-    """When it first ran."""
+    """The time at which it first ran."""
     finished_at: int | None
     progress: str | None
     """JSON: step, max_steps, epoch, eta_s."""
@@ -83,9 +83,9 @@ class AttemptRow:
     claimed_at: int | None
     running_at: int | None
     ended_at: int | None
-    """None: open."""
+    """The time of its end. None while it is open."""
     ending: str | None
-    """finished, stopped, failed, lost, or withdrawn before it started."""
+    """The ending: finished, stopped, failed, lost, or withdrawn before it started."""
     reason: str | None
     error: str | None
     result: str | None
@@ -94,7 +94,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """One node's part in an attempt: its claim, its GPUs, and how far its journal has come."""
+    """One node's part in an attempt: its claim, its GPUs, and how much of its journal is stored."""
 
     job_id: JobId
     attempt: int
@@ -109,12 +109,12 @@ class SourceRow:
     claimed_at: int | None
     running_at: int | None
     watermark: int
-    """The highest seq that is stored; everything below it is, too."""
+    """The highest stored seq. All below it are stored, too."""
     ended_at: int | None
     done: str | None
     """JSON of its DoneData."""
     meets_at: str | None = None
-    """host:port that its claim has bound, for the ranks of all nodes to meet at."""
+    """The address (host:port) that its claim has bound for the rendezvous of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class EventRow:
     """JSON object."""
 
     def as_json(self) -> str:
-        """The envelope, by formatting: a reader with 100,000 events parses none of them."""
+        """Returns the envelope by formatting, so that 100,000 events are sent without parsing their data."""
         step = "null" if self.step is None else self.step
         epoch = "null" if self.epoch is None else repr(self.epoch)
         return (
@@ -153,17 +153,17 @@ class CheckpointRow:
     """The event that announced it."""
     path: str
     status: str
-    """committed, corrupt, deleting or deleted."""
+    """The status: committed, corrupt, deleting or deleted."""
     bytes: int
     files: int
     manifest_sha256: str
     metrics: str
     is_best: bool
     score: float | None
-    """The metric that ranks it, where it was evaluated at its step."""
+    """The metric that ranks it, if it was evaluated at its step."""
     created_at: int
     pinned_from: str | None = None
-    """Of a pinned one: where it lay before, and may lie still. None: it is not pinned."""
+    """The path before it was pinned, where it may still be. None if it is not pinned."""
 
     @property
     def is_pinned(self) -> bool:
@@ -171,7 +171,7 @@ class CheckpointRow:
 
     @property
     def lies_aside(self) -> bool:
-        """Where pinned ones do: no training relies on it there."""
+        """Returns True if it is in the folder for pinned ones, on which no training relies."""
         return self.path == str(pinned_folder(self.job_id, self.id, self.step))
 
 
@@ -188,30 +188,30 @@ class NodeRow:
     gpus: str
     """JSON list of messages.Gpu."""
     lost: bool
-    """Silent for longer than a lease."""
+    """True if it was silent for longer than a lease."""
     draining: bool
-    """It says that it is going away."""
+    """True if the node itself reports that it is draining."""
     drain_requested: bool
-    """An operator said so."""
+    """True if an operator has requested a drain."""
     consuming: bool
     store_ok: bool
     trouble: str | None
-    """Why it can do no work now, as it says itself."""
+    """The reason for which the node reports that it can do no work now."""
     exposed: str | None
-    """Why training has root's rights there."""
+    """The reason for which training has root's rights there."""
     refused: str | None
-    """Why it gets no work."""
+    """The reason for which it gets no work."""
     protocol: int
     catalogue_hash: str | None
     versions: str
     first_seen_at: int
     seen_at: int
     roots: str | None = None
-    """JSON of FileRoots: where it looks for the files that specs name. None: its version does not announce that."""
+    """JSON of FileRoots, the folders in which it looks for files. None if its version does not announce them."""
 
     @property
     def is_staying(self) -> bool:
-        """Up, and neither going away nor turned away."""
+        """Returns True if the node is up, does not drain and is not refused."""
         return self._is_up and self.refused is None
 
     @property
@@ -228,7 +228,7 @@ class NodeRow:
 
     @property
     def why_not(self) -> str | None:
-        """Why it gets no work, in a sentence. None: it does."""
+        """Returns the reason for which it gets no work, as a sentence. None if it does."""
         if self.takes_work:
             return None
         if self.lost:
@@ -264,26 +264,26 @@ class IdempotencyRow:
 class KeyRow:
     id: KeyId
     prefix: str
-    """The first part of the key itself, which everyone may see: it names the key in logs."""
+    """The first part of the key, which is not secret. Logs name the key by it."""
     hash: str
     """SHA-256 of the whole key."""
     name: str
     project: str
-    """`*`: of every project."""
+    """The project, or `*` for every project."""
     scopes: str
     """JSON list."""
     created_at: int
     created_by: str | None
     expires_at: int | None
     last_used_at: int | None
-    """To the minute."""
+    """The time of last use, to the minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class TicketRow:
     hash: str
     key_id: KeyId | None
-    """Whose it is; None: the bootstrap key's."""
+    """The key that it was made with. None for the bootstrap key."""
     project: str
     expires_at: int
 
@@ -294,23 +294,23 @@ class WebhookRow:
     project: str
     url: str
     secret: str
-    """As its user has it: `whsec_` and base64."""
+    """The secret as its user has it: `whsec_` and base64."""
     states: str | None
-    """JSON list of those that it wants to hear of. None: every one."""
+    """JSON list of the states to deliver. None for every state."""
     tags: str | None
-    """JSON list: jobs with any of them. None: every job."""
+    """JSON list of tags. Jobs with any of them are delivered. None for every job."""
     description: str | None
     created_at: int
     created_by: str | None
     failing_since: int | None
     """The first failure since the last success."""
     disabled_at: int | None
-    """None: it is told."""
+    """The time at which it was disabled. None if it is enabled."""
     disabled_why: str | None
     rests_until: int | None = None
-    """One that fails is not tried before."""
+    """The time before which a failing webhook is not tried again."""
     old_secret: str | None = None
-    """What signs beside the secret until then."""
+    """The secret that also signs until `old_until`."""
     old_until: int | None = None
 
 
@@ -324,17 +324,17 @@ class DeliveryRow:
     """JSON, as it is signed and sent."""
     created_at: int
     status: str
-    """pending, delivered or failed."""
+    """The status: pending, delivered or failed."""
     tries: int
     due_at: int | None
-    """When it is sent next. None: never again."""
+    """The time of its next try. None if there is none."""
     tried_at: int | None
     http_status: int | None
-    """Of the last try. None: nobody answered."""
+    """The status of the last try. None without an answer."""
     answer: str | None
-    """What the last answer said, cut short."""
+    """The beginning of the last answer."""
     error: str | None
-    """Why the last try was none."""
+    """The error of a last try without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +349,7 @@ class BundleRow:
 
     @property
     def paths(self) -> list[str]:
-        """Of its files, in order."""
+        """Returns the paths of its files, in order."""
         return [path for path, _ in json.loads(self.files)]
 
 
@@ -360,7 +360,7 @@ class FileRow:
     sha256: str
     bytes: int
     name: str
-    """As it first came."""
+    """The name under which it was first uploaded."""
     kind: str
     created_at: int
     created_by: str | None
@@ -370,10 +370,10 @@ class FileRow:
 class JobPage:
     rows: list[JobRow]
     next_cursor: str | None
-    """None: this was the last page."""
+    """The cursor of the next page. None on the last one."""
     total_estimate: int
 
 
 def loads(text: str | None) -> Any:
-    """The inside of a JSON column; None stays None."""
+    """Returns the content of a JSON column. None stays None."""
     return None if text is None else json.loads(text)

@@ -1,4 +1,4 @@
-"""Whether the database is at the version that this code was written for, and how it gets there."""
+"""Checks that the database has the version that this code needs, and migrates it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MIGRATIONS = Path(service.__file__).parent.parent / "migrations"
 
 
 def migrate(url: str, revision: str = "head") -> None:
-    """Brings the schema to `revision`, up or down; running it twice is harmless."""
-    # Here, not above: a service that only checks its schema starts faster without Alembic's half.
+    """Migrates the schema to `revision`, up or down. Running it twice is harmless."""
+    # Imported here, because a service that only checks its schema starts faster without Alembic.
     from alembic import command
 
     config = _config(url)
@@ -39,11 +39,11 @@ def schema_is_current(conn: Connection) -> bool:
 
 
 def require_current(conn: Connection) -> None:
-    """Raises SettingsError with what to do: a service on the wrong schema would break in the middle of a request."""
-    found = _revision(conn)
-    if found != newest():
-        what = f"is at version {found}" if found else "has no tables of ours"
-        raise SettingsError(f"the database {what}, this service needs {newest()}: {_remedy(found)}")
+    """Raises SettingsError with what to do, because a wrong schema would break a request."""
+    revision = _revision(conn)
+    if revision != newest():
+        what = f"is at version {revision}" if revision else "has no tables of ours"
+        raise SettingsError(f"the database {what}, this service needs {newest()}: {_remedy(revision)}")
 
 
 def _remedy(found: str | None) -> str:
@@ -55,7 +55,7 @@ def _remedy(found: str | None) -> str:
 
 @lru_cache
 def newest() -> str:
-    """Revisions are numbered, so their files say it: asking Alembic costs every start a third of a second."""
+    """Returns the newest revision by the names of its files. Asking Alembic costs every start a third of a second."""
     return max(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 
 

@@ -1,6 +1,6 @@
 """The schema. `migrations/` builds it; a test holds the two together.
 
-JSON is text that was serialized once, so that no driver parses it again. Times are integer milliseconds, UTC.
+JSON is text that was serialized once, so that no driver parses it again. Times are integer milliseconds in UTC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ jobs = Table(
     metadata,
     Column("id", String, primary_key=True),
     Column("project", String, nullable=False),
-    # Empty means none: an index orders it, and a keyset can stand on it.
+    # An empty name means none, because an index sorts by it, and keysets need a value.
     Column("name", String, nullable=False),
     Column("tags", Text, nullable=False),
     Column("job_metadata", Text, nullable=False),
@@ -48,10 +48,10 @@ jobs = Table(
     Column("error", Text),
     Column("outputs", Text),
     Column("spec", Text, nullable=False),
-    # The checkpoint of another job that it starts from.
+    # The checkpoint of another job from which this job starts.
     Column("starts_from", String),
     Column("warnings", Text),
-    # Names the job's needs: jobs with equal needs have equal shapes. Follows from `needs` wherever that is written.
+    # The name of the job's needs. Jobs with equal needs have equal shapes. Written together with `needs`.
     Column("shape", String, nullable=False, server_default=""),
 )
 # An id is a UUIDv7, so its order is the order of creation: every list is keyset by (…, id).
@@ -59,14 +59,15 @@ Index("ix_jobs_project", jobs.c.project, jobs.c.id)
 Index("ix_jobs_project_state", jobs.c.project, jobs.c.state, jobs.c.id)
 Index("ix_jobs_project_name", jobs.c.project, jobs.c.name, jobs.c.id)
 Index("ix_jobs_project_priority", jobs.c.project, jobs.c.priority, jobs.c.id)
-# Literals, word for word as in the statements: SQLite uses a partial index only where it sees the same condition.
+# Literals, word for word as in the statements, because SQLite uses a partial index only for the same condition.
 IS_READY = text("state = 'queued' AND not_before IS NULL")
-"""Waits and may start now."""
+"""A queued job that may start now."""
 IS_LATER = text("state = 'queued' AND not_before IS NOT NULL")
-"""Waits for its time to come. Control turns such a job into a ready one when that time has come."""
+"""A queued job that waits for its time. Control makes it ready when that time has come."""
 IS_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
-# The order in which jobs are tried: of all, with what answers about the queue count, and of each shape. Both have the
-# columns of their own conditions: without them SQLite would read the whole job beside each entry.
+# The order in which jobs are tried: of all, with the columns that answers about the queue count, and of each shape.
+# Both have
+# the columns of their own conditions, because SQLite would otherwise read the whole job beside each entry.
 _TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 _OF_ALL = (*_TRIED, jobs.c.project, jobs.c.shape, jobs.c.state, jobs.c.not_before)
 _OF_SHAPE = (jobs.c.shape, *_TRIED, jobs.c.state, jobs.c.not_before)
@@ -111,7 +112,7 @@ attempts = Table(
 
 Index("ix_attempts_ended", attempts.c.ended_at)
 
-# Why the ready jobs of a shape wait, as control last found it: one row explains them all.
+# The reason for which the ready jobs of a shape wait, as control last computed it. One row is for all of them.
 waits = Table(
     "waits",
     metadata,
@@ -142,7 +143,7 @@ sources = Table(
 _OPEN = text("ended_at IS NULL")
 Index("ix_sources_open", sources.c.node, sqlite_where=_OPEN, postgresql_where=_OPEN)
 
-# The primary key is the reader's cursor. (job, attempt, source, seq) needs no index of its own: the source's watermark,
+# The primary key is the reader's cursor. (job, attempt, source, seq) needs no index of its own. The source's watermark,
 # read and written under the job's lock, already admits each seq once.
 events = Table(
     "events",
@@ -161,8 +162,9 @@ events = Table(
     sqlite_with_rowid=False,
 )
 
-# A curve is one metric of one attempt, kept as a pyramid of buckets, so that drawing ten million points reads some
-# hundreds of rows (service/events/curves.py). Here is what grows at its end; the points themselves are the events.
+# A curve is one metric of one attempt. It is stored as a pyramid of buckets, so that drawing ten million points reads
+# some
+# hundreds of rows (service/events/curves.py). This table has the growing end of a curve. The points are the events.
 curves = Table(
     "curves",
     metadata,
@@ -181,15 +183,15 @@ curve_buckets = Table(
     Column("name", String, primary_key=True),
     Column("level", Integer, primary_key=True, autoincrement=False),
     Column("place", Integer, primary_key=True, autoincrement=False),
-    # The highest step in it: by it the place is found from where on a later attempt repeats.
+    # The highest step in it, by which a later attempt finds the place from which it repeats.
     Column("reaches", BigInteger),
     Column("body", Text, nullable=False),
-    # Of the lowest level: which events its points are.
+    # The events of its points, on the lowest level only.
     Column("nos", Text),
     sqlite_with_rowid=False,
 )
 
-# What users asked of running loops, by the number of the event that says so. A step: after which it was done.
+# Live commands of users to running loops, by the number of their event. `step` is the step after which it was done.
 deeds = Table(
     "deeds",
     metadata,
@@ -233,7 +235,7 @@ Index("ix_checkpoints_job", checkpoints.c.job_id, checkpoints.c.no)
 IS_DELETING = text("status = 'deleting'")
 Index("ix_checkpoints_deleting", checkpoints.c.job_id, sqlite_where=IS_DELETING, postgresql_where=IS_DELETING)
 
-# A job's rows go in one transaction and its files after it: whose are still to go, or may come back from a zombie.
+# Rows of a job are deleted in one transaction, and its files later. These jobs' files may still exist, or come back.
 deleted_jobs = Table(
     "deleted_jobs",
     metadata,
@@ -274,7 +276,7 @@ catalogues = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
-# Of one project each; equal bytes of two projects are two rows and one file.
+# Bundles belong to one project each. Equal bytes of two projects are two rows and one file.
 bundles = Table(
     "bundles",
     metadata,
@@ -287,7 +289,7 @@ bundles = Table(
 )
 Index("ix_bundles_project", bundles.c.project, bundles.c.created_at, bundles.c.sha256)
 
-# As bundles are: of one project each, and equal bytes of two projects are one file.
+# Files belong to one project each, like bundles. Equal bytes of two projects are one file.
 files = Table(
     "files",
     metadata,
@@ -331,7 +333,7 @@ keys = Table(
 )
 Index("ix_keys_prefix", keys.c.prefix, unique=True)
 
-# One-time tickets of browsers' sockets: taken by deleting them.
+# One-time tickets for browsers' sockets, which are taken by deleting them.
 tickets = Table(
     "tickets",
     metadata,
@@ -341,7 +343,7 @@ tickets = Table(
     Column("expires_at", BigInteger, nullable=False),
 )
 
-# A secret signs, so it is kept as it is: see docs/webhooks.md.
+# A secret must sign, so it is stored as it is: see docs/webhooks.md.
 webhooks = Table(
     "webhooks",
     metadata,
@@ -363,7 +365,7 @@ webhooks = Table(
 )
 Index("ix_webhooks_project", webhooks.c.project, webhooks.c.id)
 
-# What webhooks are told: written with what it tells, and sent after the commit.
+# Deliveries of webhooks, written with the move that they report, and sent after its commit.
 deliveries = Table(
     "deliveries",
     metadata,

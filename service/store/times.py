@@ -1,4 +1,4 @@
-"""Milliseconds and their text."""
+"""Converts milliseconds since 1970 to text and back."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def now_ms() -> int:
 
 
 def text_of(moment_ms: int) -> str:
-    """RFC 3339, UTC, milliseconds."""
+    """Returns the time as RFC 3339 in UTC, with milliseconds."""
     return to_text(datetime.fromtimestamp(moment_ms / 1000, UTC))

@@ -1,4 +1,4 @@
-"""Where a job whose POST was part of a trace stands in it, and what the trace shows of its attempts."""
+"""Statements for traces: the trace of a job's POST, and the attempts to show in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.store.tables import attempts, events, jobs, nodes, sources
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt that is over, and where its job stands in somebody's trace."""
+    """An attempt that has ended, and the trace of its job's POST."""
 
     traceparent: str
     job: JobId
@@ -22,7 +22,7 @@ class Ended:
     attempt: int
     nodes: list[str]
     waits_since: int
-    """When it was submitted, or the attempt before ended."""
+    """The time at which it was submitted, or at which the attempt before ended."""
     placed_at: int
     claimed_at: int | None
     running_at: int | None
@@ -30,7 +30,7 @@ class Ended:
     ending: str | None
     reason: str | None
     error: str | None
-    """Its code."""
+    """The code of the error."""
 
 
 _FIRST = select(events.c.data).where(events.c.job_id == bindparam("job_id"), events.c.no == 1)
@@ -54,27 +54,27 @@ _ENDED = (
 
 
 def of_job(conn: Connection, job_id: JobId) -> object:
-    """The `traceparent` of its POST; None where that was part of no trace."""
+    """Returns the `traceparent` of a job's POST, or None."""
     data = conn.execute(_FIRST, {"job_id": job_id}).scalar()
     return json.loads(data).get("traceparent") if data else None
 
 
 def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ended]:
-    """Of these jobs, attempts that have ended since then; of those whose first event names a trace."""
+    """Returns the attempts of these jobs that have ended since then, if their job's first event names a trace."""
     wanted = _ENDED.where(attempts.c.job_id.in_(sorted(job_ids)), attempts.c.ended_at >= since)
-    found = []
+    rows = []
     for job, project, attempt, waits_since, placed, claimed, running, end, ending, reason, error, data in conn.execute(
         wanted
     ).all():
         if traceparent := json.loads(data).get("traceparent"):
             code = json.loads(error).get("code") if error else None
-            found.append(
+            rows.append(
                 Ended(
                     traceparent, job, project, attempt, _nodes(conn, job, attempt), waits_since, placed, claimed,
                     running, end, ending, reason, code,
                 )
             )  # fmt: skip
-    return found
+    return rows
 
 
 def _nodes(conn: Connection, job: JobId, attempt: int) -> list[str]:

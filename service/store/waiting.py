@@ -1,7 +1,7 @@
-"""Statements about the queue as users see it: the order in which jobs are tried, and why each of them waits.
+"""Statements about the queue for users: the order in which jobs are tried, and the reason for each wait.
 
-Numbers are counted among at most `MOST` jobs, and pages are read as far as they are asked for: no answer takes longer
-because the queue has grown.
+No answer takes longer because the queue has grown. Jobs are counted up to `MOST`, and pages are read only as far as
+needed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from service.store.tables import IS_LATER, IS_READY, attempts, jobs
 
 MOST = 10_000
 COUNTED_TO = 1_000
-"""How many jobs wait is exact up to here, as is how many a list has."""
+"""The number of waiting jobs is exact up to here, as is the length of a list."""
 MOST_AT_ONCE = 4_096
 
 
 class ReadyRow(NamedTuple):
-    """A ready job, as an index has it."""
+    """A ready job with the columns of an index."""
 
     id: JobId
     priority: int
@@ -46,18 +46,18 @@ class LaterRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow:
-    """A queued job as users see it who ask why it waits."""
+    """A queued job with what its user may want to know."""
 
     id: JobId
     project: str
     name: str | None
     priority: int
     queued_at: int
-    """Its age, by which it is tried: a drain or a loss does not send it to the end."""
+    """The time that decides its order. A drain or a loss does not send it to the end."""
     waits_since: int
-    """When it was submitted or resumed, or when its last attempt ended."""
+    """The time at which it was submitted or resumed, or its last attempt ended."""
     not_before: int | None
-    """It may not start before."""
+    """The time before which it may not start."""
     needs: str
     shape: str
     reason: Reason
@@ -107,16 +107,18 @@ _OWN = select(func.count()).select_from(_own)
 
 
 def ready(conn: Connection, after: Rank | None) -> Iterator[ReadyRow]:
-    """Ready jobs of every project in the order in which they are tried, behind a rank or from the first; read as they
-    are asked for."""
+    """Yields ready jobs of every project in the order in which they are tried, after a rank or from the first.
+
+    They are read as needed.
+    """
     most = FIRST_CHUNK
     while True:
         most = min(4 * most, MOST_AT_ONCE)
         if after is None:
-            found = list(conn.execute(_FIRST, {"most": most}))
+            fetched = list(conn.execute(_FIRST, {"most": most}))
         else:
-            found = rows_behind(conn, _READY_BEHIND, after, most)
-        rows = [ReadyRow._make(row) for row in found]
+            fetched = rows_behind(conn, _READY_BEHIND, after, most)
+        rows = [ReadyRow._make(row) for row in fetched]
         yield from rows
         if len(rows) < most:
             return
@@ -124,7 +126,7 @@ def ready(conn: Connection, after: Rank | None) -> Iterator[ReadyRow]:
 
 
 def later(conn: Connection, after: tuple[int, str]) -> Iterator[LaterRow]:
-    """Later jobs of every project, by when they may start; read as they are asked for."""
+    """Yields later jobs of every project by the time at which they may start, and reads them as needed."""
     while True:
         here = {"not_before": after[0], "id": after[1], "most": MOST_AT_ONCE}
         rows = [LaterRow(*row) for row in conn.execute(_LATER_BEHIND, here)]
@@ -135,7 +137,7 @@ def later(conn: Connection, after: tuple[int, str]) -> Iterator[LaterRow]:
 
 
 def seen(conn: Connection, ids: Collection[JobId]) -> dict[JobId, WaitingRow]:
-    """Those of them that are queued."""
+    """Returns those of the jobs that are queued."""
     rows = conn.execute(_SEEN, {"ids": list(ids)}) if ids else ()
     return {
         row.id: WaitingRow(
@@ -147,18 +149,20 @@ def seen(conn: Connection, ids: Collection[JobId]) -> dict[JobId, WaitingRow]:
 
 
 def count_ready(conn: Connection, before: Rank | None = None, most: int = MOST) -> dict[tuple[str, str], int]:
-    """Counts ready jobs by project and shape: those before this rank, among at most so many that are tried first."""
+    """Counts ready jobs by project and shape: those before this rank, among at most `most` that are tried first."""
     if before is None:
-        found = conn.execute(_COUNTED, {"most": most})
+        counted = conn.execute(_COUNTED, {"most": most})
     else:
         here = {"priority": -before.urgency, "queued_at": before.queued_at, "id": before.id}
-        found = conn.execute(_COUNTED_BEFORE, {**here, "most": most})
-    return {(row.project, row.shape): row.jobs for row in found}
+        counted = conn.execute(_COUNTED_BEFORE, {**here, "most": most})
+    return {(row.project, row.shape): row.jobs for row in counted}
 
 
 def count(conn: Connection, project: str | None, most: int = COUNTED_TO + 1) -> tuple[int, int]:
-    """How many jobs wait of this project (None: of any), and how many of others. Of each kind at most so many are
-    counted."""
+    """Returns the numbers of waiting jobs of this project (None for any), and of others.
+
+    Of each kind at most `most` are counted.
+    """
     totals: dict[str, int] = {}
     for (name, _), number in count_ready(conn, most=most).items():
         totals[name] = totals.get(name, 0) + number

@@ -1,7 +1,7 @@
-"""Statements about webhooks: made, changed, and given what they are to be told.
+"""Statements about webhooks: create and change them, and write their deliveries.
 
-A delivery is written in the transaction that moves the job, so there is one for each move, and none of a move that was
-rolled back. Control sends it after the commit: `deliveries.py`.
+A delivery is written in the transaction that moves the job. So each committed move has one, and a move that was rolled
+back has none. Control sends it after the commit: `deliveries.py`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _HEARD = select(webhooks.c.project).where(IS_ON).distinct()
 SOMEBODY_LISTENS = (
     select(webhooks.c.id).where(webhooks.c.project == jobs.c.project, IS_ON).correlate(jobs).exists().label("is_heard")
 )
-"""Of a row of `jobs`: whether its project has a webhook. Part of the statement that moves it, and no statement more."""
+"""True for a row of `jobs` whose project has a webhook. It is a part of the moving statement, to save another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a webhook is told of a job: where it is now, and how to find it. Nothing of its spec."""
+    """The content of a delivery: a job's state and how to find it, without its spec."""
 
     job: JobId
     project: str
@@ -52,7 +52,7 @@ class Moved:
 
 
 class Changes(TypedDict, total=False):
-    """What a PATCH may change; a key that is not there leaves its column."""
+    """The changes that a PATCH may make. A missing key leaves its column."""
 
     url: str
     states: list[str] | None
@@ -62,7 +62,7 @@ class Changes(TypedDict, total=False):
 
 
 def insert_webhook(conn: Connection, row: WebhookRow, most: int) -> bool:
-    """False: its project has as many as one may have."""
+    """Inserts a webhook. Returns False if its project has reached the limit."""
     if conn.execute(select(func.count()).where(webhooks.c.project == row.project)).scalar_one() >= most:
         return False
     conn.execute(insert(webhooks), values_of(row))
@@ -74,21 +74,21 @@ def of_project(conn: Connection, project: str) -> list[WebhookRow]:
 
 
 def get(conn: Connection, project: str, webhook: WebhookId) -> WebhookRow:
-    """Raises NotFound; another project's webhook is not there either."""
-    found = select(*_COLUMNS).where(webhooks.c.project == project, webhooks.c.id == webhook)
-    row = conn.execute(found).one_or_none()
+    """Returns a webhook. Raises NotFound, also for another project's webhook."""
+    query = select(*_COLUMNS).where(webhooks.c.project == project, webhooks.c.id == webhook)
+    row = conn.execute(query).one_or_none()
     if row is None:
         raise NotFound(f"there is no webhook {webhook!r} here", hint="GET /webhooks lists them")
     return WebhookRow(*row)
 
 
 def heard(conn: Connection) -> frozenset[str]:
-    """The projects that have a webhook to tell."""
+    """Returns the projects that have an enabled webhook."""
     return frozenset(conn.execute(_HEARD).scalars())
 
 
 def delete_webhook(conn: Connection, project: str, webhook: WebhookId) -> WebhookRow:
-    """And all that it was told. Raises NotFound."""
+    """Deletes a webhook and its deliveries. Raises NotFound."""
     row = get(conn, project, webhook)
     conn.execute(delete(deliveries).where(deliveries.c.webhook_id == webhook))
     conn.execute(delete(webhooks).where(webhooks.c.id == webhook))
@@ -96,7 +96,7 @@ def delete_webhook(conn: Connection, project: str, webhook: WebhookId) -> Webhoo
 
 
 def amend(conn: Connection, project: str, webhook: WebhookId, changes: Changes, now: int) -> WebhookRow:
-    """Raises NotFound. What waits goes where its URL then leads."""
+    """Changes a webhook. Waiting deliveries go to its new URL. Raises NotFound."""
     was = get(conn, project, webhook)
     columns: dict[str, Any] = {name: changes.get(name) for name in ("url", "description") if name in changes}
     columns |= {name: filter_text(changes.get(name)) for name in ("states", "tags") if name in changes}
@@ -112,12 +112,12 @@ def amend(conn: Connection, project: str, webhook: WebhookId, changes: Changes, 
 
 
 def filter_text(wanted: Iterable[str] | None) -> str | None:
-    """As a row has it: states or tags, each once. None: all of them."""
+    """Returns states or tags as a row holds them, each once. None means all of them."""
     return None if wanted is None else json.dumps(sorted(set(wanted)))
 
 
 def rotate(conn: Connection, project: str, webhook: WebhookId, secret: str, old_until: int | None) -> WebhookRow:
-    """Another secret; the one before signs beside it until then. Raises NotFound."""
+    """Sets another secret. The one before signs too, until `old_until`. Raises NotFound."""
     was = get(conn, project, webhook)
     old = None if old_until is None else was.secret
     conn.execute(
@@ -127,7 +127,7 @@ def rotate(conn: Connection, project: str, webhook: WebhookId, secret: str, old_
 
 
 def silence(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
-    """It is told nothing more, and what waits is over. One that is disabled already keeps its reason."""
+    """Disables a webhook and drops its waiting deliveries. A disabled one keeps its reason."""
     conn.execute(update(webhooks).where(webhooks.c.id == webhook, IS_ON).values(disabled_at=now, disabled_why=why))
     conn.execute(
         update(deliveries)
@@ -137,17 +137,19 @@ def silence(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
 
 
 def announce(conn: Connection, moved: Moved, now: int) -> None:
-    """A delivery to each webhook of its project that wants to hear of this."""
+    """Writes a delivery for each webhook of the job's project whose filters match."""
     listening = [WebhookRow(*row) for row in conn.execute(_LISTENING, {"project": moved.project})]
-    wanting = [one for one in listening if _wants(one, moved)]
+    wanting = [delivery for delivery in listening if _wants(delivery, moved)]
     if wanting:
         kind = f"job.{moved.state.value}"
         body = _body(kind, _data(moved), now)
-        conn.execute(insert(deliveries), [values_of(_new(one.id, kind, moved.job, body, now)) for one in wanting])
+        conn.execute(
+            insert(deliveries), [values_of(_new(delivery.id, kind, moved.job, body, now)) for delivery in wanting]
+        )
 
 
 def ping(conn: Connection, webhook: WebhookRow, now: int) -> DeliveryRow:
-    """One that says nothing but that it arrives: at once, before all that waits, also where a receiver fails."""
+    """Writes an empty delivery, which is sent before all that wait, also if the receiver fails."""
     body = _body(PING, {"webhook": webhook.id, "project": webhook.project}, now)
     row = replace(_new(webhook.id, PING, None, body, now), due_at=webhook.created_at)
     conn.execute(insert(deliveries), values_of(row))

@@ -149,5 +149,5 @@ def test_what_cannot_be_an_id_never_becomes_an_address(word: str) -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "", "a\0b"])
 def test_a_service_cannot_name_a_file_outside_the_folder(path: str) -> None:
-    with pytest.raises(DownloadFailed, match="no path below a folder"):
+    with pytest.raises(DownloadFailed, match="not a path below a folder"):
         below(Path("out"), path)

@@ -131,7 +131,7 @@ def test_a_failed_job_ends_a_watch_with_one_and_shows_why(command: Command) -> N
             "the spec's tags are 5",
         ),
         (["validate", SHORT, "--code", __file__.replace(".py", ".toml")], "No such file"),
-        (["validate", SHORT, "--code", "/etc/hostname"], "is no folder, no .py and no zip"),
+        (["validate", SHORT, "--code", "/etc/hostname"], "is not a folder, a .py file or a zip"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_would_work_and_ends_with_two(
@@ -175,7 +175,7 @@ def test_how_many_is_never_less_than_none(words: list[str], capsys: pytest.Captu
         main(words)
 
     assert ended.value.code == 2
-    assert "is no number of them; 0 is all" in capsys.readouterr().err
+    assert "is not a whole number of 0 or more; 0 is all" in capsys.readouterr().err
 
 
 def test_nobody_there_ends_with_four_at_once(command: Command) -> None:

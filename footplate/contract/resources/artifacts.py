@@ -13,7 +13,7 @@ class Checkpoint(Resource):
     step: int
     no: int
     status: str
-    """committed, corrupt, deleting or deleted."""
+    """The status: committed, corrupt, deleting or deleted."""
     bytes: int
     files: int
     path: str

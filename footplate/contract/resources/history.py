@@ -71,7 +71,7 @@ class SeriesAttempt(Resource):
 
 
 class Series(Resource):
-    """A curve: `plot(series.x, series.y)`."""
+    """A curve of one metric: `plot(series.x, series.y)`."""
 
     job: str
     name: str
@@ -121,7 +121,7 @@ class AttemptNode(Resource):
 class Attempt(Resource):
     attempt: int
     ending: str | None
-    """finished, stopped, failed, lost or withdrawn. null: the attempt is open."""
+    """The ending: finished, stopped, failed, lost or withdrawn. null while the attempt is open."""
     reason: str | None
     placed_at: str
     claimed_at: str | None

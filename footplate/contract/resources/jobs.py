@@ -31,7 +31,7 @@ class SpecWarning(Resource):
     pointer: str
     """The place in the body that was sent, as an RFC 6901 pointer."""
     detail: str
-    """What happens, and what to write instead."""
+    """The consequence, and what to write instead."""
 
 
 class Job(Resource):
@@ -138,13 +138,13 @@ class BulkItem(Resource):
     state: StateWord | None
     """The state after the verb. null: there is no such job, or no longer."""
     error: BulkError | None
-    """null: the verb was done, or its goal held already."""
+    """The refusal. null if the action was carried out, or if its goal held already."""
 
 
 class BulkOutcome(Resource):
     data: tuple[BulkItem, ...]
     next_cursor: str | None
-    """More jobs match: send the same request again with this as its `cursor`. null: no more match."""
+    """The cursor for the same request if more jobs match. null if no more match."""
 
 
 class Ahead(Resource):
@@ -160,7 +160,7 @@ class QueuedJob(Resource):
     priority: int
     pool: str
     needs: str
-    """What the job needs of nodes, in words."""
+    """The needs of the job in words."""
     place: int | None
     """The place in the pool's queue, from 1. Behind 10,000 jobs a lower bound. null while the job may not start yet."""
     ahead: Ahead

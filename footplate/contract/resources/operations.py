@@ -18,11 +18,12 @@ class Node(Resource):
     state: Annotated[str, Known(NodeState)]
     takes_work: bool
     message: str | None
-    """Why the node gets no work now. null: it takes work."""
+    """The reason for which the node gets no work now. null if it takes work."""
     refused: str | None
-    """Why the node gets no work until it changes: its version, or a GPU that another node announces."""
+    """The reason for which the node gets no work until it changes: its version, or a GPU that another node
+    announces."""
     exposed: str | None
-    """Why training, and so a bundle's code, has root's rights on the node. null: it has not."""
+    """The reason for which training, and so a bundle's code, has root's rights on the node. null if it has not."""
     pool: str
     slots: int
     slots_used: int
@@ -90,7 +91,7 @@ class Key(Resource):
     created_by: str | None
     expires_at: str | None
     last_used_at: str | None
-    """To the minute."""
+    """The time of last use, to the minute."""
 
 
 class KeyList(Resource):
@@ -110,9 +111,9 @@ class Webhook(Resource):
     project: str
     url: str
     states: tuple[Annotated[str, Known(JobState)], ...] | None
-    """null: every state."""
+    """The states, or null for every state."""
     tags: tuple[str, ...] | None
-    """null: every job."""
+    """The tags, or null for every job."""
     description: str | None
     enabled: bool
     disabled_at: str | None
@@ -121,7 +122,7 @@ class Webhook(Resource):
     failing_since: str | None
     """The time of the first failure since the last success. null: the last delivery succeeded, or none was tried."""
     old_secret_until: str | None
-    """Until this time the secret before the last change signs as well. null: only the current secret signs."""
+    """The time until which the secret before the last change also signs. null if only the current secret signs."""
     created_at: str
     created_by: str | None
 
@@ -149,13 +150,13 @@ class Delivery(Resource):
     created_at: str
     tried_at: str | None
     next_try_at: str | None
-    """null: there is no further try."""
+    """The time of the next try, or null if there is none."""
     http_status: int | None
     """The status of the last answer. null: the last try got no answer."""
     answer: str | None
     """The body of the last answer, cut after 500 characters."""
     error: str | None
-    """Why the last try failed. null: it did not."""
+    """The error of the last try, or null if it succeeded."""
     body: Json
     """The JSON that is sent."""
 
