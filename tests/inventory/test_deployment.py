@@ -23,13 +23,6 @@ SETTINGS_OF = {
 }
 
 
-def test_it_is_the_shape_that_production_has() -> None:
-    assert set(SERVICES) == {"postgres", "redis", "migrate", "api", "control", "worker", "worker-gpu"}
-    assert SERVICES["api"]["deploy"]["replicas"] == 2
-    assert SERVICES["worker-gpu"]["profiles"] == ["gpu"]
-    assert SERVICES["migrate"]["restart"] == "no"
-
-
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_container_is_an_ordinary_user_without_capabilities_on_a_read_only_disk(name: str) -> None:
     one = SERVICES[name]

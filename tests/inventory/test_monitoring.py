@@ -99,13 +99,6 @@ def test_every_alert_that_the_page_recommends_is_a_rule() -> None:
     assert named <= {name for rule in RULES for name, _ in NAME.findall(rule["expr"])}
 
 
-def test_prometheus_is_told_of_the_rules_and_where_to_scrape() -> None:
-    told = yaml.safe_load((OPS / "prometheus.yml").read_text())
-
-    assert [(OPS / name).exists() for name in told["rule_files"]] == [True]
-    assert [job["job_name"] for job in told["scrape_configs"]] == ["footplate"]
-
-
 def test_the_dashboard_asks_whatever_prometheus_its_reader_chooses_and_no_panel_covers_another() -> None:
     [variable] = BOARD["templating"]["list"]
     panels = BOARD["panels"]

@@ -39,19 +39,15 @@ def test_what_celery_forks_has_no_torch_in_it() -> None:
     assert told.stdout.strip() == "[]"
 
 
-def test_a_wrong_setting_is_a_sentence(tmp_path: Path) -> None:
-    for env, says in (
-        ({"FOOTPLATE_SLOTS": "many"}, "FOOTPLATE_SLOTS='many' cannot be used"),
-        ({"FOOTPLATE_GPUS": "GPU-a", "FOOTPLATE_HOME": str(tmp_path)}, "a simulated GPU is 'uuid:name:memory_mb"),
-    ):
-        told = subprocess.run(
-            [sys.executable, "-m", "worker"],
-            cwd=REPOSITORY,
-            env=clean_environment() | env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert told.returncode != 0
-        assert says in told.stderr
-        assert "Traceback" not in told.stderr
+def test_a_setting_that_the_node_refuses_ends_it_with_one_sentence(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "worker"],
+        cwd=REPOSITORY,
+        env=clean_environment() | {"FOOTPLATE_GPUS": "GPU-a", "FOOTPLATE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode != 0
+    assert "a simulated GPU is 'uuid:name:memory_mb" in told.stderr
+    assert "Traceback" not in told.stderr
