@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from footplate.trainer.optimizers import AdamWScheduleFree as AdamWScheduleFree
     from footplate.trainer.optimizers import Lion as Lion
     from footplate.trainer.optimizers import SGDScheduleFree as SGDScheduleFree
-    from footplate.trainer.out_of_memory import find_executable_batch_size as find_executable_batch_size
     from footplate.trainer.samplers import BatchRebalanceSampler as BatchRebalanceSampler
     from footplate.trainer.samplers import LengthGroupedSampler as LengthGroupedSampler
     from footplate.trainer.schedules import TYPE_TO_SCHEDULER_FUNCTION as TYPE_TO_SCHEDULER_FUNCTION
@@ -106,6 +105,7 @@ if TYPE_CHECKING:
     from footplate.trainer.state import TrainerControl as TrainerControl
     from footplate.trainer.state import TrainerState as TrainerState
     from footplate.trainer.state import TrainOutput as TrainOutput
+    from footplate.trainer.steps.out_of_memory import find_executable_batch_size as find_executable_batch_size
     from footplate.trainer.trainer import Trainer as Trainer
 
 _HOMES = {
@@ -163,7 +163,7 @@ _HOMES = {
         "default_data_collator",
         "stack_collator",
     ),
-    "footplate.trainer.out_of_memory": ("find_executable_batch_size",),
+    "footplate.trainer.steps.out_of_memory": ("find_executable_batch_size",),
     "footplate.trainer.losses": ("LabelSmoother",),
     "footplate.trainer.named": ("NamedOptimizer",),
     "footplate.trainer.names": (

@@ -85,7 +85,7 @@ def _by_script(loop: str, turn: Turn, folder: str) -> None:
 
 
 def _is_writing(trainer: Any) -> bool:
-    return bool(trainer._background.is_under_way and not trainer._background.is_done)
+    return bool(trainer._footplate.background.is_under_way and not trainer._footplate.background.is_done)
 
 
 def _shown(clock: Clock) -> dict[str, float]:

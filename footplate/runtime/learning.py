@@ -67,13 +67,13 @@ def torchmetrics_names() -> list[str]:
 def suit(trainer: Any, loss: Any, optimizers: Sequence[Any]) -> None:
     """What only the whole shows: which labels logits are about, that each parameter has one optimizer, and that a model
     which is to be merged will be in one piece."""
-    if _merges(trainer.model) and not trainer.strategy.holds_whole:
+    if _merges(trainer.model) and not trainer._footplate.strategy.holds_whole:
         raise NotBuildable(
             "peft.merge works the adapter into the whole model, and this strategy cuts it into pieces",
             hint="use ddp or one process, or leave merge out and merge what the job leaves",
         )
     if hasattr(loss, "shifts_labels"):
-        loss.shifts_labels = trainer.anatomy.shifts_labels
+        loss.shifts_labels = trainer._footplate.anatomy.shifts_labels
     if optimizers:
         from footplate.trainer.named.spec import parted
 

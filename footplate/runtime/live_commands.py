@@ -40,7 +40,7 @@ class Steering(TrainerCallback):
 
     def begin(self, folder: str | None) -> None:
         """Training goes on from here. What was set before is in the arguments; what came after comes again."""
-        peers = self._trainer.strategy.peers
+        peers = self._trainer._footplate.strategy.peers
         step = 0 if folder is None else peers.first(lambda: _step_of(Path(folder)))
         held: dict[str, Any] = {}
         for deed in self._known:
@@ -54,7 +54,7 @@ class Steering(TrainerCallback):
             self._wire.send(Kind.NOTE, {"message": text, "set": held}, step)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        step, peers = state.global_step, self._trainer.strategy.peers
+        step, peers = state.global_step, self._trainer._footplate.strategy.peers
         for deed in self._again.pop(step, ()) if self._again else ():
             self._do(deed, state, control, "again")
         # The first rank reads what is asked, for all: to the others it would be news for ever.
@@ -97,7 +97,7 @@ def _step_of(folder: Path) -> int:
 
 
 def can_evaluate(trainer: Trainer) -> bool:
-    own = "evaluate" in trainer._overrides or "get_eval_dataloader" in trainer._overrides
+    own = "evaluate" in trainer._footplate.overrides or "get_eval_dataloader" in trainer._footplate.overrides
     return own or trainer.eval_dataset is not None
 
 

@@ -43,10 +43,10 @@ from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import CannotSave, Checkpoint
+from footplate.trainer.launcher import Place
 from footplate.trainer.precision import fp8_handlers, precision_of
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies import shared_folder
-from footplate.trainer.strategies.launcher import Place
 from footplate.trainer.strategies.peers import Alone, Peers
 
 BROUGHT = ".brought"

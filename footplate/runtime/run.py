@@ -128,11 +128,11 @@ def train(order: Order, emit: Emit) -> DoneData:
         return own_loop.run(spec, order, emit, lambda: begin_loop(spec, order, emit))
     parts = build(spec, order.roots)
     trainer = assemble(spec, parts, args, emit)
-    trainer.checkpoint_stamp = order.stamp
-    trainer.on_save_failed = emit.save_failed
-    trainer.relied_on = emit.relied_on
-    trainer.where_is = order.files.here
-    emit.peers = trainer.strategy.peers
+    trainer._footplate.hooks.stamp = order.stamp
+    trainer._footplate.hooks.on_save_failed = emit.save_failed
+    trainer._footplate.hooks.relied_on = emit.relied_on
+    trainer._footplate.hooks.where_is = order.files.here
+    emit.peers = trainer._footplate.strategy.peers
     emit.wire.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
     if not order.gpus and order.rank == 0 and (args.bf16 or args.fp16):
         emit.note("without a GPU, mixed precision runs under CPU autocast")

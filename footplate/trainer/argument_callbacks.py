@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import logging
-import resource
 import signal
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.facade import Facade
+from footplate.trainer.reporting import describe_step
 from footplate.trainer.state import TrainerControl, TrainerState
-
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
 
-def watchers(trainer: Trainer) -> list[TrainerCallback]:
+def watchers(trainer: Facade) -> list[TrainerCallback]:
     args = trainer.args
     found: list[TrainerCallback] = []
     if args.torch_empty_cache_steps is not None:
@@ -51,19 +48,21 @@ class EmptyCache(TrainerCallback):
 class StopOnNan(TrainerCallback):
     """Ends a run that is dead. It looks every so many steps, since to look is to wait for the device."""
 
-    def __init__(self, trainer: Trainer, steps: int) -> None:
+    def __init__(self, trainer: Facade, steps: int) -> None:
         self.trainer, self.steps = trainer, steps
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.steps and state.global_step < state.max_steps:
             return
         # A step is lost where one process's part of it is.
-        in_a_row = self.trainer.strategy.peers.most(self.trainer._step.tally.not_finite_in_a_row())
+        in_a_row = self.trainer._footplate.strategy.peers.most(
+            self.trainer._footplate.run.step.tally.not_finite_in_a_row()
+        )
         if in_a_row >= self.steps:
             last = state.global_step
             raise FloatingPointError(
                 f"the loss was NaN or infinite in {in_a_row} steps in a row, {last - in_a_row + 1} to {last}; the last "
-                f"of them {self.trainer.describe_step()}. max_nan_steps is {self.steps}: look at these samples, lower "
+                f"of them {describe_step(self.trainer)}. max_nan_steps is {self.steps}: look at these samples, lower "
                 "learning_rate, or raise max_nan_steps"
             )
 
@@ -142,33 +141,3 @@ def _floats(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         return [each for part in value.values() for each in _floats(part)]
     return [each for part in value for each in _floats(part)] if isinstance(value, (list, tuple)) else []
-
-
-class Memory:
-    """What a stage took, in bytes, under the reference's names; nothing where nobody asked."""
-
-    def __init__(self, *, is_measured: bool) -> None:
-        self._is_measured = is_measured
-        self._cpu = self._gpu = 0
-
-    def start(self) -> None:
-        if self._is_measured:
-            self._cpu = _resident()
-            if torch.cuda.is_available():
-                torch.cuda.reset_peak_memory_stats()
-                self._gpu = torch.cuda.memory_allocated()
-
-    def figures(self, stage: str) -> dict[str, int]:
-        if not self._is_measured:
-            return {}
-        now, peak = _resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        found = {f"{stage}_mem_cpu_alloc_delta": now - self._cpu, f"{stage}_mem_cpu_peaked_delta": max(0, peak - now)}
-        if torch.cuda.is_available():
-            allocated = torch.cuda.memory_allocated()
-            found[f"{stage}_mem_gpu_alloc_delta"] = allocated - self._gpu
-            found[f"{stage}_mem_gpu_peaked_delta"] = max(0, torch.cuda.max_memory_allocated() - allocated)
-        return found
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

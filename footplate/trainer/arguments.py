@@ -15,9 +15,9 @@ from footplate.contract import arguments as contract_arguments
 from footplate.contract.arguments.groups import CONFIG
 from footplate.contract.arguments.parallelism import sizes
 from footplate.trainer.accelerator_config import AcceleratorConfig
+from footplate.trainer.launcher import Place, launched_on_cpu, launched_precision
 from footplate.trainer.names import Choice, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from footplate.trainer.strategies import launcher_arguments
-from footplate.trainer.strategies.launcher import Place, launched_on_cpu, launched_precision
 
 if TYPE_CHECKING:
     import torch

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
+from footplate.trainer.facade import Facade
 from footplate.trainer.losses import DICT, IGNORE
 from footplate.trainer.strategies.peers import Alone
-
-if TYPE_CHECKING:
-    from footplate.trainer.evaluating import Evaluating
 
 _FOLD_AT = 256
 
@@ -82,7 +80,7 @@ class ExactLoss:
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, Tensor]] = []
 
-    def add(self, loss: Tensor | None, batch: Any, trainer: Evaluating) -> None:
+    def add(self, loss: Tensor | None, batch: Any, trainer: Facade) -> None:
         labels = batch.get("labels") if isinstance(batch, DICT) else None
         if loss is None or not isinstance(labels, Tensor) or labels.dim() < 2 or labels.is_floating_point():
             return

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 from torch import Tensor
 
 from footplate.trainer.data import batch_length, draw_and_discard, is_ours, opened
 from footplate.trainer.eval_totals import ExactLoss, Kept, MeanLoss
+from footplate.trainer.facade import Facade
 from footplate.trainer.held_tensors import in_place
 from footplate.trainer.losses import shifted
 from footplate.trainer.metrics import Metric, Sums, make_metric
 from footplate.trainer.precision import Precision, evaluating_in
-from footplate.trainer.prediction_step import Seen, prediction_step, weight_of
+from footplate.trainer.prediction_step import Seen, prediction_step
 from footplate.trainer.state import EvalLoopOutput, EvalPrediction
 from footplate.trainer.strategies.peers import Hollow
 
-if TYPE_CHECKING:
-    from footplate.trainer.evaluating import Evaluating
-
 
 def run(
-    trainer: Evaluating,
+    trainer: Facade,
     loader: Any,
     *,
     loss_only: bool,
@@ -38,7 +35,7 @@ def run(
 
     `loss_only` turns off streaming metrics too. `by_batch` hands every batch to `compute_metrics` as it comes.
     """
-    strategy = trainer.strategy
+    strategy = trainer._footplate.strategy
     model = strategy.prepare_for_evaluation(trainer.model)
     found = _Findings(trainer, loss_only=loss_only, keeps=keep, by_batch=by_batch)
     step = prediction_step(trainer, model, loss_only=found.are_losses_only, ignore_keys=ignore_keys)
@@ -60,10 +57,12 @@ _NOTHING_MORE = (None, None, None)
 class _Findings:
     """What comes of an evaluation's batches: losses, metrics, predictions where they are kept."""
 
-    def __init__(self, trainer: Evaluating, *, loss_only: bool, keeps: bool, by_batch: bool) -> None:
+    def __init__(self, trainer: Facade, *, loss_only: bool, keeps: bool, by_batch: bool) -> None:
         args = trainer.args
         self.trainer, self.keeps, self.by_batch = trainer, keeps, by_batch
-        self.metrics = [] if loss_only else [make_metric(each, trainer.processing_class) for each in trainer.metrics]
+        self.metrics = (
+            [] if loss_only else [make_metric(each, trainer.processing_class) for each in trainer._footplate.metrics]
+        )
         self.losses, self.exact = MeanLoss(leaves_out_not_finite=args.logging_nan_inf_filter), ExactLoss()
         every = args.eval_accumulation_steps or 1
         self.kept = {name: Kept(every, joins=args.eval_do_concat_batches) for name in _KEPT}
@@ -72,7 +71,7 @@ class _Findings:
         self.are_losses_only = not (keeps or self.metrics or by_batch)
         # Sums of ours are added up at the end; anything else needs to see all that every process saw.
         self.shares = keeps or by_batch or any(not isinstance(each, Sums) for each in self.metrics)
-        self._weight = weight_of(trainer)
+        self._counts_as = args.eval_batch_size if trainer._footplate.counts_full_batches else None
 
     def take(self, batch: Any, seen: Seen, is_last: bool) -> None:
         """One batch of this process, and with it those that the others read at the same time."""
@@ -80,26 +79,26 @@ class _Findings:
         counts = not isinstance(batch, Hollow)
         if counts:
             samples = batch_length(batch)
-            self.losses.add(loss, samples, self._weight(batch, samples))
+            self.losses.add(loss, samples, samples if self._counts_as is None else self._counts_as)
             self.exact.add(loss, batch, trainer)
         if logits is not None and trainer.preprocess_logits_for_metrics is not None:
             logits = trainer.preprocess_logits_for_metrics(logits, labels)
         more = self._more(batch, loss) if self.wants_inputs or self.wants_losses else _NOTHING_MORE
         trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
-        round_of_all = trainer.strategy.seen((logits, labels, *more), counts=counts, shares=self.shares)
+        round_of_all = trainer._footplate.strategy.seen((logits, labels, *more), counts=counts, shares=self.shares)
         for number, one in enumerate(round_of_all, start=1):
             self._note(one, is_final=is_last and number == len(round_of_all))
 
     def _more(self, batch: Any, loss: Tensor | None) -> tuple[Any, Any, Any]:
         """What `include_for_metrics` asks for: the main input, a loss for every sample, the whole batch."""
         trainer = self.trainer
-        inputs = trainer._prepare_input(batch[trainer.anatomy.main_input]) if self.wants_inputs else None
+        inputs = trainer._prepare_input(batch[trainer._footplate.anatomy.main_input]) if self.wants_inputs else None
         every = loss.repeat(batch_length(batch)) if self.by_batch and self.wants_losses and loss is not None else None
         return inputs, every, batch if self.by_batch and self.wants_inputs else None
 
     def _note(self, one: tuple[Any, ...], *, is_final: bool) -> None:
         logits, labels, inputs, every, whole = one
-        _update(self.metrics, logits, labels, shifts=self.trainer.anatomy.shifts_labels)
+        _update(self.metrics, logits, labels, shifts=self.trainer._footplate.anatomy.shifts_labels)
         if self.keeps:
             for name, value in zip(_KEPT, (logits, labels, inputs), strict=True):
                 self.kept[name].add(value)
@@ -118,7 +117,7 @@ class _Findings:
 
     def _join(self) -> None:
         """With what the other processes have found."""
-        readers = self.trainer.strategy.readers
+        readers = self.trainer._footplate.strategy.readers
         self.losses.join(readers)
         self.exact.join(readers)
         if not self.shares:
@@ -153,14 +152,14 @@ def _named(said: Any) -> Mapping[str, Any]:
     )
 
 
-def _full(trainer: Evaluating) -> Precision:
+def _full(trainer: Facade) -> Precision:
     """In what the weights themselves are; in training they stay what they are."""
     args = trainer.args
     return "no" if trainer.is_in_train else "bf16" if args.bf16_full_eval else "fp16" if args.fp16_full_eval else "no"
 
 
-def _opened(trainer: Evaluating, loader: Any) -> Iterator[Any]:
-    batches = trainer.strategy.plain_loader(loader)
+def _opened(trainer: Facade, loader: Any) -> Iterator[Any]:
+    batches = trainer._footplate.strategy.plain_loader(loader)
     if is_ours(batches):
         draw_and_discard()
     return opened(batches)
@@ -207,18 +206,3 @@ def plain(value: Any) -> Any:
 
 def _prefixed(metrics: dict[str, float], prefix: str) -> dict[str, float]:
     return {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": value for name, value in metrics.items()}
-
-
-def speed_metrics(
-    prefix: str,
-    started: float,
-    *,
-    samples: float | None = None,
-    steps: float | None = None,
-    tokens: float | None = None,
-) -> dict[str, float]:
-    """How long it took, and how much that is per second; rounded as the reference does. By the wall clock."""
-    seconds = max(time.time() - started, 1e-9)
-    done = {"samples": samples, "steps": steps, "tokens": tokens}
-    speeds = {f"{prefix}_{name}_per_second": round(n / seconds, 3) for name, n in done.items() if n is not None}
-    return {f"{prefix}_runtime": round(seconds, 4), **speeds}

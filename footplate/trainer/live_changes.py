@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -19,10 +19,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from footplate.contract.errors import did_you_mean
 from footplate.trainer import schedules
+from footplate.trainer.facade import Facade
 from footplate.trainer.named.spec import NamedOptimizer, length_of, make_schedule, maker
-
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
+from footplate.trainer.optimizing import optimizer_by_name
 
 CADENCES = {"logging_steps": "logging_strategy", "eval_steps": "eval_strategy", "save_steps": "save_strategy"}
 """Each with the argument that says whether anybody counts in steps."""
@@ -43,7 +42,7 @@ class Changed:
     """By name: why it stays as it is."""
 
 
-def change(trainer: Trainer, wanted: Mapping[str, Any]) -> Changed:
+def change(trainer: Facade, wanted: Mapping[str, Any]) -> Changed:
     """Each of them that can be. Between two steps only: on_step_end is the place, and of every process the same one."""
     changed = Changed()
     for name in sorted(wanted, key=_in_order):
@@ -62,16 +61,16 @@ def _in_order(name: str) -> int:
     return CHANGEABLE.index(name) if name in CHANGEABLE else len(CHANGEABLE)
 
 
-def _before(trainer: Trainer, name: str) -> Any:
+def _before(trainer: Facade, name: str) -> Any:
     if name == "max_steps":
         return trainer.state.max_steps
-    named = trainer.optimizer_by_name if name == "learning_rate" else None
+    named = optimizer_by_name(trainer) if name == "learning_rate" else None
     return {one: _peak(each) for one, each in named.items()} if named else getattr(trainer.args, name, None)
 
 
-def _change(trainer: Trainer, name: str, value: Any) -> None:
+def _change(trainer: Facade, name: str, value: Any) -> None:
     if name == "learning_rate":
-        (_set_rates if trainer.optimizer_by_name else _set_rate)(trainer, value)
+        (_set_rates if optimizer_by_name(trainer) else _set_rate)(trainer, value)
     elif name == "max_steps":
         _set_end(trainer, value)
     elif name in CADENCES:
@@ -86,13 +85,13 @@ def _change(trainer: Trainer, name: str, value: Any) -> None:
 # The rate ------------------------------------------------------------------------------------------------------------
 
 
-def _set_rate(trainer: Trainer, value: Any) -> None:
+def _set_rate(trainer: Facade, value: Any) -> None:
     args, schedule = trainer.args, trainer.lr_scheduler
     if isinstance(value, Mapping):
         raise CannotChange("there is one optimizer: its learning_rate is a number")
     if schedules.follows_a_metric(schedule):
         raise CannotChange(f"{args.lr_scheduler_type} moves the rate by what evaluations find")
-    if not (trainer.made_schedule and isinstance(schedule, LambdaLR)):
+    if not (trainer._footplate.made_schedule and isinstance(schedule, LambdaLR)):
         raise CannotChange(f"its schedule, {type(schedule).__name__}, is not made from the arguments")
     if any(base != args.learning_rate for base in schedule.base_lrs):
         raise CannotChange("its groups of parameters have rates of their own")
@@ -100,7 +99,7 @@ def _set_rate(trainer: Trainer, value: Any) -> None:
     _follow(trainer, schedule, trainer.state.max_steps)
 
 
-def _follow(trainer: Trainer, schedule: LambdaLR, total: int) -> None:
+def _follow(trainer: Facade, schedule: LambdaLR, total: int) -> None:
     """The arguments' schedule, over so many steps."""
     args = trainer.args
     made = schedules.make_schedule(
@@ -113,9 +112,9 @@ def _follow(trainer: Trainer, schedule: LambdaLR, total: int) -> None:
     _go_on_as(schedule, made, args.learning_rate)
 
 
-def _set_rates(trainer: Trainer, value: Any) -> None:
+def _set_rates(trainer: Facade, value: Any) -> None:
     """Of several optimizers, those that are named: all of them or none."""
-    named = trainer.optimizer_by_name
+    named = optimizer_by_name(trainer)
     if not isinstance(value, Mapping):
         if len(named) > 1:
             example = {next(iter(named)): value}
@@ -126,13 +125,13 @@ def _set_rates(trainer: Trainer, value: Any) -> None:
         go_on()
 
 
-def _with_rate(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
-    named = trainer.optimizer_by_name
+def _with_rate(trainer: Facade, name: str, rate: float) -> Callable[[], None]:
+    named = optimizer_by_name(trainer)
     if name not in named:
         hint = did_you_mean(name, named) or f"there is: {', '.join(named)}"
         raise CannotChange(f"there is no optimizer {name!r}; {hint}")
     number = list(named).index(name)
-    spec, optimizer = trainer.named_optimizers[number], named[name]
+    spec, optimizer = trainer._footplate.named_optimizers[number], named[name]
     if "lr" not in inspect.signature(maker(spec)).parameters:
         raise CannotChange(f"optimizer {name!r} is made without an lr")
     schedule = trainer.lr_scheduler.of(name)
@@ -140,7 +139,7 @@ def _with_rate(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
         raise CannotChange(f"the schedule of optimizer {name!r}, {type(schedule).__name__}, has rates of its own")
 
     def go_on() -> None:
-        trainer.named_optimizers[number] = _at(spec, rate)
+        trainer._footplate.named_optimizers[number] = _at(spec, rate)
         if schedule is not None:
             _go_on_as(schedule, make_schedule(spec, _stand_in(rate), trainer.state.max_steps), rate)
             return
@@ -184,26 +183,26 @@ def _set_group(group: dict[str, Any], rate: Any) -> None:
 # The end -------------------------------------------------------------------------------------------------------------
 
 
-def _set_end(trainer: Trainer, value: int) -> None:
+def _set_end(trainer: Facade, value: int) -> None:
     state, schedule = trainer.state, trainer.lr_scheduler
     if value <= state.global_step:
         raise CannotChange(f"step {state.global_step} is reached already: the least is {state.global_step + 1}")
-    if trainer.optimizer_by_name:
+    if optimizer_by_name(trainer):
         _lengthen(trainer, value)
-    elif trainer.made_schedule and isinstance(schedule, LambdaLR):
+    elif trainer._footplate.made_schedule and isinstance(schedule, LambdaLR):
         _follow(trainer, schedule, value)
     elif not schedules.follows_a_metric(schedule) and value > state.max_steps:
         raise CannotChange(f"its schedule, {type(schedule).__name__}, may end where the run was to end")
-    trainer._plan = trainer._plan.until(value)
+    trainer._footplate.run.plan = trainer._footplate.run.plan.until(value)
     trainer.args.max_steps = state.max_steps = value
-    state.num_train_epochs = trainer._plan.epochs
+    state.num_train_epochs = trainer._footplate.run.plan.epochs
 
 
-def _lengthen(trainer: Trainer, total: int) -> None:
+def _lengthen(trainer: Facade, total: int) -> None:
     """Schedules of several optimizers that are as long as the run."""
     found: list[tuple[LambdaLR, LambdaLR, float]] = []
-    for spec in trainer.named_optimizers:
-        optimizer, schedule = trainer.optimizer_by_name[spec.id], trainer.lr_scheduler.of(spec.id)
+    for spec in trainer._footplate.named_optimizers:
+        optimizer, schedule = optimizer_by_name(trainer)[spec.id], trainer.lr_scheduler.of(spec.id)
         if schedule is None:
             continue
         if isinstance(schedule, LambdaLR):
@@ -218,12 +217,12 @@ def _lengthen(trainer: Trainer, total: int) -> None:
 # Before it runs ------------------------------------------------------------------------------------------------------
 
 
-def begin_with(trainer: Trainer, values: Mapping[str, Any]) -> None:
+def begin_with(trainer: Facade, values: Mapping[str, Any]) -> None:
     """What was changed in a run that goes on from a checkpoint, which was made after the change."""
     for name, value in values.items():
-        if name == "learning_rate" and trainer.named_optimizers:
-            rates = value if isinstance(value, Mapping) else {trainer.named_optimizers[0].id: value}
-            every = trainer.named_optimizers
+        if name == "learning_rate" and trainer._footplate.named_optimizers:
+            rates = value if isinstance(value, Mapping) else {trainer._footplate.named_optimizers[0].id: value}
+            every = trainer._footplate.named_optimizers
             every[:] = [_at(each, rates[each.id]) if each.id in rates else each for each in every]
         else:
             setattr(trainer.args, name, value)

@@ -1,138 +1,175 @@
-"""Epochs and steps. What one step does is in step.py; what an event may ask for is in callbacks.py."""
+"""Training from beginning to end: what is made before the first step, epochs and steps, and what comes after the last.
+
+One step is in steps/step.py. callbacks.py says which event comes when, and what it may ask for.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import math
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from footplate.contract.errors import DatasetError
-from footplate.trainer import losses
-from footplate.trainer.data import Epoch, has_length
-from footplate.trainer.out_of_memory import explain
-from footplate.trainer.step import Step
-
-if TYPE_CHECKING:
-    from footplate.contract.arguments import TrainingArguments
-    from footplate.trainer.saving import StoredRng
-    from footplate.trainer.trainer import Trainer
+from footplate.trainer import losses, reporting, saving
+from footplate.trainer.data import Epoch
+from footplate.trainer.facade import Facade
+from footplate.trainer.internals import Run
+from footplate.trainer.model_changes import shaped
+from footplate.trainer.placed_models import take_model
+from footplate.trainer.plan import Plan
+from footplate.trainer.search import trial_state
+from footplate.trainer.seeds import data_seed, seed_all
+from footplate.trainer.state import TrainerState, TrainOutput
+from footplate.trainer.steps.choose import make_step
+from footplate.trainer.steps.out_of_memory import explain
+from footplate.trainer.steps.step import Step
+from footplate.trainer.trial_save import rehearse_saving
 
 log = logging.getLogger("footplate.trainer")
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How much there is to do, counted before the first step."""
-
-    epochs: int
-    steps_per_epoch: int
-    """Optimizer steps; the last one of an epoch may have fewer micro-batches."""
-    examples: int
-    samples: float
-    """Over the whole run, for the speed that is logged at its end."""
-    step_samples: int
-    batches_per_epoch: int
-    max_steps: int
-
-    @classmethod
-    def of(cls, args: TrainingArguments, loader: Any, step_samples: int, examples: int) -> Plan:
-        accumulate = args.gradient_accumulation_steps
-        if not has_length(loader):
-            if args.max_steps < 0:
-                raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
-            steps, batches = args.max_steps, args.max_steps * accumulate
-            return cls(sys.maxsize, steps, steps * step_samples, steps * step_samples, step_samples, batches, steps)
-        batches = len(loader)
-        if batches == 0:
-            raise DatasetError("the training data has no batch: it is empty, or smaller than one batch and dropped")
-        in_epoch = math.ceil(batches / accumulate)
-        if args.max_steps > 0:
-            epochs, steps, samples = math.ceil(args.max_steps / in_epoch), args.max_steps, args.max_steps * step_samples
-            return cls(epochs, in_epoch, examples, samples, step_samples, batches, steps)
-        steps, seen = math.ceil(args.num_train_epochs * in_epoch), examples * args.num_train_epochs
-        return cls(math.ceil(args.num_train_epochs), in_epoch, examples, seen, step_samples, batches, steps)
-
-    def values(self) -> tuple[int, int, int, float, int, int, int]:
-        return dataclasses.astuple(self)
-
-    def until(self, max_steps: int) -> Plan:
-        """Over the same data, for so many steps in all."""
-        samples = max_steps * self.step_samples
-        if self.epochs == sys.maxsize:
-            batches = self.batches_per_epoch // self.steps_per_epoch * max_steps
-            return replace(
-                self, steps_per_epoch=max_steps, examples=samples, samples=samples, batches_per_epoch=batches,
-                max_steps=max_steps,
-            )  # fmt: skip
-        return replace(self, epochs=math.ceil(max_steps / self.steps_per_epoch), samples=samples, max_steps=max_steps)
-
-    def micro_batches(self, step: int, accumulate: int) -> int:
-        """In optimizer step number `step` of an epoch."""
-        if step < self.steps_per_epoch - 1:
-            return accumulate
-        return self.batches_per_epoch - (self.steps_per_epoch - 1) * accumulate
+def train(
+    trainer: Facade, resume_from: str | Path | bool | None, trial: Any, ignore_keys: list[str] | None
+) -> TrainOutput:
+    own = trainer._footplate
+    trainer.is_in_train = True
+    own.run = Run(ignore_keys)
+    trainer._hp_search_setup(trial)
+    try:
+        if trainer.model_init is not None:
+            seed_all(trainer.args)
+            take_model(trainer, trainer.call_model_init(trial))
+            trainer.optimizer = trainer.lr_scheduler = None
+        with shaped(trainer):
+            return _train(trainer, resume_from)
+    except BaseException as error:
+        own.strategy.peers.failed(error)
+        raise
+    finally:
+        trainer.is_in_train = False
 
 
-def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: StoredRng | None) -> None:
-    """From where the state stands to the plan's end, which may move meanwhile, or to where a callback stops it.
+def _train(trainer: Facade, resume_from: str | Path | bool | None) -> TrainOutput:
+    args, own = trainer.args, trainer._footplate
+    run, peers = own.run, own.strategy.peers
+    own.memory.start()
+    folder = saving.find(trainer, resume_from)
+    loader = trainer.get_train_dataloader()
+    plan = run.plan = Plan(*trainer.set_initial_training_values(args, loader))
+    state = trainer.state = _new_state(trainer, plan, folder)
+    peers.first(lambda: rehearse_saving(trainer, resumes=folder is not None))
+    _prepare(trainer, plan.max_steps, loader, folder)
+    rng = saving.StoredRng(folder, peers) if folder else None
 
-    `rng` sets the generators back to where the checkpoint was made. It comes last, since everything before it may
-    draw: in mid-epoch after the data has been opened, at an epoch's start before.
+    run.started, run.first_step, run.first_token = time.time(), state.global_step, state.num_input_tokens_seen
+    run.last_logged_step = state.global_step
+    own.model_divides_by_items = None
+    step = run.step = make_step(trainer)
+    trainer.model_wrapped.zero_grad()
+    try:
+        trainer.control = trainer.callback_handler.on_train_begin(args, state, trainer.control)
+        if args.eval_on_start:
+            trainer._evaluate(None, run.ignore_keys, skip_scheduler=True)
+        run_epochs(trainer, step, loader, rng)
+        output = _finish(trainer, run.plan)
+    except BaseException as error:
+        saving.let_save_finish(trainer)
+        _end_after(trainer, error)
+        raise
+    trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
+    return output
+
+
+def _new_state(trainer: Facade, plan: Plan, folder: Path | None) -> TrainerState:
+    state = saving.load_state(trainer, folder) if folder else TrainerState()
+    reporting.note_process(trainer, state)
+    state.compute_steps(trainer.args, plan.max_steps)
+    state.max_steps, state.num_train_epochs = plan.max_steps, plan.epochs
+    state.train_batch_size = trainer._train_batch_size
+    vars(state).update(trial_state(trainer))
+    return state
+
+
+def _prepare(trainer: Facade, max_steps: int, loader: Any, folder: Path | None) -> None:
+    """Loads weights before Accelerate sees the model, which then places them; optimizer and schedule come after."""
+    own = trainer._footplate
+    own.strategy.forget(all_but=trainer.model)
+    if folder is not None:
+        trainer._load_from_checkpoint(str(folder))
+    if own.made_schedule:
+        trainer.lr_scheduler = None
+    trainer.create_optimizer()
+    trainer.model_wrapped, trainer.optimizer = own.strategy.prepare(trainer.model, trainer.optimizer)
+    trainer.create_scheduler(max_steps)
+    own.strategy.prepare_schedule(trainer.lr_scheduler)
+    if folder is not None:
+        saving.load_optimizer(trainer, folder)
+    events = trainer.callback_handler
+    events.model, events.optimizer, events.lr_scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
+    events.train_dataloader = loader
+
+
+def run_epochs(trainer: Facade, step: Step, loader: Any, rng: saving.StoredRng | None) -> None:
+    """Trains from where the state stands to the plan's end, which may move meanwhile, or until a callback stops it.
+
+    `rng` sets the generators back to where they were when the checkpoint was made. Everything before that may draw.
+    So it is done last: in mid-epoch after the data is opened, at an epoch's start before.
     """
-    loader, plan = trainer.strategy.plain_loader(loader), trainer._plan
+    strategy, run = trainer._footplate.strategy, trainer._footplate.run
+    loader, plan = strategy.plain_loader(loader), run.plan
     first, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
     skip = done * trainer.args.gradient_accumulation_steps
     if plan.epochs == sys.maxsize:
-        # Nobody knows how long a pass over a stream is: the checkpoint says which pass it was in, and where.
+        # The length of a pass over a stream is unknown: the checkpoint says which pass it was made in, and where.
         first, skip = (rng.places.get("at", (0, skip))) if rng else (0, 0)
         done = 0
     if trainer.args.ignore_data_skip:
         skip = done = 0
     for epoch in count(first):
-        if epoch >= trainer._plan.epochs or trainer.state.global_step >= trainer._plan.max_steps:
+        if epoch >= run.plan.epochs or trainer.state.global_step >= run.plan.max_steps:
             break
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
-        trainer._epoch = Epoch(
+        run.epoch = Epoch(
             loader,
-            seed=trainer.data_seed,
+            seed=data_seed(trainer.args),
             epoch=epoch,
             skip=skip,
             places=rng.places if rng else None,
             restore=rng.restore if rng else None,
         )
-        _run_epoch(trainer, step, epoch, done, skip, trainer.strategy.epoch(trainer._epoch, loader))
+        _run_epoch(trainer, step, epoch, done, skip, strategy.epoch(run.epoch, loader))
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         log_evaluate_save(trainer)
-        trainer._epoch, done, skip, rng = None, 0, 0, None
+        run.epoch, done, skip, rng = None, 0, 0, None
         if trainer.control.should_training_stop:
             break
 
 
-def _run_epoch(trainer: Trainer, step: Step, epoch: int, done: int, batch: int, batches: Iterator[Any]) -> None:
+def _run_epoch(trainer: Facade, step: Step, epoch: int, done: int, batch: int, batches: Iterator[Any]) -> None:
     args, state, events = trainer.args, trainer.state, trainer.callback_handler
-    accumulate, device = args.gradient_accumulation_steps, trainer.strategy.device
+    own, run = trainer._footplate, trainer._footplate.run
+    accumulate, device = args.gradient_accumulation_steps, own.strategy.device
     for number in count(done):
-        plan = trainer._plan
+        plan = run.plan
         if number >= plan.steps_per_epoch:
             break
         window, items = trainer.get_batch_samples(batches, plan.micro_batches(number, accumulate), device)
         if not window:
             if batch == 0:
-                _end_of_all(trainer, plan.max_steps)
+                _end_of_stream(trainer, plan.max_steps)
             break
         trainer.control = events.on_step_begin(args, state, trainer.control)
-        trainer._last_batches = (epoch, batch, len(window))
+        run.batches = (epoch, batch, len(window))
         try:
             step.run(window, items)
         except (RuntimeError, MemoryError, IndexError) as error:
-            told = losses.explain(error, window, trainer.model, trainer.label_names or ("labels",))
-            if told is not None:
-                raise told from error
+            explained = losses.explain(error, window, trainer.model, trainer.label_names or ("labels",))
+            if explained is not None:
+                raise explained from error
             explain(error, window)
             raise
         batch += len(window)
@@ -140,14 +177,14 @@ def _run_epoch(trainer: Trainer, step: Step, epoch: int, done: int, batch: int, 
         state.epoch = epoch + batch / plan.batches_per_epoch
         trainer.control = events.on_step_end(args, state, trainer.control)
         log_evaluate_save(trainer)
-        if trainer._background.is_done:
-            trainer._finish_save()
+        if own.background.is_done:
+            saving.finish_save(trainer)
         if trainer.control.should_training_stop or trainer.control.should_epoch_stop:
             break
 
 
-def _end_of_all(trainer: Trainer, max_steps: int) -> None:
-    """A pass over a stream gave nothing, and no further one would."""
+def _end_of_stream(trainer: Facade, max_steps: int) -> None:
+    """Ends training after a pass over a stream that gave no batch: no further pass would give one."""
     step = trainer.state.global_step
     if step == 0:
         raise DatasetError("the training data is a stream that gave no batch: it is empty, or used up already")
@@ -155,14 +192,42 @@ def _end_of_all(trainer: Trainer, max_steps: int) -> None:
     trainer.control.should_training_stop = True
 
 
-def log_evaluate_save(trainer: Trainer) -> None:
+def log_evaluate_save(trainer: Facade) -> None:
     """Does what the control asks for after a step or an epoch, in this order."""
-    if trainer.control.should_log and trainer.state.global_step > trainer._last_logged_step:
-        trainer._log_training()
+    control, run = trainer.control, trainer._footplate.run
+    if control.should_log and trainer.state.global_step > run.last_logged_step:
+        reporting.log_training(trainer)
     if trainer.control.should_evaluate:
-        metrics = trainer._evaluate(None, trainer._ignore_keys_for_eval)
+        metrics = trainer._evaluate(None, run.ignore_keys)
         is_best = trainer._determine_best_metric(metrics, trial=None)
         if trainer.args.save_strategy == "best":
             trainer.control.should_save = is_best
     if trainer.control.should_save:
-        trainer._save_or_go_on()
+        saving.save_or_go_on(trainer)
+
+
+def _finish(trainer: Facade, plan: Plan) -> TrainOutput:
+    own, run, state = trainer._footplate, trainer._footplate.run, trainer.state
+    steps = state.global_step - run.first_step
+    total = run.loss_taken + reporting.take_loss(trainer).total
+    samples = plan.samples * steps / max(plan.max_steps, 1)
+    figures = reporting.speed_metrics("train", run.started, samples=samples, steps=steps)
+    trainer.store_flos()
+    figures["total_flos"] = state.total_flos
+    figures["train_loss"] = total / max(steps, 0.001)
+    figures.update(own.memory.figures("train"))
+    trainer.log(figures)
+    if own.background.is_under_way:
+        saving.finish_save(trainer)
+    if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+        trainer._load_best_model()
+    trainer._finish_current_push()
+    return TrainOutput(state.global_step, figures["train_loss"], figures)
+
+
+def _end_after(trainer: Facade, error: BaseException) -> None:
+    """Closes progress bars and trackers after training has failed, without hiding why it failed."""
+    try:
+        trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+    except Exception as another:
+        error.add_note(f"and then on_train_end raised {another!r}")

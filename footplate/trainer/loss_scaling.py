@@ -11,17 +11,15 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from footplate.trainer.data import count_items
+from footplate.trainer.facade import Facade
 from footplate.trainer.losses import own_loss
 from footplate.trainer.seeds import host_rng, set_host_rng
-
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
@@ -31,14 +29,16 @@ _SAME = 1e-4
 """The relative difference below which two losses are one."""
 
 
-def divides_by_items(trainer: Trainer, inputs: Mapping[str, Any], items: Tensor | int) -> bool | None:
+def divides_by_items(trainer: Facade, inputs: Mapping[str, Any], items: Tensor | int) -> bool | None:
     """Compares the model's losses of one batch at two numbers of items. None if the batch shows nothing: its loss is
     zero or NaN on every process.
 
     The two forwards leave generators, buffers and gradients as they were. Compiled models run as they were written.
     """
-    model = trainer.strategy.prepare_for_evaluation(trainer.model)
-    few, many = (_loss(model, inputs, number, trainer.strategy.device) for number in (items, items * _FACTOR))
+    model = trainer._footplate.strategy.prepare_for_evaluation(trainer.model)
+    few, many = (
+        _loss(model, inputs, number, trainer._footplate.strategy.device) for number in (items, items * _FACTOR)
+    )
     own: bool | None
     if few is None or many is None:
         own = True  # the Trainer makes the loss of the logits, and divides it by itself
@@ -46,7 +46,7 @@ def divides_by_items(trainer: Trainer, inputs: Mapping[str, Any], items: Tensor 
         own = None
     else:
         own = abs(few - many) > _SAME * abs(few)
-    answers = [answer for answer in trainer.strategy.peers.everyone(own) if answer is not None]
+    answers = [answer for answer in trainer._footplate.strategy.peers.everyone(own) if answer is not None]
     found = any(answers) if answers else None
     if found is False:
         log.warning(

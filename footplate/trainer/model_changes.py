@@ -5,23 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from footplate.trainer.activations import checkpoint_activations, keep_activations
+from footplate.trainer.facade import Facade
 from footplate.trainer.liger import use_liger_kernels
 from footplate.trainer.neftune import activate_neftune, deactivate_neftune
 from footplate.trainer.precision import compile_model
 
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
-
 
 @contextmanager
-def shaped(trainer: Trainer) -> Iterator[None]:
+def shaped(trainer: Facade) -> Iterator[None]:
     """Afterwards the model is as it was, also when training raises; it keeps what was compiled, and its kernels."""
     args, model = trainer.args, trainer.model
     if args.use_liger_kernel:
-        use_liger_kernels(model, args.liger_kernel_config, trainer.strategy.device)
+        use_liger_kernels(model, args.liger_kernel_config, trainer._footplate.strategy.device)
     if args.activation_checkpointing:
         checkpoint_activations(model, _options(args.activation_checkpointing_kwargs))
     noise = None if args.neftune_noise_alpha is None else activate_neftune(model, args.neftune_noise_alpha)

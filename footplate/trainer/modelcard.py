@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from footplate.trainer import adapters
-
-if TYPE_CHECKING:
-    from footplate.trainer.parts import Parts
+from footplate.trainer.facade import Facade
 
 _TOLD = (
     "learning_rate", "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "seed",
@@ -21,7 +19,7 @@ _NO_FIGURES = ("runtime", "_per_second", "epoch", "step", "total_flos")
 _OPENING = "This card was made by the Trainer from what it knows. Read it, complete it, and take this line out."
 
 
-def write_card(trainer: Parts, folder: Path, **told: Any) -> None:
+def write_card(trainer: Facade, folder: Path, **told: Any) -> None:
     """To README.md. What a card that is there already says about its library and tags is kept."""
     from huggingface_hub import ModelCard
 
@@ -36,7 +34,7 @@ def write_card(trainer: Parts, folder: Path, **told: Any) -> None:
         update(str(folder))
 
 
-def _front_matter(trainer: Parts, name: str, before: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+def _front_matter(trainer: Facade, name: str, before: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     base = told["finetuned_from"] or getattr(getattr(trainer.model, "config", None), "_name_or_path", None)
     library = "peft" if adapters.are_in(trainer.model) else before.get("library_name")
     if library is None and hasattr(getattr(trainer.model, "config", None), "model_type"):
@@ -54,7 +52,7 @@ def _front_matter(trainer: Parts, name: str, before: dict[str, Any], told: dict[
     return {key: value for key, value in front.items() if value}
 
 
-def _results(trainer: Parts, told: dict[str, Any]) -> list[dict[str, Any]]:
+def _results(trainer: Facade, told: dict[str, Any]) -> list[dict[str, Any]]:
     """In the hub's form, where a task and a dataset are named: elsewhere a figure says nothing."""
     figures = _last_evaluation(trainer)
     data = told["dataset"] or told["dataset_tags"]
@@ -66,7 +64,7 @@ def _results(trainer: Parts, told: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"task": {"type": task, "name": task}, "dataset": dataset, "metrics": metrics} for task in told["tasks"]]
 
 
-def _last_evaluation(trainer: Parts) -> dict[str, float]:
+def _last_evaluation(trainer: Facade) -> dict[str, float]:
     for entry in reversed(trainer.state.log_history):
         found = {name.removeprefix("eval_"): value for name, value in entry.items() if name.startswith("eval_")}
         figures = {name: value for name, value in found.items() if not name.endswith(_NO_FIGURES)}
@@ -75,7 +73,7 @@ def _last_evaluation(trainer: Parts) -> dict[str, float]:
     return {}
 
 
-def _body(trainer: Parts, name: str, front: dict[str, Any]) -> str:
+def _body(trainer: Facade, name: str, front: dict[str, Any]) -> str:
     of = f"a fine-tuned version of {front['base_model']}" if "base_model" in front else "a model that was trained here"
     sections = [f"<!-- {_OPENING} -->", f"# {name}", f"This model is {of}."]
     figures = _last_evaluation(trainer)
@@ -89,7 +87,7 @@ def _body(trainer: Parts, name: str, front: dict[str, Any]) -> str:
     return "\n\n".join(each for each in sections if each) + "\n"
 
 
-def _table(trainer: Parts) -> str:
+def _table(trainer: Facade) -> str:
     """One row for each evaluation, with the training loss that was logged last before it."""
     rows: list[dict[str, Any]] = []
     loss: Any = "none yet"

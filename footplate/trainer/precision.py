@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer.strategies.launcher import launched_precision
+from footplate.trainer.launcher import launched_precision
 
 Precision = Literal["no", "bf16", "fp16", "fp8"]
 # fp8 is for the products of linear layers; around them is bfloat16.

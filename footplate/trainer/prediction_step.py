@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from footplate.trainer.facade import Facade
 from footplate.trainer.losses import predictions
+from footplate.trainer.micro_batch import loss_of
 from footplate.trainer.overrides import Shortcut
-
-if TYPE_CHECKING:
-    from footplate.trainer.evaluating import Evaluating
 
 Seen = tuple[Tensor | None, Any, Any]
 """(loss, logits, labels) of a batch; each may be None."""
 
 
 def prediction_step(
-    trainer: Evaluating, model: Any, *, loss_only: bool, ignore_keys: list[str] | None
+    trainer: Facade, model: Any, *, loss_only: bool, ignore_keys: list[str] | None
 ) -> Callable[[Any], Seen]:
     """The trainer's own `prediction_step` where anything of it is overridden; else the same without its hulls."""
-    if not trainer._overrides.allow(Shortcut.PREDICTION_STEP):
+    if not trainer._footplate.overrides.allow(Shortcut.PREDICTION_STEP):
         return lambda batch: trainer.prediction_step(model, batch, loss_only, ignore_keys)
-    to_device, loss_of, device = trainer.strategy.to_device, trainer.loss_of, trainer.strategy.device
+    to_device, device = trainer._footplate.strategy.to_device, trainer._footplate.strategy.device
     count_items = trainer._get_num_items_in_batch
     keys = keys_to_ignore(trainer.model) if ignore_keys is None else ignore_keys
     without_gradients = torch.no_grad()
@@ -34,7 +33,7 @@ def prediction_step(
         labels, has_loss = labels_and_loss(trainer, inputs)
         with without_gradients:
             if has_loss:
-                loss, outputs, _ = loss_of(model, inputs, count_items([inputs], device))
+                loss, outputs, _ = loss_of(trainer, model, inputs, count_items([inputs], device))
                 loss = loss.mean() if loss.dim() else loss
             else:
                 loss, outputs = None, model(**inputs)
@@ -43,7 +42,7 @@ def prediction_step(
     return step
 
 
-def labels_and_loss(trainer: Evaluating, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
+def labels_and_loss(trainer: Facade, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
     """Returns a batch's labels, None unless all of them are there, and whether the batch has a loss.
 
     Without label names, `return_loss` in the batch and `can_return_loss` say whether there is a loss, as in Hugging
@@ -63,19 +62,16 @@ def labels_and_loss(trainer: Evaluating, inputs: Mapping[str, Any]) -> tuple[Any
     return None, _only_compute_loss_takes(trainer, inputs)
 
 
-def _only_compute_loss_takes(trainer: Evaluating, inputs: Mapping[str, Any]) -> bool:
-    anatomy = trainer.anatomy
-    return not anatomy.is_open and not inputs.keys() <= set(anatomy.arguments) and "compute_loss" in trainer._overrides
+def _only_compute_loss_takes(trainer: Facade, inputs: Mapping[str, Any]) -> bool:
+    anatomy = trainer._footplate.anatomy
+    return (
+        not anatomy.is_open
+        and not inputs.keys() <= set(anatomy.arguments)
+        and "compute_loss" in trainer._footplate.overrides
+    )
 
 
 def keys_to_ignore(model: Any) -> list[str]:
     """What of the outputs is no prediction, as the model's config says it."""
     config = getattr(model, "config", None)
     return [] if config is None else getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
-
-
-def weight_of(trainer: Evaluating) -> Callable[[Any, int], int]:
-    """As how many samples a batch counts in the mean of losses: as it has, where nobody says otherwise."""
-    if "_loss_weight" in trainer._overrides:
-        return lambda batch, samples: trainer._loss_weight(batch)
-    return lambda batch, samples: samples

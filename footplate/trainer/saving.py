@@ -1,13 +1,12 @@
-"""What of a Trainer goes into a checkpoint, and how it comes back: arguments win, the checkpoint carries progress."""
+"""Writes checkpoints and models, and continues from them. Arguments win; a checkpoint carries progress only."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -18,8 +17,10 @@ from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import adapters, held_tensors
 from footplate.trainer import checkpoint as files
 from footplate.trainer.background import copied
-from footplate.trainer.overrides import Shortcut, left_out_by
-from footplate.trainer.parts import Parts
+from footplate.trainer.facade import Facade
+from footplate.trainer.hub import pushes_in_progress
+from footplate.trainer.internals import SaveFailed
+from footplate.trainer.overrides import Shortcut
 from footplate.trainer.state import TrainerState
 from footplate.trainer.strategies.peers import Alone
 
@@ -29,140 +30,119 @@ FAILURES_BORNE = 3
 """Saves in a row that may fail before training gives up: by then it works for nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveFailed:
-    """What `trainer.on_save_failed` gets: training goes on, the older checkpoint stands."""
-
-    step: int
-    error: str
-    failures_in_a_row: int
-    will_go_on: bool
-
-
-class Saving(Parts):
-    """The Trainer's files. What a checkpoint is made of, and how it comes back, stands below."""
-
-    if TYPE_CHECKING:  # of the other parts
-        get_total_train_batch_size: Callable[..., int]
-        push_to_hub: Callable[..., Any]
-        _push_from_checkpoint: Callable[[str], None]
-        _get_output_dir: Callable[..., str]
-        _trial: Any
-        pushes_in_progress: set[Path]
-
-    @left_out_by(Shortcut.PLAIN_SAVE)
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The model's weights, with its config and the processor where they can save themselves. With `push_to_hub`
-        they go there too, where it is a script that saves."""
-        weights = self.strategy.whole_weights(self.model, _internal_call=_internal_call)
-        if self.args.should_save:
-            folder = Path(output_dir or self.args.output_dir or ".")
-            folder.mkdir(parents=True, exist_ok=True)
-            with self.strategy.named(self.model):
-                self._save(str(folder), **({} if weights is None else {"state_dict": weights}))
-        if self.args.push_to_hub and not _internal_call:
-            self.push_to_hub(commit_message="Model save")
-
-    @left_out_by(Shortcut.PLAIN_SAVE)
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        folder = Path(output_dir or self.args.output_dir or ".")
-        save_pretrained: Any = getattr(self.model, "save_pretrained", None)
-        if save_pretrained is not None:
-            with self.strategy.saves_alone(self.model):
-                save_pretrained(folder, state_dict=state_dict)
-            if adapters.are_in(self.model):
-                adapters.save_rest(self.model, folder, state_dict)
-        else:
-            files.save_weights(self.model, folder / files.MODEL, state_dict)
-        self._save_processor(folder)
-
-    def _save_processor(self, folder: Path) -> None:
-        processor: Any = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-        if hasattr(processor, "save_pretrained"):
-            processor.save_pretrained(folder)
-
-    def save_merged_model(self, output_dir: str) -> None:
-        """The model with peft's adapters worked into its weights, as if it never had any. Ours keeps them."""
-        if not self.strategy.holds_whole:
-            raise ValueError(
-                f"{type(self.strategy).__name__} has cut the model into pieces, and adapters are merged where all of "
-                "it is: save_model here, and save_merged_model in one process that has loaded what it saved"
-            )
-        if not self.args.should_save:
-            return
-        whole, folder = adapters.merged(self.model), Path(output_dir)
+def save_model(trainer: Facade, output_dir: str | None = None, _internal_call: bool = False) -> None:
+    """Writes the model's weights, with its config and the processor if these can save themselves. With `push_to_hub`
+    they are uploaded too, unless a checkpoint is being written."""
+    strategy = trainer._footplate.strategy
+    weights = strategy.whole_weights(trainer.model, _internal_call=_internal_call)
+    if trainer.args.should_save:
+        folder = Path(output_dir or trainer.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
-        save_pretrained: Any = getattr(whole, "save_pretrained", None)
-        if save_pretrained is not None:
-            save_pretrained(folder)
-        else:
-            files.save_weights(whole, folder / files.MODEL)
-        self._save_processor(folder)
+        with strategy.named(trainer.model):
+            trainer._save(str(folder), **({} if weights is None else {"state_dict": weights}))
+    if trainer.args.push_to_hub and not _internal_call:
+        trainer.push_to_hub(commit_message="Model save")
 
-    @left_out_by(Shortcut.PLAIN_SAVE)
-    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> files.Checkpoint | None:
-        return save(self)
 
-    def _save_or_go_on(self) -> None:
-        """A disk that is full ends nothing at once: the older checkpoint stands, and training goes on for a while."""
-        if self._background.is_under_way:
-            self._finish_save()
-        if self.args.save_in_background and saves_plainly(self):
-            start_in_background(self)
-            self.control.should_save = False
-            return
-        self._conclude(self.state.global_step, lambda: self._save_checkpoint(self.model, trial=None))
+def write_model(trainer: Facade, output_dir: str | None, state_dict: dict[str, Any] | None) -> None:
+    folder = Path(output_dir or trainer.args.output_dir or ".")
+    save_pretrained: Any = getattr(trainer.model, "save_pretrained", None)
+    if save_pretrained is not None:
+        with trainer._footplate.strategy.saves_alone(trainer.model):
+            save_pretrained(folder, state_dict=state_dict)
+        if adapters.are_in(trainer.model):
+            adapters.save_rest(trainer.model, folder, state_dict)
+    else:
+        files.save_weights(trainer.model, folder / files.MODEL, state_dict)
+    _save_processor(trainer, folder)
 
-    def _finish_save(self) -> None:
-        """Waits for the save that is under way, and tells of it."""
-        self._conclude(self._background.step, lambda: let_go(self, self._background.result()))
 
-    def _let_save_finish(self) -> None:
-        """Training is raising: what is being written may still be whole, and what went wrong with it is secondary."""
-        if self._background.is_under_way:
-            try:
-                self._finish_save()
-            except Exception as error:
-                log.warning("the checkpoint of step %d was not written: %s", self._background.step, error)
+def _save_processor(trainer: Facade, folder: Path) -> None:
+    processor: Any = trainer.processing_class or getattr(trainer.data_collator, "tokenizer", None)
+    if hasattr(processor, "save_pretrained"):
+        processor.save_pretrained(folder)
 
-    def _conclude(self, step: int, saving: Callable[[], files.Checkpoint | None]) -> None:
+
+def save_merged_model(trainer: Facade, output_dir: str) -> None:
+    """Writes the model with peft's adapters merged into its weights. The Trainer's own model keeps its adapters."""
+    strategy = trainer._footplate.strategy
+    if not strategy.holds_whole:
+        raise ValueError(
+            f"{type(strategy).__name__} has cut the model into pieces, and adapters are merged where all of it is: "
+            "save_model here, and save_merged_model in one process that has loaded what it saved"
+        )
+    if not trainer.args.should_save:
+        return
+    whole, folder = adapters.merged(trainer.model), Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_pretrained: Any = getattr(whole, "save_pretrained", None)
+    if save_pretrained is not None:
+        save_pretrained(folder)
+    else:
+        files.save_weights(whole, folder / files.MODEL)
+    _save_processor(trainer, folder)
+
+
+def save_or_go_on(trainer: Facade) -> None:
+    """Writes a checkpoint. If the disk is full, training goes on for a while, because the older checkpoint stands."""
+    if trainer._footplate.background.is_under_way:
+        finish_save(trainer)
+    if trainer.args.save_in_background and saves_plainly(trainer):
+        start_in_background(trainer)
+        trainer.control.should_save = False
+        return
+    _conclude(trainer, trainer.state.global_step, lambda: trainer._save_checkpoint(trainer.model, trial=None))
+
+
+def finish_save(trainer: Facade) -> None:
+    """Waits for the save that is under way, and reports its result."""
+    background = trainer._footplate.background
+    _conclude(trainer, background.step, lambda: let_go(trainer, background.result()))
+
+
+def let_save_finish(trainer: Facade) -> None:
+    """Waits for a save that is under way when training fails. Its own failure is logged and does not hide the first."""
+    background = trainer._footplate.background
+    if background.is_under_way:
         try:
-            saved = saving()
-        except files.CannotSave as error:
-            self._failed_saves += 1
-            _note_best_that_stands(self)
-            go_on = self._failed_saves <= FAILURES_BORNE
-            self.control.should_save = False
-            self.on_save_failed(SaveFailed(step, str(error), self._failed_saves, go_on))
-            if not go_on:
-                raise
-        else:
-            self._failed_saves = 0
-            if self.args.push_to_hub and saved is not None:
-                self._push_from_checkpoint(str(saved.path))
-            self.control = self.callback_handler.on_save(self.args, self.state, self.control, saved)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        with self.strategy.brought(Path(resume_from_checkpoint), files.is_no_optimizer) as folder:
-            self.strategy.load_weights(model if model is not None else self.model, folder)
-
-    def _load_best_model(self) -> None:
-        self._load_from_checkpoint(str(self.state.best_model_checkpoint))
+            finish_save(trainer)
+        except Exception as error:
+            log.warning("the checkpoint of step %d was not written: %s", background.step, error)
 
 
-def warn_that_saving_failed(failed: SaveFailed) -> None:
-    what_next = "training goes on" if failed.will_go_on else "giving up"
-    log.warning("%s (%d in a row): %s", failed.error, failed.failures_in_a_row, what_next)
+def _conclude(trainer: Facade, step: int, saving: Callable[[], files.Checkpoint | None]) -> None:
+    own, run = trainer._footplate, trainer._footplate.run
+    try:
+        saved = saving()
+    except files.CannotSave as error:
+        run.failed_saves += 1
+        _note_best_that_stands(trainer)
+        go_on = run.failed_saves <= FAILURES_BORNE
+        trainer.control.should_save = False
+        own.hooks.on_save_failed(SaveFailed(step, str(error), run.failed_saves, go_on))
+        if not go_on:
+            raise
+    else:
+        run.failed_saves = 0
+        if trainer.args.push_to_hub and saved is not None:
+            trainer._push_from_checkpoint(str(saved.path))
+        trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control, saved)
 
 
-def save(trainer: Saving) -> files.Checkpoint:
+def load_weights(trainer: Facade, checkpoint: str, model: nn.Module | None) -> None:
+    strategy = trainer._footplate.strategy
+    with strategy.brought(Path(checkpoint), files.is_no_optimizer) as folder:
+        strategy.load_weights(model if model is not None else trainer.model, folder)
+
+
+def save(trainer: Facade) -> files.Checkpoint:
     """Commits a checkpoint of where the trainer stands, then lets go of the oldest.
 
     What processes have to bring together they bring together before anything is written: a disk that is full in one
     of them leaves none waiting.
     """
     parent = _note_best(trainer)
-    step, stamp = trainer.state.global_step, trainer.checkpoint_stamp
+    step, stamp = trainer.state.global_step, trainer._footplate.hooks.stamp
     progress = _progress(trainer)
 
     def write(folder: Path) -> None:
@@ -175,13 +155,14 @@ def save(trainer: Saving) -> files.Checkpoint:
     def follow() -> None:
         trainer.save_model(str(parent / f"checkpoint-{step}"), _internal_call=True)
 
-    if trainer.strategy.writes_shards:
-        return trainer.strategy.written_in_pieces(commit, lambda folder: _write_pieces(trainer, progress, folder))
-    with trainer.strategy.gathered(trainer.model):
-        return trainer.strategy.written(commit, follow)
+    strategy = trainer._footplate.strategy
+    if strategy.writes_shards:
+        return strategy.written_in_pieces(commit, lambda folder: _write_pieces(trainer, progress, folder))
+    with strategy.gathered(trainer.model):
+        return strategy.written(commit, follow)
 
 
-def _write_pieces(trainer: Saving, progress: dict[str, Any], folder: Path) -> None:
+def _write_pieces(trainer: Facade, progress: dict[str, Any], folder: Path) -> None:
     from footplate.trainer.strategies import shards
 
     leads = trainer.args.should_save
@@ -194,48 +175,48 @@ def _write_pieces(trainer: Saving, progress: dict[str, Any], folder: Path) -> No
         _write_progress({name: value for name, value in progress.items() if name != files.OPTIMIZER}, folder)
 
 
-def start_in_background(trainer: Saving) -> None:
+def start_in_background(trainer: Facade) -> None:
     """Copies all that a checkpoint holds, and lets a thread write it."""
     parent = _note_best(trainer)
-    step, stamp = trainer.state.global_step, dict(trainer.checkpoint_stamp)
+    step, stamp = trainer.state.global_step, dict(trainer._footplate.hooks.stamp)
     weights, progress = copied(adapters.to_copy(trainer.model)), copied(_progress(trainer))
 
     def write(folder: Path) -> None:
         trainer._save(str(folder), state_dict=weights)
         _write_progress(progress, folder)
 
-    trainer._background.start(step, lambda: files.commit(parent, step, write, stamp))
+    trainer._footplate.background.start(step, lambda: files.commit(parent, step, write, stamp))
 
 
-def saves_plainly(trainer: Saving) -> bool:
+def saves_plainly(trainer: Facade) -> bool:
     """Whether nothing of saving is overridden: an override may read the model, which moves on while it is written."""
-    return trainer._overrides.allow(Shortcut.PLAIN_SAVE)
+    return trainer._footplate.overrides.allow(Shortcut.PLAIN_SAVE)
 
 
-def _note_best(trainer: Saving) -> Path:
-    state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._trial))
+def _note_best(trainer: Facade) -> Path:
+    state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     best = parent / f"checkpoint-{state.best_global_step}"
     if state.best_global_step and (
-        state.best_global_step == state.global_step or trainer.strategy.peers.first(best.exists)
+        state.best_global_step == state.global_step or trainer._footplate.strategy.peers.first(best.exists)
     ):
         state.best_model_checkpoint = str(best)
     return parent
 
 
-def _note_best_that_stands(trainer: Saving) -> None:
+def _note_best_that_stands(trainer: Facade) -> None:
     """A checkpoint that could not be written is nobody's best: the next one is protected, and loaded in the end."""
-    state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._trial))
-    peers = trainer.strategy.peers
+    state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
+    peers = trainer._footplate.strategy.peers
     if state.best_model_checkpoint is None or peers.first(Path(state.best_model_checkpoint).is_dir):
         return
     there = peers.first(lambda: best_steps(trainer, parent))
     state.best_model_checkpoint = str(parent / f"checkpoint-{there[0]}") if there else None
 
 
-def let_go(trainer: Saving, saved: files.Checkpoint) -> files.Checkpoint:
+def let_go(trainer: Facade, saved: files.Checkpoint) -> files.Checkpoint:
     """Of the oldest, now that this one stands: as many are kept as the arguments say, and those that are needed."""
     args, parent = trainer.args, saved.path.parent
-    protect = {saved.path, *trainer.relied_on(), *trainer.pushes_in_progress}
+    protect = {saved.path, *trainer._footplate.hooks.relied_on(), *pushes_in_progress(trainer)}
     if trainer.state.best_model_checkpoint is not None:
         protect.add(Path(trainer.state.best_model_checkpoint))
     if args.keep_last is None and args.keep_best is None:
@@ -248,7 +229,7 @@ def let_go(trainer: Saving, saved: files.Checkpoint) -> files.Checkpoint:
     return saved
 
 
-def best_steps(trainer: Saving, parent: Path) -> list[int]:
+def best_steps(trainer: Facade, parent: Path) -> list[int]:
     """Of the checkpoints that are there, best first. What was not evaluated, or is NaN, is not among them."""
     name = str(trainer.args.metric_for_best_model)
     name = name if name.startswith("eval_") else f"eval_{name}"
@@ -257,15 +238,15 @@ def best_steps(trainer: Saving, parent: Path) -> list[int]:
     return sorted(there, key=values.__getitem__, reverse=bool(trainer.args.greater_is_better))
 
 
-def _progress(trainer: Saving) -> dict[str, Any]:
+def _progress(trainer: Facade) -> dict[str, Any]:
     """What a checkpoint holds beside the model, by file."""
-    state, args, strategy = trainer.state, trainer.args, trainer.strategy
+    state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
     state.stateful_callbacks = _callback_states(trainer)
     arguments = {**args.to_dict(), **_company(trainer)}
     told = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}
     if args.save_only_model:
         return told
-    places = {"places": trainer._epoch.places()} if trainer._epoch is not None else {}
+    places = {"places": trainer._footplate.run.epoch.places()} if trainer._footplate.run.epoch is not None else {}
     rngs = strategy.peers.everyone({**files.rng_state(), **places})
     held = held_tensors.held(trainer.callback_handler.callbacks)
     return {
@@ -286,7 +267,7 @@ def _write_progress(progress: dict[str, Any], folder: Path) -> None:
             files.save_tensors(value, folder / name)
 
 
-def _callback_states(trainer: Saving) -> dict[str, Any]:
+def _callback_states(trainer: Facade) -> dict[str, Any]:
     """By class name; a list where a class is there more than once, as the reference has it."""
     states: dict[str, Any] = {}
     for each in (*trainer.callback_handler.callbacks, trainer.control):
@@ -302,12 +283,12 @@ def _callback_states(trainer: Saving) -> dict[str, Any]:
     return states
 
 
-def find(trainer: Saving, asked: str | Path | bool | None) -> Path | None:
+def find(trainer: Facade, asked: str | Path | bool | None) -> Path | None:
     """The folder to continue from, verified, with True meaning the newest complete one in output_dir.
 
     The main process finds and verifies it; what a save that died has left behind goes before.
     """
-    peers, parent = trainer.strategy.peers, Path(trainer.args.output_dir or ".")
+    peers, parent = trainer._footplate.strategy.peers, Path(trainer.args.output_dir or ".")
     if trainer.args.should_save:
         files.sweep(parent)
     return peers.first(lambda: _find(parent, asked))
@@ -333,9 +314,10 @@ def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
     return folder
 
 
-def load_state(trainer: Saving, folder: Path) -> TrainerState:
+def load_state(trainer: Facade, folder: Path) -> TrainerState:
     """Progress from the checkpoint; every interval and limit from the arguments."""
-    state, arguments = trainer.strategy.peers.first(lambda: _read_state(folder, trainer.where_is))
+    own = trainer._footplate
+    state, arguments = own.strategy.peers.first(lambda: _read_state(folder, own.hooks.where_is))
     if arguments is not None:
         _compare_arguments(trainer, folder, arguments)
     if not trainer.args.restore_callback_states_from_checkpoint:
@@ -346,7 +328,7 @@ def load_state(trainer: Saving, folder: Path) -> TrainerState:
         if mine and hasattr(callback, "state"):
             vars(callback).update(mine.pop(0)["attributes"])
     held_tensors.restore(
-        trainer.callback_handler.callbacks, trainer.strategy.peers.first(lambda: held_tensors.read(folder))
+        trainer.callback_handler.callbacks, trainer._footplate.strategy.peers.first(lambda: held_tensors.read(folder))
     )
     return state
 
@@ -371,16 +353,16 @@ def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerSt
     return state, json.loads(arguments.read_text(encoding="utf-8")) if arguments.is_file() else None
 
 
-def load_optimizer(trainer: Saving, folder: Path) -> None:
+def load_optimizer(trainer: Facade, folder: Path) -> None:
     """Moments and steps come back; rates and decays stay what the arguments say."""
-    strategy, scheduler = trainer.strategy, trainer.lr_scheduler
+    strategy, scheduler = trainer._footplate.strategy, trainer.lr_scheduler
     optimizer = strategy.plain_optimizer(trainer.optimizer)
     with strategy.brought(folder, files.is_optimizer) as here:
         stored = strategy.stored_optimizer(optimizer, here)
     schedule, scale = strategy.peers.first(lambda: _read_schedule(folder))
     if strategy.scale is not None and scale is not None:
         strategy.scale.load_state_dict(scale)
-    if not (trainer.made_schedule and isinstance(scheduler, LambdaLR)):
+    if not (trainer._footplate.made_schedule and isinstance(scheduler, LambdaLR)):
         strategy.load_optimizer(optimizer, stored)
         scheduler.load_state_dict(schedule)
         return
@@ -412,7 +394,7 @@ def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, 
 class StoredRng:
     """Read at once, so that a missing or broken file is told before training starts."""
 
-    def __init__(self, folder: Path, peers: Alone) -> None:
+    def __init__(trainer, folder: Path, peers: Alone) -> None:
         states = peers.first(lambda: files.rng_states(folder))
         if len(states) != peers.world:
             log.warning(
@@ -422,21 +404,21 @@ class StoredRng:
                 len(states),
                 peers.world,
             )
-        self._state = dict(states[peers.rank if len(states) == peers.world else 0])
-        self.places: dict[str, Any] = self._state.pop("places", {})
+        trainer._state = dict(states[peers.rank if len(states) == peers.world else 0])
+        trainer.places: dict[str, Any] = trainer._state.pop("places", {})
         """Where the generators stood as the epoch was opened, and before a batch was read ahead."""
 
-    def restore(self) -> None:
-        files.set_rng_state(self._state)
+    def restore(trainer) -> None:
+        files.set_rng_state(trainer._state)
 
 
-def _company(trainer: Saving) -> dict[str, int]:
+def _company(trainer: Facade) -> dict[str, int]:
     """Beside the arguments: where in the data a step is, however many processes make it."""
     samples = trainer.get_total_train_batch_size(trainer.args)
-    return {"world_size": trainer.strategy.peers.world, "samples_per_step": samples}
+    return {"world_size": trainer._footplate.strategy.peers.world, "samples_per_step": samples}
 
 
-def _compare_arguments(trainer: Saving, folder: Path, then: dict[str, Any]) -> None:
+def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> None:
     now, company = trainer.args.to_dict(), _company(trainer)
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
     if then.get("world_size", 1) != company["world_size"]:

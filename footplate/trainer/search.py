@@ -6,13 +6,15 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from footplate.contract.errors import NotAvailableYet, did_you_mean
+from footplate.trainer.facade import Facade
+from footplate.trainer.internals import Search
 from footplate.trainer.names import HPSearchBackend
-from footplate.trainer.parts import Parts
 
 log = logging.getLogger("footplate.trainer")
 
@@ -45,129 +47,110 @@ def default_hp_space_optuna(trial: Any) -> dict[str, Any]:
     }
 
 
-@dataclasses.dataclass
-class Search:
-    """What a search is about, while it goes on."""
+def hyperparameter_search(
+    trainer: Facade,
+    hp_space: Callable[[Any], Mapping[str, Any]] | None = None,
+    compute_objective: Callable[[dict[str, float]], Any] | None = None,
+    n_trials: int = 20,
+    direction: str | list[str] = "minimize",
+    backend: str | HPSearchBackend | None = None,
+    hp_name: Callable[[Any], str] | None = None,
+    **kwargs: Any,
+) -> BestRun | list[BestRun]:
+    """Trains `n_trials` times with what `hp_space` suggests. `kwargs` go to optuna's create_study and optimize.
 
-    space: Callable[[Any], Mapping[str, Any]]
-    objective: Callable[[dict[str, float]], Any]
-    name: Callable[[Any], str] | None
-    before: dict[str, Any]
-    """The arguments' values as the search found them."""
-    found: Any = None
-    """The objective of the trial at hand, as its last evaluation has it."""
+    The arguments come back to what they were; the Trainer holds the last trial's model.
+    """
+    own = trainer._footplate
+    optuna = _require_search(trainer, backend, kwargs)
+    options = {name: kwargs.pop(name) for name in ("timeout", "gc_after_trial", "catch") if name in kwargs}
+    several = isinstance(direction, list)
+    study = optuna.create_study(**{"directions" if several else "direction": direction}, **kwargs)
+    search = own.search = Search(
+        hp_space or default_hp_space_optuna,
+        compute_objective or default_compute_objective,
+        hp_name,
+        _values(trainer.args),
+    )
+    try:
+        study.optimize(partial(_objective_of, trainer), n_trials=n_trials, **options)
+    finally:
+        vars(trainer.args).update(search.before)
+        trainer._train_batch_size = trainer.args.train_batch_size
+        own.search = own.trial = None
+    if several:
+        return [BestRun(str(each.number), each.values, each.params) for each in study.best_trials]
+    best = study.best_trial
+    return BestRun(str(best.number), best.value, best.params)
 
 
-class Searching(Parts):
-    """The part of the Trainer that makes trials of itself."""
+def _require_search(trainer: Facade, backend: Any, kwargs: dict[str, Any]) -> Any:
+    wanted = HPSearchBackend(backend or HPSearchBackend.OPTUNA)
+    if wanted is not HPSearchBackend.OPTUNA:
+        raise NotAvailableYet(f"searching with {wanted} is not available", hint="use backend='optuna'")
+    if kwargs.pop("n_jobs", 1) != 1:
+        raise ValueError("n_jobs makes trials side by side, and there is one Trainer: leave it out")
+    if trainer.model_init is None:
+        raise RuntimeError("To use hyperparameter search, you need to pass your model through a model_init function.")
+    if trainer.args.world_size > 1:
+        raise NotAvailableYet("a search over several processes is not available", hint="run it in one process")
+    try:
+        return import_module("optuna")
+    except ImportError as error:
+        raise ImportError("hyperparameter_search needs the extra search: pip install 'footplate[search]'") from error
 
-    if TYPE_CHECKING:  # of the other parts
-        train: Callable[..., Any]
-        evaluate: Callable[..., dict[str, float]]
 
-    _search: Search | None = None
-    _trial: Any = None
+def _objective_of(trainer: Facade, trial: Any) -> Any:
+    search = trainer._footplate.search
+    assert search is not None
+    search.found = None
+    trainer.train(trial=trial)
+    if search.found is None:  # no evaluation while it trained
+        search.found = search.objective(trainer.evaluate())
+    return search.found
 
-    def hyperparameter_search(
-        self,
-        hp_space: Callable[[Any], Mapping[str, Any]] | None = None,
-        compute_objective: Callable[[dict[str, float]], Any] | None = None,
-        n_trials: int = 20,
-        direction: str | list[str] = "minimize",
-        backend: str | HPSearchBackend | None = None,
-        hp_name: Callable[[Any], str] | None = None,
-        **kwargs: Any,
-    ) -> BestRun | list[BestRun]:
-        """Trains `n_trials` times with what `hp_space` suggests. `kwargs` go to optuna's create_study and optimize.
 
-        The arguments come back to what they were; the Trainer holds the last trial's model.
-        """
-        optuna = self._require_search(backend, kwargs)
-        options = {name: kwargs.pop(name) for name in ("timeout", "gc_after_trial", "catch") if name in kwargs}
-        several = isinstance(direction, list)
-        study = optuna.create_study(**{"directions" if several else "direction": direction}, **kwargs)
-        self._search = Search(
-            hp_space or default_hp_space_optuna,
-            compute_objective or default_compute_objective,
-            hp_name,
-            _values(self.args),
+def set_up_trial(trainer: Facade, trial: Any) -> None:
+    """Gives this trial its arguments: those before the search, with what the space suggests, validated again."""
+    trainer._footplate.trial = trial
+    search = trainer._footplate.search
+    if search is None or trial is None:
+        return
+    suggested = dict(search.space(trial))
+    unknown = [name for name in suggested if name not in search.before]
+    if unknown and not takes_trial(trainer.model_init):
+        hint = did_you_mean(unknown[0], search.before)
+        raise ValueError(
+            f"the space suggests {', '.join(unknown)}, and no training argument is called that"
+            f"{f': {hint}' if hint else ''}. What is the model's, a model_init(trial) can read from trial.params"
         )
-        try:
-            study.optimize(self._objective_of, n_trials=n_trials, **options)
-        finally:
-            vars(self.args).update(self._search.before)
-            self._train_batch_size = self.args.train_batch_size
-            self._search = self._trial = None
-        if several:
-            return [BestRun(str(each.number), each.values, each.params) for each in study.best_trials]
-        best = study.best_trial
-        return BestRun(str(best.number), best.value, best.params)
+    values = {name: _as_before(search.before[name], suggested[name]) for name in suggested if name in search.before}
+    folder = Path(search.before["output_dir"]) / (search.name(trial) if search.name else f"run-{trial.number}")
+    fresh = type(trainer.args)(**{**search.before, **values, "output_dir": str(folder)})
+    vars(trainer.args).update(_values(fresh))
+    trainer._train_batch_size = trainer.args.train_batch_size
+    log.info("trial %s: %s", trial.number, trial.params)
 
-    def _require_search(self, backend: Any, kwargs: dict[str, Any]) -> Any:
-        wanted = HPSearchBackend(backend or HPSearchBackend.OPTUNA)
-        if wanted is not HPSearchBackend.OPTUNA:
-            raise NotAvailableYet(f"searching with {wanted} is not available", hint="use backend='optuna'")
-        if kwargs.pop("n_jobs", 1) != 1:
-            raise ValueError("n_jobs makes trials side by side, and there is one Trainer: leave it out")
-        if self.model_init is None:
-            raise RuntimeError(
-                "To use hyperparameter search, you need to pass your model through a model_init function."
-            )
-        if self.args.world_size > 1:
-            raise NotAvailableYet("a search over several processes is not available", hint="run it in one process")
-        try:
-            return import_module("optuna")
-        except ImportError as error:
-            raise ImportError(
-                "hyperparameter_search needs the extra search: pip install 'footplate[search]'"
-            ) from error
 
-    def _objective_of(self, trial: Any) -> Any:
-        search = self._search
-        assert search is not None
-        search.found = None
-        self.train(trial=trial)
-        if search.found is None:  # no evaluation while it trained
-            search.found = search.objective(self.evaluate())
-        return search.found
+def trial_state(trainer: Facade) -> dict[str, Any]:
+    """Returns what the state and the trackers show of the current trial."""
+    search, trial = trainer._footplate.search, trainer._footplate.trial
+    if search is None or trial is None:
+        return {}
+    name = search.name(trial) if search.name else f"run-{trial.number}"
+    return {"is_hyper_param_search": True, "trial_name": name, "trial_params": dict(trial.params)}
 
-    def _hp_search_setup(self, trial: Any) -> None:
-        """The arguments of this trial: as before the search, with what the space suggests, checked anew."""
-        self._trial = trial
-        search = self._search
-        if search is None or trial is None:
-            return
-        suggested = dict(search.space(trial))
-        unknown = [name for name in suggested if name not in search.before]
-        if unknown and not takes_trial(self.model_init):
-            hint = did_you_mean(unknown[0], search.before)
-            raise ValueError(
-                f"the space suggests {', '.join(unknown)}, and no training argument is called that"
-                f"{f': {hint}' if hint else ''}. What is the model's, a model_init(trial) can read from trial.params"
-            )
-        values = {name: _as_before(search.before[name], suggested[name]) for name in suggested if name in search.before}
-        folder = Path(search.before["output_dir"]) / (search.name(trial) if search.name else f"run-{trial.number}")
-        fresh = type(self.args)(**{**search.before, **values, "output_dir": str(folder)})
-        vars(self.args).update(_values(fresh))
-        self._train_batch_size = self.args.train_batch_size
-        log.info("trial %s: %s", trial.number, trial.params)
 
-    def _trial_state(self) -> dict[str, Any]:
-        """What the state and the trackers tell of the trial at hand."""
-        if self._search is None or self._trial is None:
-            return {}
-        name = self._search.name(self._trial) if self._search.name else f"run-{self._trial.number}"
-        return {"is_hyper_param_search": True, "trial_name": name, "trial_params": dict(self._trial.params)}
-
-    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """An evaluation in a trial: optuna may find that it is not worth going on."""
-        if self._search is None or trial is None:
-            return
-        self._search.found = self._search.objective(dict(metrics))
-        if hasattr(trial, "study") and not trial.study._is_multi_objective():
-            trial.report(self._search.found, step)
-            if trial.should_prune():
-                raise import_module("optuna").TrialPruned()
+def report_to_search(trainer: Facade, trial: Any, step: int, metrics: dict[str, float]) -> None:
+    """Reports an evaluation of a trial to optuna, which may end the trial."""
+    search = trainer._footplate.search
+    if search is None or trial is None:
+        return
+    search.found = search.objective(dict(metrics))
+    if hasattr(trial, "study") and not trial.study._is_multi_objective():
+        trial.report(search.found, step)
+        if trial.should_prune():
+            raise import_module("optuna").TrialPruned()
 
 
 def takes_trial(model_init: Callable[..., Any] | None) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy
 import torch
 
+from footplate.contract.arguments import TrainingArguments
+
 
 def set_seed(seed: int, deterministic: bool = False) -> None:
     """Python, NumPy and torch on every device."""
@@ -30,6 +32,15 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
+
+
+def seed_all(args: TrainingArguments) -> None:
+    (enable_full_determinism if args.full_determinism else set_seed)(args.seed)
+
+
+def data_seed(args: TrainingArguments) -> int:
+    """The seed of the order of the data."""
+    return args.seed if args.data_seed is None else args.data_seed
 
 
 def host_rng() -> dict[str, Any]:

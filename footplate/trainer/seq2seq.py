@@ -80,26 +80,14 @@ class Seq2SeqTrainer(Trainer):
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
             **further,
         )
-        self._generates = bool(getattr(self.args, "predict_with_generate", False))
-        if self._generates:
-            self._require_generation()
+        # Hugging Face's does so too, whether it generates or not.
+        self._footplate.counts_full_batches = True
+        if _generates(self.args):
+            _require_generation(self)
         config = getattr(self.args, "generation_config", None)
         if config is not None:
             kind = type(getattr(self.model, "generation_config", None))
             self.model.generation_config = self.load_generation_config(config, kind)
-
-    def _require_generation(self) -> None:
-        if not callable(getattr(self.model, "generate", None)):
-            raise ValueError(
-                f"predict_with_generate calls model.generate, and {type(self.model).__name__} has none: give it one, "
-                "or leave predict_with_generate out"
-            )
-        others = [each for each in self.metrics if each not in TEXTS]
-        if others:
-            raise ValueError(
-                f"{others[0]} is a metric of logits, and predict_with_generate yields tokens: hand in compute_metrics, "
-                f"or use {', '.join(TEXTS)}"
-            )
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any, kind: Any = None) -> Any:
@@ -132,7 +120,7 @@ class Seq2SeqTrainer(Trainer):
         **gen_kwargs: Any,
     ) -> dict[str, float]:
         """`gen_kwargs` go to `generate`, before what the arguments say."""
-        self._gen_kwargs = self._with_defaults(gen_kwargs)
+        self._gen_kwargs = _with_defaults(self.args, gen_kwargs)
         return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 
     def predict(
@@ -142,17 +130,8 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
     ) -> PredictionOutput:
-        self._gen_kwargs = self._with_defaults(gen_kwargs)
+        self._gen_kwargs = _with_defaults(self.args, gen_kwargs)
         return super().predict(test_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
-
-    def _with_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
-        found = dict(given)
-        longest, beams = (getattr(self.args, f"generation_{name}", None) for name in ("max_length", "num_beams"))
-        if found.get("max_length") is None and found.get("max_new_tokens") is None and longest is not None:
-            found["max_length"] = longest
-        if found.get("num_beams") is None and beams is not None:
-            found["num_beams"] = beams
-        return found
 
     def prediction_step(
         self,
@@ -163,76 +142,102 @@ class Seq2SeqTrainer(Trainer):
         **gen_kwargs: Any,
     ) -> tuple[Tensor | None, Any, Any]:
         """(loss, generated tokens, labels), both padded to one length so that batches join."""
-        if not self._generates or prediction_loss_only:
+        if not _generates(self.args) or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)
         labels = inputs.get("labels")
-        tokens = self._generated(inputs, _without_none(gen_kwargs or getattr(self, "_gen_kwargs", {})))
-        longest = self._longest()
-        loss = None if labels is None else self._loss_beside(model, inputs)
+        tokens = _generated(self, inputs, _without_none(gen_kwargs or getattr(self, "_gen_kwargs", {})))
+        longest = _longest(self.model)
+        loss = None
+        if labels is not None:
+            # As any other evaluation has it. Generation says nothing about a loss.
+            loss, _, _ = super().prediction_step(model, inputs, True)
         if self.args.prediction_loss_only:
             return loss, None, None
-        return loss, self._padded(tokens, longest), None if labels is None else self._padded(labels, longest)
-
-    def _generated(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> Tensor:
-        shifted = inputs.get("decoder_input_ids")
-        given = dict(inputs)
-        if shifted is not None and "labels" in inputs and inputs["labels"].shape == shifted.shape:
-            # Made of the labels: generation would go on from the answer.
-            given = {k: v for k, v in inputs.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
-        options = {"synced_gpus": self.strategy.generates_in_step, **gen_kwargs}
-        with torch.no_grad():
-            tokens: Tensor = self.model.generate(**given, **options)  # type: ignore[operator]
-        return tokens
-
-    def _loss_beside(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor | None:
-        """As any other evaluation has it. Generation says nothing about a loss."""
-        loss, _, _ = super().prediction_step(model, inputs, True)
-        return loss
-
-    def _loss_weight(self, batch: Any) -> int:
-        """The reference's counts a last, smaller batch as a full one, whether it generates or not."""
-        return self.args.eval_batch_size
-
-    def _longest(self) -> tuple[int | None, int | None]:
-        """(the longest that anything may be, the longest that may be generated), as the model's config says it.
-
-        transformers' configs are told their defaults here, and not to read the model's own config at every batch.
-        """
-        config: Any = getattr(self.model, "generation_config", None)
-        if config is None:
-            return None, None
-        if getattr(config, "_from_model_config", False):
-            config._from_model_config = False
-        defaults: Any = getattr(config, "_get_default_generation_params", None)
-        if defaults is not None:
-            config.update(**defaults(), defaults_only=True)
-        return config.max_length, getattr(config, "max_new_tokens", None)
-
-    def _padded(self, tokens: Tensor, longest: tuple[int | None, int | None]) -> Tensor:
-        """Shorter ones to the longest, so that batches join."""
-        whole, fresh = longest
-        length = tokens.shape[-1]
-        if whole is not None and length < whole:
-            return self._pad_tensors_to_max_len(tokens, whole)
-        if fresh is not None and length < fresh + 1:
-            return self._pad_tensors_to_max_len(tokens, fresh + 1)
-        return tokens
+        return loss, _padded(self, tokens, longest), None if labels is None else _padded(self, labels, longest)
 
     def _pad_tensors_to_max_len(self, tensor: Tensor, max_length: int) -> Tensor:
-        padded = tensor.new_full((tensor.shape[0], max_length), self._pad_token())
+        padded = tensor.new_full((tensor.shape[0], max_length), _pad_token(self))
         padded[:, : tensor.shape[-1]] = tensor
         return padded
 
-    def _pad_token(self) -> int:
-        processor = self.processing_class
-        if processor is not None and hasattr(processor, "pad_token_id"):
-            found = processor.pad_token_id if processor.pad_token_id is not None else processor.eos_token_id
-        else:
-            found = getattr(getattr(self.model, "config", None), "pad_token_id", None)
-        if found is None:
-            raise ValueError("Pad_token_id must be set in the configuration of the model, in order to pad tensors")
-        return int(found)
+
+def _generates(args: Any) -> bool:
+    return bool(getattr(args, "predict_with_generate", False))
+
+
+def _require_generation(trainer: Seq2SeqTrainer) -> None:
+    if not callable(getattr(trainer.model, "generate", None)):
+        raise ValueError(
+            f"predict_with_generate calls model.generate, and {type(trainer.model).__name__} has none: give it one, "
+            "or leave predict_with_generate out"
+        )
+    others = [metric for metric in trainer._footplate.metrics if metric not in TEXTS]
+    if others:
+        raise ValueError(
+            f"{others[0]} is a metric of logits, and predict_with_generate yields tokens: hand in compute_metrics, "
+            f"or use {', '.join(TEXTS)}"
+        )
+
+
+def _with_defaults(args: Any, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+    options = dict(gen_kwargs)
+    longest, beams = (getattr(args, f"generation_{name}", None) for name in ("max_length", "num_beams"))
+    if options.get("max_length") is None and options.get("max_new_tokens") is None and longest is not None:
+        options["max_length"] = longest
+    if options.get("num_beams") is None and beams is not None:
+        options["num_beams"] = beams
+    return options
+
+
+def _generated(trainer: Seq2SeqTrainer, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> Tensor:
+    shifted = inputs.get("decoder_input_ids")
+    given = dict(inputs)
+    if shifted is not None and "labels" in inputs and inputs["labels"].shape == shifted.shape:
+        # These are made of the labels: generation would go on from the answer.
+        given = {k: v for k, v in inputs.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
+    options = {"synced_gpus": trainer._footplate.strategy.generates_in_step, **gen_kwargs}
+    with torch.no_grad():
+        tokens: Tensor = trainer.model.generate(**given, **options)  # type: ignore[operator]
+    return tokens
+
+
+def _longest(model: nn.Module) -> tuple[int | None, int | None]:
+    """Returns (the longest that anything may be, the longest that may be generated), as the model's config says.
+
+    transformers' configs get their defaults here, so that they do not read the model's own config at every batch.
+    """
+    config: Any = getattr(model, "generation_config", None)
+    if config is None:
+        return None, None
+    if getattr(config, "_from_model_config", False):
+        config._from_model_config = False
+    defaults: Any = getattr(config, "_get_default_generation_params", None)
+    if defaults is not None:
+        config.update(**defaults(), defaults_only=True)
+    return config.max_length, getattr(config, "max_new_tokens", None)
+
+
+def _padded(trainer: Seq2SeqTrainer, tokens: Tensor, longest: tuple[int | None, int | None]) -> Tensor:
+    """Pads shorter sequences to the longest, so that batches join."""
+    whole, fresh = longest
+    length = tokens.shape[-1]
+    if whole is not None and length < whole:
+        return trainer._pad_tensors_to_max_len(tokens, whole)
+    if fresh is not None and length < fresh + 1:
+        return trainer._pad_tensors_to_max_len(tokens, fresh + 1)
+    return tokens
+
+
+def _pad_token(trainer: Seq2SeqTrainer) -> int:
+    processor = trainer.processing_class
+    if processor is not None and hasattr(processor, "pad_token_id"):
+        number = processor.pad_token_id if processor.pad_token_id is not None else processor.eos_token_id
+    else:
+        number = getattr(getattr(trainer.model, "config", None), "pad_token_id", None)
+    if number is None:
+        raise ValueError("Pad_token_id must be set in the configuration of the model, in order to pad tensors")
+    return int(number)
 
 
 def _without_none(gen_kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Print:
 
 
 def fingerprint(trainer: Any, losses: list[float]) -> Print:
-    optimizer = trainer.strategy.plain_optimizer(trainer.optimizer).state_dict()
+    optimizer = trainer._footplate.strategy.plain_optimizer(trainer.optimizer).state_dict()
     schedule = {name: value for name, value in trainer.lr_scheduler.state_dict().items() if name != "lr_lambdas"}
     return Print(
         weights=digest(trainer.model.state_dict()),

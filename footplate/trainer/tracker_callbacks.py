@@ -8,21 +8,19 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from footplate.contract.arguments.libraries import TRACKERS
 from footplate.contract.errors import NotAvailableYet, did_you_mean
 from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.facade import Facade
 from footplate.trainer.state import TrainerControl, TrainerState
-
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
 
 NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune")
 """The reference has callbacks for these, and Accelerate has no tracker."""
 
 
-def reporters(trainer: Trainer) -> list[TrainerCallback]:
+def reporters(trainer: Facade) -> list[TrainerCallback]:
     """One callback for all that `report_to` names. What is unknown or not installed is said now, not at a log."""
     asked = trainer.args.report_to
     if not asked:
@@ -54,7 +52,7 @@ def chosen(asked: list[str]) -> list[str]:
 class ReportCallback(TrainerCallback):
     """Opened when training begins or something is logged, closed when it ends, also by an error."""
 
-    def __init__(self, trainer: Trainer, names: list[str]) -> None:
+    def __init__(self, trainer: Facade, names: list[str]) -> None:
         self.trainer, self.names = trainer, names
         self.trackers: list[Any] = []
         """Of the run at hand. One that was closed is opened again where it was, when something is logged later."""
@@ -116,7 +114,7 @@ class ReportCallback(TrainerCallback):
         accelerator, settings = self.trainer.accelerator, None
         if not self.trackers:
             name = run_name(args, state)
-            model, strategy = self.trainer.model, self.trainer.strategy
+            model, strategy = self.trainer.model, self.trainer._footplate.strategy
             size = sum(strategy.elements(each) for each in model.parameters())
             folder, every = logging_dir(args), int(state.logging_steps)
             about = About(args, model, name, state.trial_name, folder, every, state.global_step)

@@ -1,11 +1,10 @@
-"""Trainer: what happens, in order. The loop is in loop.py, a step in step.py, the order of events in callbacks.py.
+"""The Trainer: Hugging Face's names and signatures, each made for overriding. What they do is in functions beside it.
 
-Its other methods are parted by what they are about: loading, optimizing, evaluating, reporting, saving, hub (all .py).
+loop.py has the loop, steps/ a step, evaluating.py evaluations, saving.py checkpoints; callbacks.py the order of events.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,50 +14,68 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Sampler
 
 from footplate.contract import arguments as contract_arguments
-from footplate.trainer import losses, saving
-from footplate.trainer.argument_callbacks import Memory, watchers
+from footplate.trainer import (
+    evaluating,
+    hub,
+    loading,
+    loop,
+    losses,
+    micro_batch,
+    optimizers,
+    optimizing,
+    reporting,
+    saving,
+    search,
+)  # fmt: skip
+from footplate.trainer.argument_callbacks import watchers
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.background import Background
 from footplate.trainer.callbacks import CallbackHandler, TrainerCallback, default_callbacks
+from footplate.trainer.checkpoint import Checkpoint
 from footplate.trainer.collators import choose_collator
 from footplate.trainer.data import Collator, count_items
 from footplate.trainer.declined import refuse_overrides
-from footplate.trainer.evaluate import speed_metrics
-from footplate.trainer.evaluating import Evaluating
-from footplate.trainer.hub import Hub
-from footplate.trainer.loading import Loading
-from footplate.trainer.loop import Plan, run_epochs
-from footplate.trainer.loss_scaling import divides_by_items, share_of_window
+from footplate.trainer.internals import Internals
+from footplate.trainer.memory import Memory
 from footplate.trainer.metrics import Metric, make_metric
-from footplate.trainer.model_changes import shaped
-from footplate.trainer.model_signature import Anatomy
-from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named, backward_of
-from footplate.trainer.optimizing import Optimizing
+from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named
+from footplate.trainer.names import HPSearchBackend
 from footplate.trainer.overrides import Overrides, Shortcut, left_out_by, methods_of
-from footplate.trainer.placed_models import is_model_parallel, may_move, refuse_what_cannot_learn, require_a_model
+from footplate.trainer.placed_models import take_model
+from footplate.trainer.plan import Plan
 from footplate.trainer.precision import use_tf32
-from footplate.trainer.reporting import Reporting, set_log_level
-from footplate.trainer.saving import Saving
-from footplate.trainer.search import Searching, takes_trial
-from footplate.trainer.seeds import enable_full_determinism
+from footplate.trainer.seeds import seed_all
 from footplate.trainer.seeds import set_seed as set_seed
-from footplate.trainer.state import TrainerControl, TrainerState, TrainOutput
+from footplate.trainer.state import EvalLoopOutput, PredictionOutput, TrainerControl, TrainerState, TrainOutput
 from footplate.trainer.strategies.choose import choose
 from footplate.trainer.tracker_callbacks import reporters
-from footplate.trainer.trial_save import rehearse_saving
 from footplate.trainer.validate import validate
 
 
-class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching):
-    """Trains a model on a dataset, with the reference's names: subclass it and override what you need.
+class Trainer:
+    """Trains a model on a dataset, with Hugging Face's names: subclass it and override what you need.
 
-    Beside the reference's: `metrics`, names or factories of metrics that stream through an evaluation.
+    `metrics` is new: names or factories of metrics that stream through an evaluation. Everything else that is not
+    Hugging Face's is in `_footplate`.
     """
 
     loss_is_scaled_for_ga: bool | None = None
-    """Whether your `compute_loss` already divides by the whole window of micro-batches; None finds out."""
+    """Whether your `compute_loss` already divides by the whole window of micro-batches. None finds out."""
+    _footplate: Internals
+    model: nn.Module
+    model_wrapped: nn.Module
+    accelerator: Any
+    optimizer: Any
+    lr_scheduler: Any
+    state: TrainerState
+    control: TrainerControl
+    model_accepts_loss_kwargs: bool
+    can_return_loss: bool
+    is_model_parallel: bool
+    place_model_on_device: bool
+    label_names: list[str]
 
     def __init__(
         self,
@@ -80,14 +97,14 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         tokenizer: Any = None,
     ) -> None:
         refuse_overrides(type(self))
-        self._overrides = Overrides(self, _METHODS)
         self.args = TrainingArguments.of(args or TrainingArguments())
-        self._memory = Memory(is_measured=not self.args.skip_memory_metrics)
-        self._memory.start()
-        set_log_level(self.args)
+        memory = Memory(is_measured=not self.args.skip_memory_metrics)
+        memory.start()
+        own = self._footplate = Internals(Overrides(self, _METHODS), memory, list(metrics))
+        reporting.set_log_level(self.args)
         use_tf32(self.args.tf32)
-        self._seed()
-        self._given: nn.Module | None = model
+        seed_all(self.args)
+        own.given_model = model
         self.create_accelerator_and_postprocess()
         self.model_init = model_init
         if (model is None) == (model_init is None):
@@ -96,19 +113,30 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         smoothing = self.args.label_smoothing_factor
         self.label_smoother = losses.LabelSmoother(smoothing) if smoothing else None
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        self.metrics = list(metrics)
-        self._take_model(model if model is not None else self.call_model_init())
+        take_model(self, model if model is not None else self.call_model_init())
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.processing_class = processing_class if processing_class is not None else tokenizer
-        for metric in self.metrics:
+        for metric in own.metrics:
             make_metric(metric, self.processing_class)
-        first = self.anatomy.first_argument
+        first = own.anatomy.first_argument
         self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
-        self._take_optimizers(optimizers, optimizer_cls_and_kwargs)
+        self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, optimizer_cls_and_kwargs
+        named = all_named(optimizers)
+        if named is not None:
+            own.named_optimizers = list(named)
+            factory = NamedOptimizers.factory(own.named_optimizers, self.args.max_grad_norm)
+            self.optimizer_cls_and_kwargs = factory, {}
+        else:
+            self.optimizer, self.lr_scheduler = optimizers
         self._validate_args()
-        self._open_books()
-        self.callback_handler = self._handler(callbacks or ())
-        self.hub_model_id, self._pushes = None, []
+        self._train_batch_size = self.args.train_batch_size
+        self.is_in_train = False
+        self.state, self.control = TrainerState(), TrainerControl()
+        reporting.note_process(self, self.state)
+        self.current_gradient_accumulation_steps: float = self.args.gradient_accumulation_steps
+        self.current_flos = 0.0
+        self.callback_handler = _handler(self, callbacks or ())
+        self.hub_model_id: str | None = None
         if self.args.push_to_hub:
             self.init_hf_repo()
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
@@ -117,68 +145,14 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         validate(self)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Chooses where and how this runs; everything that Accelerate does, it does for the strategy."""
-        self.strategy = choose(self.args, self._given)
-        self.accelerator = self.strategy.accelerator
-
-    def _seed(self) -> None:
-        (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
-
-    def _take_model(self, model: nn.Module) -> None:
-        require_a_model(model)
-        refuse_what_cannot_learn(model)
-        self.is_model_parallel = is_model_parallel(model, self.strategy.device)
-        self.place_model_on_device = self.strategy.moves_model = may_move(model, self.args, self.strategy.device)
-        self.model = self.model_wrapped = self.strategy.place(model) if self.place_model_on_device else model
-        self.anatomy = Anatomy.of(model)
-        self.model_accepts_loss_kwargs = self.anatomy.takes_loss_arguments
-        self.model_divides_by_items = None
-        self.can_return_loss = self.anatomy.can_return_loss
-        if getattr(model, "config", None) is not None and hasattr(model.config, "__dict__"):
-            model.config.use_cache = self.args.use_cache  # type: ignore[union-attr]
-        self.label_names = list(self.anatomy.labels) if self.args.label_names is None else self.args.label_names
-
-    def _take_optimizers(self, optimizers: Any, cls_and_kwargs: Any) -> None:
-        self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, cls_and_kwargs
-        named = all_named(optimizers)
-        self.named_optimizers = list(named or ())
-        if named is not None:
-            self.optimizer_cls_and_kwargs = NamedOptimizers.factory(self.named_optimizers, self.args.max_grad_norm), {}
-        else:
-            self.optimizer, self.lr_scheduler = optimizers
-        self.made_schedule = False
-
-    def _open_books(self) -> None:
-        """What this Trainer keeps of its runs, and what those who watch it put in their place."""
-        self.checkpoint_stamp = {}
-        self.on_save_failed = saving.warn_that_saving_failed
-        self.relied_on = set
-        self.where_is = str
-        self._failed_saves = 0
-        self._background = Background()
-        self._train_batch_size = self.args.train_batch_size
-        self._ignore_keys_for_eval = None
-        self._eval_loaders = {}
-        self._epoch = None
-        self.is_in_train = False
-        self.state, self.control = self._known_place(TrainerState()), TrainerControl()
-        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self.current_flos = 0.0
-
-    def _handler(self, callbacks: Sequence[Any]) -> CallbackHandler:
-        """Ours first, then theirs: each sees what the ones before it have asked for."""
-        if not isinstance(callbacks, Iterable):
-            raise TypeError(f"callbacks is a {type(callbacks).__name__}: hand in a list of them")
-        ours = [*default_callbacks(self.args), *([FollowEpochs()] if self.named_optimizers else [])]
-        every = [*ours, *reporters(self), *watchers(self), *callbacks]
-        return self.strategy.callback_handler(
-            every, self.model, self.processing_class, self.optimizer, self.lr_scheduler
-        )
+        """Chooses where and how the Trainer runs. Everything that Accelerate does, it does for the strategy."""
+        strategy = self._footplate.strategy = choose(self.args, self._footplate.given_model)
+        self.accelerator = strategy.accelerator
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         if self.model_init is None:
             raise ValueError("this Trainer was given a model, and no model_init to make another")
-        return self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
+        return self.model_init(trial) if search.takes_trial(self.model_init) else self.model_init()
 
     # Training
 
@@ -188,59 +162,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Trains to the end, or to where a callback stops it. True resumes from the newest complete checkpoint."""
-        self.is_in_train = True
-        self._ignore_keys_for_eval = ignore_keys_for_eval
-        self._hp_search_setup(trial)
-        try:
-            if self.model_init is not None:
-                self._seed()
-                self._take_model(self.call_model_init(trial))
-                self.optimizer = self.lr_scheduler = None
-            with shaped(self):
-                return self._train(resume_from_checkpoint)
-        except BaseException as error:
-            self.strategy.peers.failed(error)
-            raise
-        finally:
-            self.is_in_train = False
-
-    def _train(self, resume_from: str | Path | bool | None) -> TrainOutput:
-        args = self.args
-        self._memory.start()
-        folder = saving.find(self, resume_from)
-        loader = self.get_train_dataloader()
-        plan = self._plan = Plan(*self.set_initial_training_values(args, loader))
-        self.state = self._new_state(plan, folder)
-        self.strategy.peers.first(lambda: rehearse_saving(self, resumes=folder is not None))
-        self._prepare(plan.max_steps, loader, folder)
-        rng = saving.StoredRng(folder, self.strategy.peers) if folder else None
-
-        self._started, self._first_step = time.time(), self.state.global_step
-        self._first_token = self.state.num_input_tokens_seen
-        self._last_logged_step, self._loss_taken = self.state.global_step, 0.0
-        self.model_divides_by_items = None
-        self._step = self.strategy.make_step(self)
-        self.model_wrapped.zero_grad()
-        try:
-            self.control = self.callback_handler.on_train_begin(args, self.state, self.control)
-            if args.eval_on_start:
-                self._evaluate(None, self._ignore_keys_for_eval, skip_scheduler=True)
-            run_epochs(self, self._step, loader, rng)
-            output = self._finish(self._plan)
-        except BaseException as error:
-            self._let_save_finish()
-            self._end_after(error)
-            raise
-        self.control = self.callback_handler.on_train_end(args, self.state, self.control)
-        return output
-
-    def _end_after(self, error: BaseException) -> None:
-        """A progress bar or a tracker that is left open loses what it holds. Why training failed stays what is told."""
-        try:
-            self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
-        except Exception as another:
-            error.add_note(f"and then on_train_end raised {another!r}")
+        """Trains to the end, or until a callback stops it. True resumes from the newest complete checkpoint."""
+        return loop.train(self, resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def set_initial_training_values(
         self, args: contract_arguments.TrainingArguments, dataloader: Any
@@ -249,50 +172,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         total = self.get_total_train_batch_size(args)
         return Plan.of(args, dataloader, total, self.num_examples(dataloader)).values()
 
-    def _new_state(self, plan: Plan, folder: Path | None) -> TrainerState:
-        state = self._known_place(saving.load_state(self, folder) if folder else TrainerState())
-        state.compute_steps(self.args, plan.max_steps)
-        state.max_steps, state.num_train_epochs = plan.max_steps, plan.epochs
-        state.train_batch_size = self._train_batch_size
-        vars(state).update(self._trial_state())
-        return state
-
-    def _prepare(self, max_steps: int, loader: Any, folder: Path | None) -> None:
-        """Weights before Accelerate sees the model, so that it places them; optimizer and schedule after."""
-        self.strategy.forget(all_but=self.model)
-        if folder is not None:
-            self._load_from_checkpoint(str(folder))
-        if self.made_schedule:
-            self.lr_scheduler = None
-        self.create_optimizer()
-        self.model_wrapped, self.optimizer = self.strategy.prepare(self.model, self.optimizer)
-        self.create_scheduler(max_steps)
-        self.strategy.prepare_schedule(self.lr_scheduler)
-        if folder is not None:
-            saving.load_optimizer(self, folder)
-        events = self.callback_handler
-        events.model, events.optimizer, events.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
-        events.train_dataloader = loader
-
-    def _finish(self, plan: Plan) -> TrainOutput:
-        steps = self.state.global_step - self._first_step
-        total = self._loss_taken + self._take_loss().total
-        samples = plan.samples * steps / max(plan.max_steps, 1)
-        figures = speed_metrics("train", self._started, samples=samples, steps=steps)
-        self.store_flos()
-        figures["total_flos"] = self.state.total_flos
-        figures["train_loss"] = total / max(steps, 0.001)
-        figures.update(self._memory.figures("train"))
-        self.log(figures)
-        if self._background.is_under_way:
-            self._finish_save()
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self._load_best_model()
-        self._finish_current_push()
-        return TrainOutput(self.state.global_step, figures["train_loss"], figures)
-
     def end(self) -> None:
-        """At the very end of a script: trackers are closed, processes let go of each other."""
+        """Closes trackers and lets go of the other processes, at the very end of a script."""
         self.accelerator.end_training()
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -306,24 +187,7 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Forward and backward of one micro-batch. Returns its share of the step's loss, detached."""
-        if not self.model.training:
-            model.train()
-        inputs = self._prepare_inputs(inputs)
-        self._loss_is_scaled = None
-        with self.compute_loss_context_manager():
-            loss: Tensor = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
-        if not self._is_scaled(num_items_in_batch):
-            loss = loss / self.current_gradient_accumulation_steps
-        backward_of(self.strategy, self.optimizer)(loss)
-        return loss.detach()
-
-    def _is_scaled(self, num_items: Tensor | int | None) -> bool:
-        """Whether the loss at hand is already a share of the whole window's: as the user said, or as it came to be."""
-        if self.loss_is_scaled_for_ga is not None:
-            return self.loss_is_scaled_for_ga
-        if self._loss_is_scaled is not None:
-            return self._loss_is_scaled
-        return self.compute_loss_func is not None or (self.model_accepts_loss_kwargs and num_items is not None)
+        return micro_batch.training_step(self, model, inputs, num_items_in_batch)
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)
     def compute_loss(
@@ -334,53 +198,8 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """The model's own loss, `compute_loss_func`'s, or the one that fits logits and labels."""
-        loss, outputs, self._loss_is_scaled = self.loss_of(model, inputs, num_items_in_batch)
-        if self.strategy.loss_factor != 1 and self._is_scaled(num_items_in_batch) and torch.is_grad_enabled():
-            loss = loss * self.strategy.loss_factor
+        loss, outputs = micro_batch.compute_loss(self, model, inputs, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
-
-    def loss_of(
-        self, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
-    ) -> tuple[Tensor, Any, bool]:
-        """(loss, outputs, whether the loss is already a share of the whole window's)."""
-        batch, labels = inputs, inputs.get("labels")
-        computes = self.compute_loss_func is not None or (self.label_smoother is not None and labels is not None)
-        if computes or not self.anatomy.takes_labels:
-            inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        scales_itself = False
-        if self.model_accepts_loss_kwargs and num_items is not None:
-            scales_itself = True
-            if not computes and self._must_find_out_scaling():
-                self.model_divides_by_items = divides_by_items(self, inputs, num_items)
-            inputs = {**inputs, "num_items_in_batch": num_items}
-        outputs = model(**inputs)
-        if self.compute_loss_func is not None:
-            return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items), outputs, True
-        anatomy = self.anatomy
-        if self.label_smoother is not None and labels is not None:
-            return self._smoothed(outputs, labels, num_items), outputs, num_items is not None
-        loss, scaled = losses.loss_and_how(
-            outputs, labels, num_items, shifts=anatomy.shifts_labels, family=anatomy.family, inputs=batch
-        )
-        if num_items is not None and not scaled and self.model_divides_by_items is False and torch.is_grad_enabled():
-            share = share_of_window(loss, batch, num_items, shifts=anatomy.counts_shifted)
-            return (loss, outputs, False) if share is None else (share, outputs, True)
-        return loss, outputs, scaled or scales_itself
-
-    def _must_find_out_scaling(self) -> bool:
-        """In training, unless the window is one micro-batch of one process or `loss_is_scaled_for_ga` says it."""
-        return (
-            self.model_divides_by_items is None
-            and self.loss_is_scaled_for_ga is None
-            and (self.current_gradient_accumulation_steps != 1 or self.strategy.readers.world > 1)
-            and self.is_in_train
-            and torch.is_grad_enabled()
-        )
-
-    def _smoothed(self, outputs: Any, labels: Tensor, num_items: Tensor | int | None) -> Tensor:
-        assert self.label_smoother is not None
-        shifts = self.anatomy.shifts_labels
-        return self.label_smoother(outputs, labels, shift_labels=shifts, num_items_in_batch=num_items)
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
@@ -388,21 +207,22 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def autocast_smart_context_manager(self, cache_enabled: bool = True) -> AbstractContextManager[Any]:
-        """Nothing: Accelerate puts autocast around `forward` itself."""
+        """Does nothing, because Accelerate puts autocast around `forward` itself."""
         return _NOTHING
 
     @left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
-        """The micro-batches of one step, and how many labels count in them, where the loss needs to know."""
+        """The micro-batches of one step, and how many labels count in them if the loss needs to know."""
         window = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
         return window, self._get_num_items_in_batch(window, device)
 
     @left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
-        counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None or not self.anatomy.takes_labels
-        return count_items(batch_samples, device, shifts=self.anatomy.counts_shifted) if counts else None
+        anatomy = self._footplate.anatomy
+        counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None or not anatomy.takes_labels
+        return count_items(batch_samples, device, shifts=anatomy.counts_shifted) if counts else None
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -410,8 +230,245 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def _prepare_input(self, data: Any) -> Any:
-        """To the device, tensor by tensor."""
-        return self.strategy.to_device(data)
+        """Moves every tensor to the device."""
+        return self._footplate.strategy.to_device(data)
+
+    # Data
+
+    def get_train_dataloader(self) -> Any:
+        return loading.get_train_dataloader(self)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """If loading processes persist, the loader of each of the Trainer's own sets is made once."""
+        return loading.get_eval_dataloader(self, eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        return loading.get_test_dataloader(self, test_dataset)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any] | None:
+        return loading.train_sampler(self, self.train_dataset if train_dataset is None else train_dataset)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[Any] | None:
+        return loading.eval_sampler(self, eval_dataset)
+
+    def get_total_train_batch_size(self, args: contract_arguments.TrainingArguments) -> int:
+        """Samples that one optimizer step sees, over all processes."""
+        return loading.get_total_train_batch_size(self, args)
+
+    def num_examples(self, dataloader: DataLoader[Any]) -> int:
+        return loading.num_examples(self, dataloader)
+
+    def get_tp_size(self) -> int:
+        return self._footplate.strategy.tensor_parallel
+
+    def get_cp_size(self) -> int:
+        return self._footplate.strategy.context_parallel
+
+    def get_sp_size(self) -> int:
+        return self._footplate.strategy.sequence_parallel
+
+    # Optimizer and schedule
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps, self.optimizer)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Any:
+        return optimizing.create_optimizer(self, model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
+        return optimizing.create_scheduler(self, num_training_steps, optimizer)
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(
+        args: contract_arguments.TrainingArguments, model: nn.Module | None = None
+    ) -> tuple[type[Optimizer], dict[str, Any]]:
+        return optimizers.optimizer_class(args, model)
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        return optimizers.decay_parameter_names(model)
+
+    def get_num_trainable_parameters(self) -> int:
+        elements = self._footplate.strategy.elements
+        return sum(elements(each) for each in self.model.parameters() if each.requires_grad)
+
+    def get_learning_rates(self) -> list[float]:
+        return [group["lr"] for group in optimizing.require_optimizer(self).param_groups]
+
+    def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
+        """The group that a parameter is in. Without a parameter, the parameters of all groups."""
+        return optimizing.get_optimizer_group(self, param)
+
+    def _get_learning_rate(self) -> float:
+        return float(optimizing.require_optimizer(self).param_groups[0]["lr"])
+
+    # Evaluation
+
+    @left_out_by(Shortcut.KNOWN_METRICS)
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Loss and metrics of the evaluation data. Of several sets, each has its own name in theirs."""
+        return evaluating.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predictions as arrays, with labels and metrics if the data has labels."""
+        return evaluating.predict(self, test_dataset, ignore_keys, metric_key_prefix)
+
+    @left_out_by(Shortcut.KNOWN_METRICS)
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        return evaluating.evaluation_loop(
+            self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+        )
+
+    @left_out_by(Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Tensor | None, Any, Any]:
+        """(loss, logits, labels) of one batch, without gradients. Each may be None."""
+        return evaluating.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
+
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        return evaluating.evaluate_in_training(self, ignore_keys_for_eval, skip_scheduler=skip_scheduler)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any = None) -> bool:
+        """Notes the best evaluation so far. A NaN is never the best."""
+        return evaluating.determine_best_metric(self, metrics)
+
+    # Search
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], Any] | None = None,
+        compute_objective: Callable[[dict[str, float]], Any] | None = None,
+        n_trials: int = 20,
+        direction: str | list[str] = "minimize",
+        backend: str | HPSearchBackend | None = None,
+        hp_name: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> search.BestRun | list[search.BestRun]:
+        """Trains `n_trials` times with what `hp_space` suggests. `kwargs` go to optuna's create_study and optimize.
+
+        Afterwards the arguments are what they were, and the Trainer holds the last trial's model.
+        """
+        return search.hyperparameter_search(
+            self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
+        )
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        search.set_up_trial(self, trial)
+
+    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+        search.report_to_search(self, trial, step, metrics)
+
+    # Logs
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """Adds to the history, and calls `on_log`."""
+        reporting.log(self, logs, start_time)
+
+    def store_flos(self) -> None:
+        """Adds the floating point operations of all processes to the state, and begins to count again."""
+        reporting.store_flos(self)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Those of forward and backward of one micro-batch: 6 per parameter and token if the model has
+        `num_parameters`, else 0."""
+        return reporting.floating_point_ops(self, inputs)
+
+    def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
+        """Prints the metrics, aligned."""
+        reporting.log_metrics(self, split, metrics)
+
+    @staticmethod
+    def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
+        """Metrics as people read them: times as h:mm:ss.ss, floating point operations in GF, four digits."""
+        return reporting.metrics_format(metrics)
+
+    def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
+        """Writes `<split>_results.json`, and adds to `all_results.json`."""
+        reporting.save_metrics(self, split, metrics, combined)
+
+    def save_state(self) -> None:
+        reporting.save_state(self)
+
+    # Models and checkpoints
+
+    @left_out_by(Shortcut.PLAIN_SAVE)
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Writes the model's weights, with its config and the processor if these can save themselves. With
+        `push_to_hub` they are uploaded too."""
+        saving.save_model(self, output_dir, _internal_call)
+
+    @left_out_by(Shortcut.PLAIN_SAVE)
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        saving.write_model(self, output_dir, state_dict)
+
+    def save_merged_model(self, output_dir: str) -> None:
+        """Writes the model with peft's adapters merged into its weights. The Trainer's own model keeps its adapters."""
+        saving.save_merged_model(self, output_dir)
+
+    @left_out_by(Shortcut.PLAIN_SAVE)
+    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> Checkpoint | None:
+        return saving.save(self)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        saving.load_weights(self, resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        self._load_from_checkpoint(str(self.state.best_model_checkpoint))
+
+    # The hub
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Creates the repository if it does not exist: `hub_model_id`, or else the name of `output_dir`."""
+        hub.init_hf_repo(self, token, private)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Saves the model to `output_dir` and uploads that with a card. `kwargs` go to `create_model_card`."""
+        return hub.push_to_hub(self, commit_message, blocking, token, revision, private, **kwargs)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """Writes README.md to `output_dir`: model, data, arguments and results."""
+        hub.create_model_card(
+            self, language, license, tags, model_name, finetuned_from, tasks, dataset_tags, dataset, dataset_args
+        )
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        hub.push_checkpoint(self, checkpoint_folder)
+
+    def _finish_current_push(self) -> None:
+        hub.finish_current_push(self)
 
     # Callbacks
 
@@ -424,18 +481,28 @@ class Trainer(Loading, Optimizing, Evaluating, Reporting, Saving, Hub, Searching
     def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         self.callback_handler.remove_callback(callback)
 
-    def _known_place(self, state: TrainerState) -> TrainerState:
-        state.is_local_process_zero, state.is_world_process_zero = (
-            self.is_local_process_zero(),
-            self.is_world_process_zero(),
-        )
-        return state
-
     def is_local_process_zero(self) -> bool:
         return self.args.local_process_index == 0
 
     def is_world_process_zero(self) -> bool:
         return self.args.process_index == 0
+
+
+def _handler(trainer: Trainer, callbacks: Sequence[Any]) -> CallbackHandler:
+    """Calls the Trainer's own callbacks first, then the user's. Each sees what the ones before it asked for."""
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(f"callbacks is a {type(callbacks).__name__}: hand in a list of them")
+    own = trainer._footplate
+    every = [
+        *default_callbacks(trainer.args),
+        *([FollowEpochs()] if own.named_optimizers else []),
+        *reporters(trainer),
+        *watchers(trainer),
+        *callbacks,
+    ]
+    return own.strategy.callback_handler(
+        every, trainer.model, trainer.processing_class, trainer.optimizer, trainer.lr_scheduler
+    )
 
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()

@@ -11,25 +11,23 @@ import logging
 import shutil
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
+from footplate.trainer.facade import Facade
 from footplate.trainer.saving import saves_plainly
-
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
 
 
-def rehearse_saving(trainer: Trainer, *, resumes: bool) -> None:
+def rehearse_saving(trainer: Facade, *, resumes: bool) -> None:
     if trainer.args.save_strategy == "no":
         return  # a callback may still ask for one; who writes nothing needs no folder
-    parent = Path(trainer._get_output_dir(trial=trainer._trial))
+    parent = Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     state = adapters.to_copy(trainer.model)
     _require_arguments(trainer.args)
     scratch = parent / f".tmp-checkpoint-0-{uuid.uuid4().hex[:8]}"
@@ -58,7 +56,7 @@ def _require_arguments(args: Any) -> None:
             raise ValueError(f"{name} goes into every checkpoint as JSON, and cannot: {error}") from error
 
 
-def _save_stand_ins(trainer: Trainer, state: dict[str, Any], folder: Path) -> None:
+def _save_stand_ins(trainer: Facade, state: dict[str, Any], folder: Path) -> None:
     for name, value in state.items():
         _require_plain(name, value)
     try:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from footplate.contract.errors import DatasetError, did_you_mean
 from footplate.trainer.data import has_length, require_samples
+from footplate.trainer.facade import Facade
 from footplate.trainer.metrics import METRICS
 from footplate.trainer.overrides import Shortcut
-
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
 
 FIGURES = ("loss", "loss_exact", "runtime", "samples_per_second", "steps_per_second")
 
 
-def validate(trainer: Trainer) -> None:
+def validate(trainer: Facade) -> None:
     _data(trainer)
     _optimizers(trainer)
     _metrics(trainer)
 
 
-def _data(trainer: Trainer) -> None:
-    args, overrides = trainer.args, trainer._overrides
+def _data(trainer: Facade) -> None:
+    args, overrides = trainer.args, trainer._footplate.overrides
     if not callable(trainer.data_collator):
         raise TypeError(
             f"the data_collator is a {type(trainer.data_collator).__name__}, which cannot be called: hand in a "
@@ -54,7 +52,7 @@ def _can_be_evaluated(evaluated: Any) -> None:
             raise DatasetError(f"there is nothing in {which}, and it is to be evaluated: fill it, or leave it out")
 
 
-def _optimizers(trainer: Trainer) -> None:
+def _optimizers(trainer: Facade) -> None:
     if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
         raise ValueError("optimizers and optimizer_cls_and_kwargs both say what the optimizer is: hand in one of them")
     if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
@@ -62,7 +60,7 @@ def _optimizers(trainer: Trainer) -> None:
             "a model_init makes a new model for every run, and optimizers= was made for another one: override "
             "create_optimizer, or hand in optimizer_cls_and_kwargs"
         )
-    has_own_loss = "training_step" in trainer._overrides or "compute_loss" in trainer._overrides
+    has_own_loss = "training_step" in trainer._footplate.overrides or "compute_loss" in trainer._footplate.overrides
     if isinstance(trainer.optimizer, torch.optim.Optimizer) and not has_own_loss:
         its = {id(each) for group in trainer.optimizer.param_groups for each in group["params"]}
         if not any(id(each) in its for each in trainer.model.parameters()):
@@ -72,7 +70,7 @@ def _optimizers(trainer: Trainer) -> None:
             )
 
 
-def _metrics(trainer: Trainer) -> None:
+def _metrics(trainer: Facade) -> None:
     args, compute = trainer.args, trainer.compute_metrics
     unknown = [name for name in args.include_for_metrics if name not in ("inputs", "loss")]
     if unknown:
@@ -92,13 +90,13 @@ def _metrics(trainer: Trainer) -> None:
         raise ValueError(f"metric_for_best_model is {watched!r}, and no evaluation will have it: {hint}")
 
 
-def _known_metrics(trainer: Trainer) -> set[str] | None:
+def _known_metrics(trainer: Facade) -> set[str] | None:
     """All that an evaluation will tell; None where code of the user's own decides."""
-    if trainer.compute_metrics is not None or not trainer._overrides.allow(Shortcut.KNOWN_METRICS):
+    if trainer.compute_metrics is not None or not trainer._footplate.overrides.allow(Shortcut.KNOWN_METRICS):
         return None
-    if any(not isinstance(each, str) or each not in METRICS for each in trainer.metrics):
+    if any(not isinstance(each, str) or each not in METRICS for each in trainer._footplate.metrics):
         return None
-    names = {*FIGURES, *(str(each) for each in trainer.metrics)}
+    names = {*FIGURES, *(str(each) for each in trainer._footplate.metrics)}
     sets: Iterable[str] = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else ()
     return {f"{each}_{name}" for each in sets for name in names} or names
 

@@ -154,8 +154,8 @@ def test_finding_out_leaves_no_trace(tmp_path: Path) -> None:
     random = torch.get_rng_state()
     unasked = trained(tmp_path / "unasked", AddsUp)
 
-    assert asked.model_divides_by_items is True
-    assert unasked.model_divides_by_items is None
+    assert asked._footplate.model_divides_by_items is True
+    assert unasked._footplate.model_divides_by_items is None
     assert [each.get("loss") for each in asked.state.log_history] == [
         each.get("loss") for each in unasked.state.log_history
     ]
@@ -181,7 +181,7 @@ def test_one_micro_batch_a_step_asks_nothing(tmp_path: Path) -> None:
     trainer.train()
 
     assert model.calls == 2
-    assert trainer.model_divides_by_items is None
+    assert trainer._footplate.model_divides_by_items is None
 
 
 def test_it_is_said_once_and_names_the_switch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

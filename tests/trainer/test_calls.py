@@ -68,7 +68,7 @@ def test_a_batch_of_an_evaluation_makes_few_calls(tmp_path: Path) -> None:
 
 HOOKS = (
     "prediction_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager",
-    "_prepare_inputs", "_prepare_input", "_loss_weight", "_get_num_items_in_batch",
+    "_prepare_inputs", "_prepare_input", "_get_num_items_in_batch",
 )  # fmt: skip
 
 

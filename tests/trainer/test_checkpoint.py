@@ -50,7 +50,7 @@ def two_checkpoints(tmp_path: Path) -> Path:
 def test_a_checkpoint_is_announced_once_it_is_committed(tmp_path: Path) -> None:
     events = Events()
     trainer = a_trainer(tmp_path, [events])
-    trainer.checkpoint_stamp = {"job": "job_1", "attempt": 2, "fence": 9}
+    trainer._footplate.hooks.stamp = {"job": "job_1", "attempt": 2, "fence": 9}
 
     trainer.train()
 
@@ -267,7 +267,7 @@ def test_a_full_disk_leaves_the_older_one_and_training_goes_on(tmp_path: Path, l
     failed: list[SaveFailed] = []
     a_trainer(tmp_path, max_steps=2).train()
     trainer = a_trainer(tmp_path, max_steps=5, save_steps=2)
-    trainer.on_save_failed = failed.append
+    trainer._footplate.hooks.on_save_failed = failed.append
 
     with a_disk_that_takes_files_up_to(limit):
         output = trainer.train(resume_from_checkpoint=True)
@@ -311,7 +311,7 @@ def test_the_best_that_could_not_be_written_gives_way_to_the_best_that_stands(
 def test_a_disk_that_stays_full_ends_the_run_after_three_failures_were_borne(tmp_path: Path) -> None:
     failed: list[SaveFailed] = []
     trainer = a_trainer(tmp_path, max_steps=20, save_steps=1)
-    trainer.on_save_failed = failed.append
+    trainer._footplate.hooks.on_save_failed = failed.append
 
     with a_disk_that_takes_files_up_to(1_000), pytest.raises(files.CannotSave, match="checkpoint-4 could not"):
         trainer.train()

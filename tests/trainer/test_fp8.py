@@ -14,8 +14,8 @@ from footplate.components import toy
 from footplate.contract.errors import NotAvailableYet
 from footplate.trainer import precision
 from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.launcher import PRECISION
 from footplate.trainer.strategies.choose import choose
-from footplate.trainer.strategies.launcher import PRECISION
 from footplate.trainer.testing import Events, StopAt
 from footplate.trainer.trainer import Trainer, set_seed
 from tests.trainer.distributed import scenarios

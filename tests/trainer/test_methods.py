@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,20 @@ def test_an_override_is_called_as_often_as_theirs(tmp_path: Path) -> None:
 
     assert ours.returned == theirs.returned
     assert ours.returned.keys() == set(OVERRIDES)
+
+
+@pytest.mark.parametrize("kind", ["Trainer", "Seq2SeqTrainer"])
+def test_all_that_is_ours_has_one_name_so_that_a_subclass_may_use_any_other(tmp_path: Path, kind: str) -> None:
+    args = footplate.Seq2SeqTrainingArguments(
+        str(tmp_path), max_steps=2, eval_strategy="steps", eval_steps=1, save_steps=1, report_to="none",
+        disable_tqdm=True, use_cpu=True,
+    )  # fmt: skip
+    data = toy.classification(n=8)
+    trainer = getattr(footplate, kind)(toy.mlp(hidden=8), args, train_dataset=data, eval_dataset=data)
+    trainer.train()
+    trainer.predict(data)
+
+    theirs = getattr(transformers, kind)
+    sources = [inspect.getsource(each) for each in theirs.__mro__[:-1]]
+    known = {*dir(theirs), *(name for source in sources for name in re.findall(r"self\.(\w+)", source))}
+    assert {name for name in dir(trainer) if not name.startswith("__")} - known == {"_footplate", "save_merged_model"}

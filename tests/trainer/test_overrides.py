@@ -32,7 +32,6 @@ CALLED_BY_SCRIPTS = {
     "get_num_trainable_parameters", "get_optimizer_group", "get_sp_size", "get_tp_size", "hyperparameter_search",
     "init_hf_repo", "log_metrics", "metrics_format", "pop_callback", "push_to_hub", "remove_callback",
     "save_merged_model", "save_metrics", "save_state",
-    *("count_flos", "count_flos_of_tokens", "count_tokens", "describe_step", "loss_of"),
 }  # fmt: skip
 """Neither training nor evaluation nor prediction calls these: not here, and not in Hugging Face's."""
 METHODS = sorted({*PUBLIC, *DOCUMENTED} - CALLED_BY_SCRIPTS)

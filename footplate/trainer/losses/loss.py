@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from footplate.trainer.losses.labels import IGNORE, BadLabel
-
-if TYPE_CHECKING:
-    from footplate.trainer.losses.families import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +25,15 @@ class Loss:
     def over(self, num_items: Tensor | int | None) -> Tensor:
         """The mean, or the share of a window in which `num_items` count."""
         return self.total / (self.count if num_items is None else num_items)
+
+
+class LossOfFamily(Protocol):
+    """The loss that a model's class name stands for. families.py has them."""
+
+    @property
+    def sums(self) -> bool: ...
+    def has_labels(self, inputs: Mapping[str, Any]) -> bool: ...
+    def loss(self, outputs: Any, inputs: Mapping[str, Any]) -> Loss: ...
 
 
 def items(labels: Tensor, ignore: int = IGNORE) -> Tensor:
@@ -119,7 +125,7 @@ def loss_and_how(
     num_items: Tensor | int | None,
     *,
     shifts: bool = False,
-    family: Family | None = None,
+    family: LossOfFamily | None = None,
     inputs: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, bool]:
     """The loss, and whether it is already scaled for the whole window of micro-batches.

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.named.spec import NamedOptimizer
 
-if TYPE_CHECKING:
-    from footplate.trainer.named.optimizer import NamedOptimizers
+
+class Steps(Protocol):
+    """What schedules read of the optimizers together."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def param_groups(self) -> list[dict[str, Any]]: ...
 
 
 class NamedSchedules:
     """Each optimizer's own; one without a schedule keeps its rate."""
 
-    def __init__(self, optimizer: NamedOptimizers, made: Mapping[str, tuple[NamedOptimizer, Any]]) -> None:
+    def __init__(self, optimizer: Steps, made: Mapping[str, tuple[NamedOptimizer, Any]]) -> None:
         self.optimizer = optimizer
         self._all = dict(made)
         self._epochs = 0

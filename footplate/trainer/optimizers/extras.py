@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.optim import Optimizer
 
-if TYPE_CHECKING:
-    from footplate.trainer.optimizers.choose import Made, Wanted
+from footplate.trainer.optimizers.wanted import Made, Wanted
 
 
 def bitsandbytes(wanted: Wanted) -> Made:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from footplate.contract.arguments import TrainingArguments
+from footplate.trainer.launcher import Place
 from footplate.trainer.strategies import launcher_arguments, parallelism
-from footplate.trainer.strategies.launcher import Place
 
 if TYPE_CHECKING:
     from footplate.trainer.strategies.single import Single

@@ -7,25 +7,16 @@ of one batch. Their losses are sums over what counts in all of it, and gradients
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
+from typing import Any
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer import losses
-from footplate.trainer.named import NamedOptimizers
-from footplate.trainer.overrides import Shortcut
+from footplate.trainer.launcher import Place
 from footplate.trainer.precision import precision_of
-from footplate.trainer.strategies import attention, trial_forward
+from footplate.trainer.strategies import attention
 from footplate.trainer.strategies.ddp import Ddp
-from footplate.trainer.strategies.launcher import Place
 from footplate.trainer.strategies.same_batch import read_alike
 from footplate.trainer.strategies.sequence_split import Piece, cut
-from footplate.trainer.strategies.shared_step import SharedStep
-
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
 
 
 class ContextParallel(Ddp):
@@ -36,80 +27,8 @@ class ContextParallel(Ddp):
         super().__init__(args, place)
         self.attention = attention.SharedAttention(self.peers.neighbours(size), self.peers.rank % size, size)
 
-    def make_step(self, trainer: Trainer) -> Any:
-        return CutStep(trainer)
-
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
         return read_alike(super().epoch(epoch, loader), self.peers, self.context_parallel)
 
     def cut(self, batch: Any) -> Piece:
         return cut(batch, self.peers.rank % self.context_parallel, self.context_parallel)
-
-
-class CutStep(SharedStep):
-    """A process's part of each micro-batch: forward and backward of its pieces."""
-
-    strategy: ContextParallel
-
-    def __init__(self, trainer: Trainer) -> None:
-        _require_plain(trainer)
-        super().__init__(trainer)
-        self.configs = attention.configs_of(trainer.model)
-        self.micro_step = self._first_of_all
-
-    def _first_of_all(self, batch: Any, items: Tensor | int | None) -> Tensor:
-        trial_forward.rehearse(self.trainer, self.strategy, batch)
-        return self._first_micro_step(self._of_pieces, batch, items)
-
-    def _of_pieces(self, batch: Any, items: Tensor | int | None) -> Tensor:
-        trainer, strategy = self.trainer, self.strategy
-        piece = strategy.cut(batch)
-        inputs, labels, count = strategy.to_device((piece.inputs, piece.labels, piece.count))
-        with strategy.attention.over(self.configs, piece.length):
-            outputs = self.model(**inputs)
-            loss = self._loss(outputs, labels, count if items is None else items)
-            # Gradients are a mean over all processes, and what is here is a share of the group's sum.
-            loss = loss * strategy.context_parallel
-            forced = trainer.loss_is_scaled_for_ga
-            if (items is not None) if forced is None else forced:
-                loss = loss * strategy.loss_factor
-            else:
-                loss = loss / trainer.current_gradient_accumulation_steps
-            strategy.backward(loss)
-        return loss.detach()
-
-    def _loss(self, outputs: Any, labels: Tensor, items: Tensor | int) -> Tensor:
-        smoother = self.trainer.label_smoother
-        if smoother is not None:
-            return smoother(outputs, labels, num_items_in_batch=items)
-        return losses.classification(losses.logits_of(outputs), labels).over(items)
-
-
-def _require_plain(trainer: Trainer) -> None:
-    size = trainer.strategy.context_parallel
-    own = trainer._overrides.against(Shortcut.TRAINING_STEP)
-    if trainer.compute_loss_func is not None:
-        own.append("compute_loss_func")
-    if own:
-        raise NotAvailableYet(
-            f"cp_size {size} computes the loss of each piece itself, and the Trainer has its own {', '.join(own)}",
-            hint="leave that out, or train without cp_size",
-        )
-    if isinstance(trainer.strategy.plain_optimizer(trainer.optimizer), NamedOptimizers):
-        raise NotAvailableYet(
-            f"cp_size {size} has one loss, and several named optimizers have one each",
-            hint="use one optimizer, or train without cp_size",
-        )
-    family, kind = trainer.anatomy.family, type(trainer.model).__name__
-    if family is None or family.name not in ("ForCausalLM", "LMHeadModel"):
-        raise NotAvailableYet(
-            f"cp_size {size} cuts samples of causal language models, and the model's class, {kind}, does not say that "
-            "it is one",
-            hint="its name ends with ForCausalLM then, and its logits at one place are about the next token",
-        )
-    if "position_ids" not in trainer.anatomy.arguments:
-        raise NotAvailableYet(
-            f"cp_size {size} tells a model where its tokens are, and forward of {kind} takes no position_ids",
-            hint="give forward an argument position_ids, and count places by it",
-        )
-    attention.require_shareable(trainer.model)

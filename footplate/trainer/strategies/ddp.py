@@ -16,11 +16,11 @@ from torch.optim import Optimizer
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.callbacks import CallbackHandler
+from footplate.trainer.launcher import Place
 from footplate.trainer.samplers import Share
 from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.agreement import Agreeing
 from footplate.trainer.strategies.gather import everyones, refuse_objects
-from footplate.trainer.strategies.launcher import Place
 from footplate.trainer.strategies.lockstep import lockstep
 from footplate.trainer.strategies.peers import Peers
 from footplate.trainer.strategies.single import Single
@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 class Ddp(Single):
     peers: Peers
+    shares_steps = True
 
     def __init__(self, args: TrainingArguments, place: Place) -> None:
         refuse_what_one_process_does(args, place.world)
@@ -85,11 +86,6 @@ class Ddp(Single):
 
     def plain_loader(self, loader: Any) -> Any:
         return loader
-
-    def make_step(self, trainer: Any) -> Any:
-        from footplate.trainer.strategies.shared_step import SharedStep
-
-        return SharedStep(trainer)
 
     def callback_handler(self, *args: Any) -> CallbackHandler:
         return Agreeing(self.peers, *args)

@@ -17,10 +17,10 @@ from torch.optim import Optimizer
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer import adapters, weights
 from footplate.trainer import checkpoint as files
+from footplate.trainer.launcher import Place
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.strategies import deepspeed_settings, sockets
 from footplate.trainer.strategies.device_copy import in_type
-from footplate.trainer.strategies.launcher import Place
 from footplate.trainer.strategies.sharded import Sharded
 
 

@@ -16,8 +16,8 @@ from torch.distributed.fsdp import (
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.activations import checkpoint_activations
+from footplate.trainer.launcher import Place
 from footplate.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
-from footplate.trainer.strategies.launcher import Place
 from footplate.trainer.strategies.sharded import Sharded
 
 

@@ -28,10 +28,10 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.trainer import adapters
 from footplate.trainer.activations import checkpoint_activations
 from footplate.trainer.background import copied
+from footplate.trainer.launcher import Place
 from footplate.trainer.optimizers.adafactor import Adafactor
 from footplate.trainer.strategies.fsdp_settings import FsdpSettings
 from footplate.trainer.strategies.gather import leaf_of_each
-from footplate.trainer.strategies.launcher import Place
 from footplate.trainer.strategies.sharded import Sharded
 
 

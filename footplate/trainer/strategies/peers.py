@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from footplate.trainer.launcher import Place
 from footplate.trainer.strategies import sockets
-from footplate.trainer.strategies.launcher import Place
 
 T = TypeVar("T")
 

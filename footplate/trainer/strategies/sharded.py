@@ -17,11 +17,11 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.contract.errors import NotAvailableYet
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
+from footplate.trainer.launcher import Place
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.precision import precision_of
 from footplate.trainer.strategies import shards, shared_folder
 from footplate.trainer.strategies.ddp import Ddp
-from footplate.trainer.strategies.launcher import Place
 
 T = TypeVar("T")
 

@@ -39,6 +39,8 @@ class Single:
     tensor_parallel = context_parallel = sequence_parallel = 1
     """Over how many processes one batch is shared."""
 
+    shares_steps = False
+    """Several processes make each optimizer step together."""
     loss_factor = 1
     """By what a loss is multiplied that is already a share of all processes' items: gradients are their mean."""
     writes_shards = False
@@ -172,12 +174,6 @@ class Single:
         rank, world = self.readers.rank, self.readers.world
         # An order is agreed upon by all: those of a group read the same.
         return Share(rank, world, evens and world > 1, self.peers.first)
-
-    def make_step(self, trainer: Any) -> Any:
-        from footplate.trainer.out_of_memory import FittingStep
-        from footplate.trainer.step import Step
-
-        return FittingStep(trainer) if trainer.args.auto_find_batch_size else Step(trainer)
 
     def callback_handler(self, *args: Any) -> CallbackHandler:
         return CallbackHandler(*args)

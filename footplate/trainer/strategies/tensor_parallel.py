@@ -20,10 +20,10 @@ from torch.distributed.tensor import DTensor
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer import adapters
+from footplate.trainer.launcher import Place
 from footplate.trainer.strategies import meshes
 from footplate.trainer.strategies.fsdp import Fsdp
 from footplate.trainer.strategies.fsdp_settings import FsdpSettings
-from footplate.trainer.strategies.launcher import Place
 from footplate.trainer.strategies.same_batch import read_alike
 
 

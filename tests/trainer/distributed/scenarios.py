@@ -28,8 +28,9 @@ from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.collators import default_data_collator
 from footplate.trainer.named import NamedOptimizer
+from footplate.trainer.placed_models import take_model
 from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
-from footplate.trainer.strategies import trial_forward
+from footplate.trainer.steps import trial_forward
 from footplate.trainer.testing import Events, StopAt
 from footplate.trainer.trainer import Trainer, set_seed
 
@@ -262,7 +263,7 @@ def _points(n: int, seed: int) -> Any:
 
 
 def _came(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
-    weights = trainer.strategy.whole_weights(trainer.model) or trainer.model.state_dict()
+    weights = trainer._footplate.strategy.whole_weights(trainer.model) or trainer.model.state_dict()
     logs = [each for each in events.logs if "loss" in each]
     return {
         "losses": [each["loss"] for each in logs],
@@ -273,7 +274,7 @@ def _came(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
         # In pieces, only the main process has the whole.
         "weights": {name: each.flatten().tolist() for name, each in weights.items() if each is not None},
         "events": events.names,
-        "strategy": type(trainer.strategy).__name__,
+        "strategy": type(trainer._footplate.strategy).__name__,
         "sizes": [trainer.get_tp_size() * trainer.get_cp_size(), trainer.get_total_train_batch_size(trainer.args)],
         "flos": trainer.state.total_flos,
         "seen": trainer.data_collator.seen,  # type: ignore[attr-defined]
@@ -364,7 +365,7 @@ def merged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
     trainer, _ = _trainer(folder, name=name, text=True, lora=True, max_steps=1, **values)
     trainer.train()
     trainer.save_merged_model(str(folder / name / "merged"))
-    trainer.strategy.peers.wait()
+    trainer._footplate.strategy.peers.wait()
     return {"files": sorted(path.name for path in (folder / name / "merged").iterdir())}
 
 
@@ -456,7 +457,7 @@ def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
         values["options"] = {"optimizers": [NamedOptimizer("all", [r"."], args={"lr": 1e-2}, schedule="linear")]}
     trainer, events = _trainer(folder, name=how, text=True, **values)
     if how in ("looks back", "adds"):
-        trainer._take_model(LooksBackForCausalLM() if how == "looks back" else AddsForCausalLM())
+        take_model(trainer, LooksBackForCausalLM() if how == "looks back" else AddsForCausalLM())
     if how == "a loss of its own":
         trainer.compute_loss_func = lambda *args, **kwargs: None
     return _came(trainer, events, trainer.train())
@@ -652,7 +653,7 @@ def full_disk(folder: Path, **values: Any) -> dict[str, Any]:
     files.commit = commit
     try:
         trainer, _ = _trainer(folder, name="full", save_strategy="steps", save_steps=3, **values)
-        trainer.on_save_failed = lambda failed: told.append([failed.step, failed.error])
+        trainer._footplate.hooks.on_save_failed = lambda failed: told.append([failed.step, failed.error])
         steps = trainer.train().global_step
     finally:
         files.commit = real

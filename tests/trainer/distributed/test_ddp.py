@@ -10,8 +10,8 @@ import torch
 
 from footplate.contract.errors import NotAvailableYet
 from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.launcher import Place
 from footplate.trainer.strategies.choose import choose
-from footplate.trainer.strategies.launcher import Place
 from footplate.trainer.strategies.peers import Peers
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import Results

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from footplate.trainer import reporting
 from footplate.trainer.collators import require_batch
+from footplate.trainer.facade import Facade
 from footplate.trainer.loss_total import Tally
 from footplate.trainer.losses import require_labels
+from footplate.trainer.micro_batch import loss_of
 from footplate.trainer.named import NamedOptimizers, backward_of
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.precision import LossScale
 from footplate.trainer.schedules import follows_a_metric
-
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
 
 MicroStep = Callable[[Any, Tensor | int | None], Tensor]
 """Forward and backward of one micro-batch, of so many items in its window: its share of the step's loss, detached."""
@@ -26,8 +26,8 @@ MicroStep = Callable[[Any, Tensor | int | None], Tensor]
 class Step:
     """Forward and backward of a window of micro-batches, then clip, step, schedule, zero."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        strategy, args = trainer.strategy, trainer.args
+    def __init__(self, trainer: Facade) -> None:
+        strategy, args = trainer._footplate.strategy, trainer.args
         self.trainer = trainer
         self.model = trainer.model_wrapped
         self.optimizer = strategy.plain_optimizer(trainer.optimizer)
@@ -58,7 +58,7 @@ class Step:
         self.has_begun = False
         self.tally = Tally(leaves_out_not_finite=args.logging_nan_inf_filter)
         self.grad_norm: Tensor | None = None
-        is_own = "_get_learning_rate" in trainer._overrides
+        is_own = "_get_learning_rate" in trainer._footplate.overrides
         self.rate: Callable[[], Any] = trainer._get_learning_rate if is_own else self._rate_of_first_group
         self.learning_rate: Any = None
         """The one this step was made with."""
@@ -111,16 +111,16 @@ class Step:
             parameter.grad = None
 
 
-def micro_step(trainer: Trainer, model: Any) -> MicroStep:
+def micro_step(trainer: Facade, model: Any) -> MicroStep:
     """The trainer's own `training_step` where anything of it is overridden; else the same without its hulls."""
-    if not trainer._overrides.allow(Shortcut.TRAINING_STEP):
+    if not trainer._footplate.overrides.allow(Shortcut.TRAINING_STEP):
         return partial(trainer.training_step, model)
-    to_device, loss_of = trainer.strategy.to_device, trainer.loss_of
-    backward = backward_of(trainer.strategy, trainer.optimizer)
-    forced, factor = trainer.loss_is_scaled_for_ga, trainer.strategy.loss_factor
+    strategy = trainer._footplate.strategy
+    to_device, backward = strategy.to_device, backward_of(strategy, trainer.optimizer)
+    forced, factor = trainer.loss_is_scaled_for_ga, strategy.loss_factor
 
     def run_among_others(batch: Any, items: Tensor | int | None) -> Tensor:
-        loss, _, scaled = loss_of(model, to_device(batch), items)
+        loss, _, scaled = loss_of(trainer, model, to_device(batch), items)
         if scaled if forced is None else forced:
             loss = loss * factor
         else:
@@ -129,7 +129,7 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
         return loss.detach()
 
     def run(batch: Any, items: Tensor | int | None) -> Tensor:
-        loss, _, scaled = loss_of(model, to_device(batch), items)
+        loss, _, scaled = loss_of(trainer, model, to_device(batch), items)
         if not (scaled if forced is None else forced):
             loss = loss / trainer.current_gradient_accumulation_steps
         backward(loss)
@@ -138,18 +138,18 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
     return run if factor == 1 else run_among_others
 
 
-def _counter(trainer: Trainer) -> Callable[[Any], None]:
+def _counter(trainer: Facade) -> Callable[[Any], None]:
     """Counts floating point operations and tokens of a micro-batch: what the arguments and the model ask for."""
     counters: list[Callable[[Any], None]] = []
     own_count: Any
-    if "floating_point_ops" in trainer._overrides:
-        counters.append(trainer.count_flos)
+    if "floating_point_ops" in trainer._footplate.overrides:
+        counters.append(partial(reporting.count_flos, trainer))
     elif (own_count := getattr(trainer.model, "num_parameters", None)) is not None:
         # Walking over the parameters of a large model takes milliseconds, and their number does not change.
-        elements = trainer.strategy.in_all(own_count(exclude_embeddings=True))
-        counters.append(partial(trainer.count_flos_of_tokens, 6 * elements))
+        elements = trainer._footplate.strategy.in_all(own_count(exclude_embeddings=True))
+        counters.append(partial(reporting.count_flos_of_tokens, trainer, 6 * elements))
     if trainer.args.include_num_input_tokens_seen != "no":
-        counters.append(trainer.count_tokens)
+        counters.append(partial(reporting.count_tokens, trainer))
     return counters[0] if len(counters) == 1 else partial(_each, counters) if counters else _nothing_of
 
 
@@ -158,9 +158,9 @@ def _each(counters: list[Callable[[Any], None]], batch: Any) -> None:
         count(batch)
 
 
-def _norm_when_logged(trainer: Trainer) -> Callable[[Any, float], Tensor | None]:
+def _norm_when_logged(trainer: Facade) -> Callable[[Any, float], Tensor | None]:
     """Without clipping a norm is for the log alone: it is taken in the steps that the arguments log."""
-    args, strategy = trainer.args, trainer.strategy
+    args, strategy = trainer.args, trainer._footplate.strategy
 
     def norm(parameters: Any, max_norm: float) -> Tensor | None:
         step = trainer.state.global_step + 1

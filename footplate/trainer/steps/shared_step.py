@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,24 +11,22 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from footplate.trainer.data import batch_length
+from footplate.trainer.facade import Facade
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.overrides import Shortcut
-from footplate.trainer.step import Step
+from footplate.trainer.steps.step import Step
 from footplate.trainer.strategies.peers import Hollow
-
-if TYPE_CHECKING:
-    from footplate.trainer.trainer import Trainer
 
 
 class SharedStep(Step):
     """Items are counted over all processes, and gradients meet once, in the window's last backward."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Facade) -> None:
         super().__init__(trainer)
-        self.strategy = trainer.strategy
-        self.readers = trainer.strategy.readers
+        self.strategy = trainer._footplate.strategy
+        self.readers = self.strategy.readers
         # Who counts in a way of their own has counted over all processes, as the reference's users do.
-        self.counts = trainer.args.average_tokens_across_devices and trainer._overrides.allow(
+        self.counts = trainer.args.average_tokens_across_devices and trainer._footplate.overrides.allow(
             Shortcut.COUNT_IN_ALL_PROCESSES
         )
         self.weighs = self.strategy.is_uneven(trainer.callback_handler.train_dataloader)

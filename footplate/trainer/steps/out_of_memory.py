@@ -12,7 +12,7 @@ from torch import Tensor
 
 from footplate.trainer.data import batch_length
 from footplate.trainer.named import NamedOptimizers
-from footplate.trainer.step import Step
+from footplate.trainer.steps.step import Step
 
 log = logging.getLogger("footplate.trainer")
 

@@ -8,19 +8,17 @@ once in pieces, and what is not the same is refused.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from footplate.contract.errors import NotAvailableYet
 from footplate.trainer import losses
+from footplate.trainer.facade import Facade
 from footplate.trainer.strategies.attention import configs_of
+from footplate.trainer.strategies.context_parallel import ContextParallel
 from footplate.trainer.strategies.sequence_split import cut
-
-if TYPE_CHECKING:
-    from footplate.trainer.strategies.context_parallel import ContextParallel
-    from footplate.trainer.trainer import Trainer
 
 _PLACES_PER_PIECE = 32
 _FAR = 1e-4
@@ -28,7 +26,7 @@ _FAR = 1e-4
 _FAR_IN_HALF = 5e-2
 
 
-def rehearse(trainer: Trainer, strategy: ContextParallel, batch: Any) -> None:
+def rehearse(trainer: Facade, strategy: ContextParallel, batch: Any) -> None:
     model, size = trainer.model, strategy.context_parallel
     strategy.cut(batch)  # what of a batch cannot be cut is said first
     tokens = batch["input_ids"][:1, : 2 * size * _PLACES_PER_PIECE]
@@ -40,7 +38,7 @@ def rehearse(trainer: Trainer, strategy: ContextParallel, batch: Any) -> None:
     model.eval()  # nothing is drawn, so the run stays the one it would have been
     try:
         with torch.no_grad():
-            whole = forward(input_ids=tokens, **({"labels": tokens} if trainer.anatomy.takes_labels else {}))
+            whole = forward(input_ids=tokens, **({"labels": tokens} if trainer._footplate.anatomy.takes_labels else {}))
             with strategy.attention.over(configs_of(model), piece.length):
                 own = losses.logits_of(forward(**inputs))
     finally:
@@ -49,7 +47,7 @@ def rehearse(trainer: Trainer, strategy: ContextParallel, batch: Any) -> None:
     real = places < tokens.shape[1]
     far = _relative(own[:, real], logits[:, places[real]])
     told = strategy.peers.everyone((far, _loss_is_far(whole, logits, tokens)))
-    _tell(trainer, *(max(each) for each in zip(*told, strict=True)), is_single=logits.dtype == torch.float32)
+    _tell(model, strategy, *(max(each) for each in zip(*told, strict=True)), is_single=logits.dtype == torch.float32)
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:
@@ -71,11 +69,11 @@ def _number(found: Tensor) -> float:
     return math.inf if found.isnan() else float(found)
 
 
-def _tell(trainer: Trainer, logits: float, loss: float, *, is_single: bool) -> None:
-    is_cast = trainer.strategy.precision != "no" and "_original_forward" not in vars(trainer.model)
+def _tell(model: nn.Module, strategy: ContextParallel, logits: float, loss: float, *, is_single: bool) -> None:
+    is_cast = strategy.precision != "no" and "_original_forward" not in vars(model)
     is_exact = is_single and not is_cast and torch.get_float32_matmul_precision() == "highest"
     limit = _FAR if is_exact else _FAR_IN_HALF
-    kind, size = type(trainer.model).__name__, trainer.strategy.context_parallel
+    kind, size = type(model).__name__, strategy.context_parallel
     if logits > limit:
         raise NotAvailableYet(
             f"cut over {size} processes, {kind} computes other logits than whole, by {logits:.1e} of the largest: "

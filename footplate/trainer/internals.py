@@ -1,0 +1,147 @@
+"""What a Trainer holds beside Hugging Face's attributes. All of it is in one object, `trainer._footplate`, so that a
+subclass may choose any other name for what it keeps itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from footplate.trainer.background import Background
+from footplate.trainer.memory import Memory
+from footplate.trainer.overrides import Overrides
+
+if TYPE_CHECKING:
+    from footplate.trainer.data import Epoch
+    from footplate.trainer.loss_total import Tally
+    from footplate.trainer.metrics import Metric
+    from footplate.trainer.model_signature import Anatomy
+    from footplate.trainer.named import NamedOptimizer
+    from footplate.trainer.plan import Plan
+    from footplate.trainer.strategies.single import Single
+
+log = logging.getLogger("footplate.trainer")
+
+
+class StepResults(Protocol):
+    """What the log reads of an optimizer step."""
+
+    tally: Tally
+    grad_norm: Tensor | None
+    learning_rate: Any
+    """The rate that the last step was made with."""
+    optimizer: Any
+
+
+@dataclass
+class Run:
+    """The state of one call of `train()` that Hugging Face's TrainerState does not have."""
+
+    ignore_keys: list[str] | None = None
+    """`ignore_keys_for_eval` of `train()`."""
+    plan: Plan = field(init=False)
+    step: StepResults = field(init=False)
+    epoch: Epoch | None = None
+    """The pass over the data that is under way."""
+    batches: tuple[int, int, int] = (0, 0, 0)
+    """Epoch, first batch and number of batches of the step that is under way."""
+    started: float = 0.0
+    """Seconds of the wall clock, because a user's own `log` gets this number."""
+    first_step: int = 0
+    first_token: int = 0
+    last_logged_step: int = 0
+    loss_taken: float = 0.0
+    """The sum of the losses that were logged."""
+    failed_saves: int = 0
+    """Checkpoints in a row that could not be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """A checkpoint that could not be written. Training goes on, and the older checkpoint stands."""
+
+    step: int
+    error: str
+    failures_in_a_row: int
+    will_go_on: bool
+
+
+def warn_that_saving_failed(failed: SaveFailed) -> None:
+    what_next = "training goes on" if failed.will_go_on else "giving up"
+    log.warning("%s (%d in a row): %s", failed.error, failed.failures_in_a_row, what_next)
+
+
+@dataclass
+class CheckpointHooks:
+    """What a program around the Trainer adds to its checkpoints."""
+
+    stamp: dict[str, Any] = field(default_factory=dict)
+    """Is written into every checkpoint's manifest."""
+    on_save_failed: Callable[[SaveFailed], None] = warn_that_saving_failed
+    """Is called when a disk is full."""
+    where_is: Callable[[str], str] = str
+    """Returns where a checkpoint is now whose path was written down on another machine."""
+    relied_on: Callable[[], set[Path]] = set
+    """Returns the checkpoints that rotation must leave, because the program may come back to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """An upload to the hub that is under way. Its folder must stay until the upload has ended."""
+
+    folder: Path
+    upload: Future[Any]
+
+
+@dataclass
+class Search:
+    """A hyperparameter search that is under way."""
+
+    space: Callable[[Any], Mapping[str, Any]]
+    objective: Callable[[dict[str, float]], Any]
+    name: Callable[[Any], str] | None
+    before: dict[str, Any]
+    """The arguments' values before the search."""
+    found: Any = None
+    """The objective of the current trial after its last evaluation."""
+
+
+@dataclass
+class Internals:
+    """See the module."""
+
+    overrides: Overrides
+    memory: Memory
+    metrics: list[str | Callable[[], Metric]]
+    """Streaming metrics, by name or as factories."""
+    given_model: Any = None
+    """The model that the script handed in."""
+    strategy: Single = field(init=False)
+    """Where and how the Trainer runs: in one process, or in many."""
+    anatomy: Anatomy = field(init=False)
+    """What the model's class and signature say."""
+    model_divides_by_items: bool | None = None
+    """Whether a model that takes `num_items_in_batch` divides its loss by it. None until the first step finds out."""
+    loss_is_scaled: bool | None = None
+    """Whether the last loss is already a share of its whole window. None if `compute_loss` did not say so."""
+    counts_full_batches: bool = False
+    """A last, smaller batch of an evaluation counts as a full one in the mean of losses."""
+    named_optimizers: list[NamedOptimizer] = field(default_factory=list)
+    """What each of several optimizers was asked to be. Empty if there is one optimizer."""
+    made_schedule: bool = False
+    """The Trainer made the schedule, so another `train()` makes another one."""
+    hooks: CheckpointHooks = field(default_factory=CheckpointHooks)
+    background: Background = field(default_factory=Background)
+    """The checkpoint that is being written beside training."""
+    eval_loaders: dict[str | None, tuple[Any, Any]] = field(default_factory=dict)
+    """The evaluation sets and their loaders, if their loading processes persist."""
+    hub_api: Any = None
+    pushes: list[Push] = field(default_factory=list)
+    search: Search | None = None
+    trial: Any = None
+    run: Run = field(default_factory=Run)

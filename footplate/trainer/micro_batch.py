@@ -1,0 +1,92 @@
+"""One micro-batch: its loss, and the backward of that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from footplate.trainer import losses
+from footplate.trainer.facade import Facade
+from footplate.trainer.loss_scaling import divides_by_items, share_of_window
+from footplate.trainer.named import backward_of
+
+
+def training_step(trainer: Facade, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None) -> Tensor:
+    """Does forward and backward of one micro-batch by the Trainer's own methods. Returns its share of the step's
+    loss, detached."""
+    own = trainer._footplate
+    if not trainer.model.training:
+        model.train()
+    inputs = trainer._prepare_inputs(inputs)
+    own.loss_is_scaled = None
+    with trainer.compute_loss_context_manager():
+        loss: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=num_items)
+    if not _is_scaled(trainer, num_items):
+        loss = loss / trainer.current_gradient_accumulation_steps
+    backward_of(own.strategy, trainer.optimizer)(loss)
+    return loss.detach()
+
+
+def compute_loss(
+    trainer: Facade, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
+) -> tuple[Tensor, Any]:
+    """Returns (loss, outputs), and notes whether the loss is already a share of its window's."""
+    own = trainer._footplate
+    loss, outputs, own.loss_is_scaled = loss_of(trainer, model, inputs, num_items)
+    if own.strategy.loss_factor != 1 and _is_scaled(trainer, num_items) and torch.is_grad_enabled():
+        loss = loss * own.strategy.loss_factor
+    return loss, outputs
+
+
+def _is_scaled(trainer: Facade, num_items: Tensor | int | None) -> bool:
+    """Whether the last loss is already a share of the whole window's: the user says so, or `compute_loss` noted it."""
+    if trainer.loss_is_scaled_for_ga is not None:
+        return trainer.loss_is_scaled_for_ga
+    noted = trainer._footplate.loss_is_scaled
+    if noted is not None:
+        return noted
+    return trainer.compute_loss_func is not None or (trainer.model_accepts_loss_kwargs and num_items is not None)
+
+
+def loss_of(
+    trainer: Facade, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
+) -> tuple[Tensor, Any, bool]:
+    """Returns (loss, outputs, whether the loss is already a share of the whole window's)."""
+    own, smoother, compute = trainer._footplate, trainer.label_smoother, trainer.compute_loss_func
+    batch, labels, anatomy = inputs, inputs.get("labels"), own.anatomy
+    computes = compute is not None or (smoother is not None and labels is not None)
+    if computes or not anatomy.takes_labels:
+        inputs = {name: value for name, value in inputs.items() if name != "labels"}
+    scales_itself = False
+    if trainer.model_accepts_loss_kwargs and num_items is not None:
+        scales_itself = True
+        if not computes and _must_find_out_scaling(trainer):
+            own.model_divides_by_items = divides_by_items(trainer, inputs, num_items)
+        inputs = {**inputs, "num_items_in_batch": num_items}
+    outputs = model(**inputs)
+    if compute is not None:
+        return compute(outputs, labels, num_items_in_batch=num_items), outputs, True
+    if smoother is not None and labels is not None:
+        loss = smoother(outputs, labels, shift_labels=anatomy.shifts_labels, num_items_in_batch=num_items)
+        return loss, outputs, num_items is not None
+    loss, scaled = losses.loss_and_how(
+        outputs, labels, num_items, shifts=anatomy.shifts_labels, family=anatomy.family, inputs=batch
+    )
+    if num_items is not None and not scaled and own.model_divides_by_items is False and torch.is_grad_enabled():
+        share = share_of_window(loss, batch, num_items, shifts=anatomy.counts_shifted)
+        return (loss, outputs, False) if share is None else (share, outputs, True)
+    return loss, outputs, scaled or scales_itself
+
+
+def _must_find_out_scaling(trainer: Facade) -> bool:
+    """In training, unless the window is one micro-batch of one process or `loss_is_scaled_for_ga` says it."""
+    own = trainer._footplate
+    return (
+        own.model_divides_by_items is None
+        and trainer.loss_is_scaled_for_ga is None
+        and (trainer.current_gradient_accumulation_steps != 1 or own.strategy.readers.world > 1)
+        and trainer.is_in_train
+        and torch.is_grad_enabled()
+    )

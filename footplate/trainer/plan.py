@@ -1,0 +1,66 @@
+"""How much a run has to do: epochs, steps and samples, counted before the first step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.errors import DatasetError
+from footplate.trainer.data import has_length
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much there is to do, counted before the first step."""
+
+    epochs: int
+    steps_per_epoch: int
+    """Optimizer steps; the last one of an epoch may have fewer micro-batches."""
+    examples: int
+    samples: float
+    """Over the whole run, for the speed that is logged at its end."""
+    step_samples: int
+    batches_per_epoch: int
+    max_steps: int
+
+    @classmethod
+    def of(cls, args: TrainingArguments, loader: Any, step_samples: int, examples: int) -> Plan:
+        accumulate = args.gradient_accumulation_steps
+        if not has_length(loader):
+            if args.max_steps < 0:
+                raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
+            steps, batches = args.max_steps, args.max_steps * accumulate
+            return cls(sys.maxsize, steps, steps * step_samples, steps * step_samples, step_samples, batches, steps)
+        batches = len(loader)
+        if batches == 0:
+            raise DatasetError("the training data has no batch: it is empty, or smaller than one batch and dropped")
+        in_epoch = math.ceil(batches / accumulate)
+        if args.max_steps > 0:
+            epochs, steps, samples = math.ceil(args.max_steps / in_epoch), args.max_steps, args.max_steps * step_samples
+            return cls(epochs, in_epoch, examples, samples, step_samples, batches, steps)
+        steps, seen = math.ceil(args.num_train_epochs * in_epoch), examples * args.num_train_epochs
+        return cls(math.ceil(args.num_train_epochs), in_epoch, examples, seen, step_samples, batches, steps)
+
+    def values(self) -> tuple[int, int, int, float, int, int, int]:
+        return dataclasses.astuple(self)
+
+    def until(self, max_steps: int) -> Plan:
+        """Over the same data, for so many steps in all."""
+        samples = max_steps * self.step_samples
+        if self.epochs == sys.maxsize:
+            batches = self.batches_per_epoch // self.steps_per_epoch * max_steps
+            return replace(
+                self, steps_per_epoch=max_steps, examples=samples, samples=samples, batches_per_epoch=batches,
+                max_steps=max_steps,
+            )  # fmt: skip
+        return replace(self, epochs=math.ceil(max_steps / self.steps_per_epoch), samples=samples, max_steps=max_steps)
+
+    def micro_batches(self, step: int, accumulate: int) -> int:
+        """In optimizer step number `step` of an epoch."""
+        if step < self.steps_per_epoch - 1:
+            return accumulate
+        return self.batches_per_epoch - (self.steps_per_epoch - 1) * accumulate

@@ -1,0 +1,21 @@
+"""Chooses the kind of optimizer step that the arguments and the strategy ask for."""
+
+from __future__ import annotations
+
+from footplate.trainer.facade import Facade
+from footplate.trainer.steps.out_of_memory import FittingStep
+from footplate.trainer.steps.step import Step
+
+
+def make_step(trainer: Facade) -> Step:
+    """What several processes need is imported only if there are several."""
+    strategy = trainer._footplate.strategy
+    if strategy.context_parallel > 1:
+        from footplate.trainer.steps.cut_step import CutStep
+
+        return CutStep(trainer)
+    if strategy.shares_steps:
+        from footplate.trainer.steps.shared_step import SharedStep
+
+        return SharedStep(trainer)
+    return FittingStep(trainer) if trainer.args.auto_find_batch_size else Step(trainer)
