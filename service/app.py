@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
 
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from footplate.contract.errors import FootplateError, Unavailable
-from footplate.contract.ids import new_job_id, uuid7
+from footplate.contract.ids import uuid7
 from service import problems
 from service.api import (
     bulk,
@@ -46,7 +44,7 @@ from service.api import (
     webhooks,
 )
 from service.auth import Credentials, ForeignPage, subprotocol_of
-from service.callers import CALLER, READS, SUBMITS
+from service.callers import CALLER
 from service.deps import Services
 from service.problems import BadHost
 from service.server import SOCKET, close_reason
@@ -63,8 +61,6 @@ NO_STORE = (b"cache-control", b"no-store")
 SUBPROTOCOL = "footplate.subprotocol"
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """FastAPI's own would send bodies and queries to whoever the environment names. Ours: service/tracing."""
-_JOB_PATH = len("/jobs/") + len(new_job_id())
-_QUICK = {"POST": ("/jobs", SUBMITS), "GET": ("/jobs/{job}", READS)}
 _CLOSE_CODES = {401: 4401, 403: 4403, 404: 4404, 422: 4400, 429: 4429}
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 
@@ -147,13 +143,7 @@ class Guard:
         try:
             check = self.services.gatekeeper.check_request
             scope[CALLER] = check(scope["method"], scope["path"], scope["query_string"], given)
-            if (quick := _quick(scope)) is None:
-                await self.app(scope, receive, guarded)
-            else:
-                scope["app"], (scope["route"], needed) = self.app, _QUICK[scope["method"]]
-                scope[CALLER].require(needed)
-                response = await quick(Request(scope, receive))
-                await response(scope, receive, guarded)
+            await self.app(scope, receive, guarded)
         except FootplateError as error:
             await problems.of_error(scope, error)(scope, receive, guarded)
         except ClientDisconnect:
@@ -195,18 +185,6 @@ def _close_code(error: FootplateError) -> int:
 def _route(scope: Scope) -> str:
     found = scope.get("route")
     return found if isinstance(found, str) else getattr(found, "path", "other")
-
-
-def _quick(scope: Scope) -> Callable[[Request], Awaitable[Response]] | None:
-    """The two busiest routes, without the framework around them: it costs as much as a stored job."""
-    if scope["query_string"]:
-        return None
-    method, path = scope["method"], scope["path"]
-    if method == "POST" and path == "/jobs":
-        return jobs.create_job
-    if method == "GET" and len(path) == _JOB_PATH and path.startswith("/jobs/job_"):
-        return partial(jobs.get_job, job=path[6:])
-    return None
 
 
 def _request_id(scope: Scope, given: Credentials) -> bytes:

@@ -157,6 +157,11 @@ class StrictRoute(APIRoute):
     """Asks for the scope that the route needs. Refuses query parameters that it does not know, and those given twice:
     nothing is silently ignored."""
 
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        if isinstance(self.response_model, type):
+            self.response_description = self.response_model.__name__
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         known = [one.alias for one in get_flat_params(self.dependant) if isinstance(one.field_info, Query)]

@@ -6,23 +6,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 from sqlalchemy import Connection
-from starlette.responses import Response
 
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import Conflict, FootplateError, InvalidSpec, NotFound, Problem, Unavailable
 from footplate.contract.fields import Group, Many, Text, When
 from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import TERMINAL, Action, JobState, StopMode
-from footplate.contract.resources.jobs import BulkOutcome
-from service.api.documented import answers, takes
+from footplate.contract.resources.jobs import BulkError, BulkItem, BulkOutcome
+from service.api.documented import takes
 from service.api.jobs import remove_folders
 from service.api.listing import milliseconds
-from service.deps import Services, StrictRoute, json_response, read_model, services_of
+from service.deps import Services, StrictRoute, read_model, services_of
 from service.jobs.cancel import cancel
 from service.jobs.delete import delete
 from service.jobs.pause import pause
@@ -77,26 +76,25 @@ class Bulk(Group):
     "/jobs/bulk",
     operation_id="bulk_jobs",
     summary="Cancel, pause, resume or delete many jobs",
-    **answers(BulkOutcome),
     **takes(Bulk, required=True),
 )
-async def bulk_jobs(request: Request) -> Response:
+async def bulk_jobs(request: Request) -> BulkOutcome:
     """Asked again it changes nothing that holds already. At most 500 jobs an answer, the newest first."""
     services = services_of(request)
     given = await read_model(request, Bulk)
     if problems := _problems(given):
         raise InvalidSpec(problems)
     ids, cursor = await _meant(services, given)
-    told: list[dict[str, Any]] = []
+    outcomes: list[BulkItem] = []
     for at in range(0, len(ids), AT_ONCE):
-        told += await asyncio.gather(*(_one(services, given, job) for job in ids[at : at + AT_ONCE]))
-    done = [JobId(one["job"]) for one in told if one["error"] is None]
+        outcomes += await asyncio.gather(*(_one(services, given, job) for job in ids[at : at + AT_ONCE]))
+    done = [JobId(one.job) for one in outcomes if one.error is None]
     for job in done:
         services.changed(job)
     audit.info(
         "%s of %d jobs of project %s, asked by %s", given.action, len(done), services.project, services.caller.by
     )
-    return json_response({"data": told, "next_cursor": cursor})
+    return BulkOutcome(data=tuple(outcomes), next_cursor=cursor)
 
 
 def _problems(given: Bulk) -> list[Problem]:
@@ -142,7 +140,7 @@ async def _meant(services: Services, given: Bulk) -> tuple[Sequence[str], str | 
     return [row.id for row in page.rows], page.next_cursor
 
 
-async def _one(services: Services, given: Bulk, job: str) -> dict[str, Any]:
+async def _one(services: Services, given: Bulk, job: str) -> BulkItem:
     """What this one would have answered, had it been asked alone."""
     try:
         if not is_id(job, "job"):
@@ -151,13 +149,15 @@ async def _one(services: Services, given: Bulk, job: str) -> dict[str, Any]:
     except Unavailable:
         raise
     except FootplateError as error:
-        more = {"state": error.state, "allowed": error.allowed} if isinstance(error, Conflict) else {}
-        told = {"status": error.status, "code": error.code, "detail": error.message, "hint": error.hint, **more}
-        return {"job": job, "state": more.get("state"), "error": told}
+        why_not = BulkError(status=error.status, code=error.code, detail=error.message, hint=error.hint)
+        if not isinstance(error, Conflict):
+            return BulkItem(job=job, state=None, error=why_not)
+        why_not = why_not.model_copy(update={"state": error.state, "allowed": error.allowed})
+        return BulkItem(job=job, state=error.state, error=why_not)
     reached(Moment.AFTER_VERB_COMMITS)
     if folders:
         await asyncio.to_thread(remove_folders, services.settings.store, folders)
-    return {"job": job, "state": state, "error": None}
+    return BulkItem(job=job, state=state, error=None)
 
 
 def _verb(services: Services, given: Bulk, job: JobId) -> Callable[[Connection], tuple[JobState | None, list[str]]]:

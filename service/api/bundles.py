@@ -15,22 +15,21 @@ from starlette.responses import Response
 from footplate.contract import layout
 from footplate.contract.bundles import MAX_BYTES, look_into, too_large
 from footplate.contract.errors import Forbidden, NotFound, Problem
-from footplate.contract.resources.artifacts import Bundle, BundleList
+from footplate.contract.resources.artifacts import Bundle, BundleFile, BundleList
 from footplate.contract.spec import JobSpec
-from service.api.documented import answers
+from service.api.documented import again
 from service.api.downloads import download
 from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
-from service.api.views import moment
 from service.artifact_files import open_below
 from service.callers import Needed, Scope, needs
-from service.deps import Services, StrictRoute, json_response, services_of
+from service.deps import Services, StrictRoute, services_of
 from service.jobs.bundles import CODE_IS_OFF, HOW_TO_TURN_ON, check, drop, not_allowed
 from service.jobs.requires import nowhere
 from service.problems import BodyTooLarge, UnsupportedMediaType
 from service.store.bundles import SHELF
 from service.store.rows import BundleRow
-from service.store.times import now_ms
+from service.store.times import now_ms, text_of
 
 router = APIRouter(route_class=StrictRoute, tags=["bundles"])
 audit = logging.getLogger("footplate.audit")
@@ -68,11 +67,12 @@ async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
     status_code=201,
     operation_id="create_bundle",
     summary="Keep a zip of your own code",
-    **answers(Bundle, 201, again="It was there already."),
+    response_model=Bundle,
+    responses=again(Bundle),
     openapi_extra=BODY,
 )
 @needs(Scope.CODE)
-async def create_bundle(request: Request) -> Response:
+async def create_bundle(request: Request, response: Response) -> Bundle:
     """By its sha256: the same zip again is the same bundle, and is answered 200."""
     services = services_of(request)
     require_code(services)
@@ -92,7 +92,9 @@ async def create_bundle(request: Request) -> Response:
         )
     if is_new:
         audit.info("bundle %s of project %s kept for %s", kept.sha256, services.project, services.caller.by)
-    return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/bundles/{kept.sha256}"})
+    response.status_code = 201 if is_new else 200
+    response.headers["Location"] = f"/bundles/{kept.sha256}"
+    return _bundle(kept)
 
 
 def _refuse_what_is_no_zip(request: Request) -> None:
@@ -108,22 +110,22 @@ def _too_large() -> BodyTooLarge:
     return BodyTooLarge(problem.detail, hint=problem.hint)
 
 
-@router.get("/bundles", operation_id="list_bundles", summary="Bundles, newest first", **answers(BundleList))
+@router.get("/bundles", operation_id="list_bundles", summary="Bundles, newest first")
 async def list_bundles(
     request: Request,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Response:
+) -> BundleList:
     services = services_of(request)
     read = partial(SHELF.page, project=services.project, limit=limit + 1, after=after(cursor, _is_sha256))
     rows = await services.db.read(read)
     more = following([(row.created_at, row.sha256) for row in rows], limit)
-    return json_response({"data": [_json(row) for row in rows[:limit]], "next_cursor": more})
+    return BundleList(data=tuple(map(_bundle, rows[:limit])), next_cursor=more)
 
 
-@router.get("/bundles/{sha256}", operation_id="get_bundle", summary="One bundle", **answers(Bundle))
-async def get_bundle(request: Request, sha256: Sha256) -> Response:
-    return json_response(_json(await _row(services_of(request), sha256)))
+@router.get("/bundles/{sha256}", operation_id="get_bundle", summary="One bundle")
+async def get_bundle(request: Request, sha256: Sha256) -> Bundle:
+    return _bundle(await _row(services_of(request), sha256))
 
 
 @router.get(
@@ -165,11 +167,11 @@ def _is_sha256(text: str) -> bool:
     return len(text) == 64 and not set(text) - set("0123456789abcdef")
 
 
-def _json(row: BundleRow) -> dict[str, Any]:
-    return {
-        "sha256": row.sha256,
-        "bytes": row.bytes,
-        "unpacked_bytes": row.unpacked_bytes,
-        "files": [{"path": path, "bytes": size} for path, size in json.loads(row.files)],
-        "created_at": moment(row.created_at),
-    }
+def _bundle(row: BundleRow) -> Bundle:
+    return Bundle(
+        sha256=row.sha256,
+        bytes=row.bytes,
+        unpacked_bytes=row.unpacked_bytes,
+        files=tuple(BundleFile(path=path, bytes=size) for path, size in json.loads(row.files)),
+        created_at=text_of(row.created_at),
+    )

@@ -13,15 +13,21 @@ from sqlalchemy import Connection
 from starlette.responses import Response, StreamingResponse
 
 from footplate.contract.errors import NotFound, did_you_mean
-from footplate.contract.fields import Group, Json
+from footplate.contract.fields import Group
 from footplate.contract.ids import JobId
-from footplate.contract.resources.artifacts import Checkpoint, CheckpointFileList, CheckpointList, DeletedCheckpoint
+from footplate.contract.resources.artifacts import (
+    Checkpoint,
+    CheckpointFile,
+    CheckpointFileList,
+    CheckpointList,
+    DeletedCheckpoint,
+)
 from service.api import views
 from service.api.archive import MEDIA_TYPE, Archive
-from service.api.documented import answers, takes
+from service.api.documented import takes
 from service.api.downloads import ANSWERS, attachment, download, in_threads
 from service.artifact_files import Store
-from service.deps import JobPath, Services, StrictRoute, job_id, json_response, read_model, services_of
+from service.deps import JobPath, Services, StrictRoute, job_id, read_model, services_of
 from service.jobs import pins
 from service.jobs.checkpoints import drop, look, pin, require_committed, unpin
 from service.jobs.manifest import SealedFile, opened, sealed
@@ -51,28 +57,27 @@ class Pinning(Group):
     "/jobs/{job}/checkpoints",
     operation_id="list_checkpoints",
     summary="Its checkpoints, newest first",
-    **answers(CheckpointList),
 )
-async def list_checkpoints(request: Request, job: JobPath) -> Response:
+async def list_checkpoints(request: Request, job: JobPath) -> CheckpointList:
     services = services_of(request)
 
-    def read(conn: Connection) -> list[Json]:
+    def read(conn: Connection) -> CheckpointList:
         jobs.get(conn, services.project, job_id(job))
-        return [views.checkpoint(row) for row in checkpoints.of_job(conn, job_id(job))]
+        data = tuple(map(views.checkpoint, checkpoints.of_job(conn, job_id(job))))
+        return CheckpointList(data=data, next_cursor=None)
 
-    return json_response({"data": await services.db.read(read), "next_cursor": None})
+    return await services.db.read(read)
 
 
-@router.get(ONE, operation_id="get_checkpoint", summary="One checkpoint", **answers(Checkpoint))
-async def get_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Response:
-    return json_response(views.checkpoint(await _row(services_of(request), job_id(job), checkpoint)))
+@router.get(ONE, operation_id="get_checkpoint", summary="One checkpoint")
+async def get_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Checkpoint:
+    return views.checkpoint(await _row(services_of(request), job_id(job), checkpoint))
 
 
 @router.get(
     f"{ONE}/files",
     operation_id="list_checkpoint_files",
     summary="Its files, with their sizes and what they were when it was committed",
-    **answers(CheckpointFileList),
 )
 async def list_checkpoint_files(
     request: Request,
@@ -80,13 +85,13 @@ async def list_checkpoint_files(
     checkpoint: Named,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", pattern="^[0-9]{1,5}$")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-) -> Response:
+) -> CheckpointFileList:
     row, files = await _contents(request, job, checkpoint)
     first = int(cursor or 0)
     page = files[first : first + limit]
-    found = [{"path": one.path, "bytes": one.bytes, "sha256": one.sha256} for one in page]
+    found = tuple(CheckpointFile(path=one.path, bytes=one.bytes, sha256=one.sha256) for one in page)
     more = str(first + limit) if first + limit < len(files) else None
-    return json_response({"checkpoint": row.id, "data": found, "next_cursor": more})
+    return CheckpointFileList(checkpoint=row.id, data=found, next_cursor=more)
 
 
 @router.head(f"{ONE}/files/{{path:path}}", include_in_schema=False)
@@ -142,9 +147,8 @@ def _look_at_all(artifacts: Store, row: CheckpointRow, files: list[SealedFile]) 
     status_code=202,
     operation_id="delete_checkpoint",
     summary="Let go of it; the answer says what that frees",
-    **answers(DeletedCheckpoint, 202),
 )
-async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Response:
+async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> DeletedCheckpoint:
     """409 while it is pinned, or the only one that a job which is not over could continue from. Its folder goes in a
     moment; what is known of it stays."""
     services, one = services_of(request), job_id(job)
@@ -155,17 +159,16 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
     services.changed(one)
     row = dropped.row
     audit.info("checkpoint %s of job %s deleted by %s: %d bytes", row.id, one, services.caller.by, dropped.frees_bytes)
-    return json_response({**views.checkpoint(row), "frees_bytes": dropped.frees_bytes}, 202)
+    return DeletedCheckpoint(**views.checkpoint_fields(row), frees_bytes=dropped.frees_bytes)
 
 
 @router.patch(
     ONE,
     operation_id="pin_checkpoint",
     summary="Keep it for good, or not any more",
-    **answers(Checkpoint),
     **takes(Pinning, required=True),
 )
-async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Response:
+async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Checkpoint:
     services, one = services_of(request), job_id(job)
     given = await read_model(request, Pinning)
     row = await _row(services, one, checkpoint)
@@ -173,7 +176,7 @@ async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> R
     services.changed(one)
     word = "pinned" if given.pinned else "not pinned any more"
     audit.info("checkpoint %s of job %s %s by %s", row.id, one, word, services.caller.by)
-    return json_response(views.checkpoint(row))
+    return views.checkpoint(row)
 
 
 async def _pin(services: Services, row: CheckpointRow) -> CheckpointRow:

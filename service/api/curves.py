@@ -10,12 +10,12 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import Problem
-from footplate.contract.fields import Json
 from footplate.contract.ids import JobId
-from footplate.contract.resources.history import MetricSummaryList, SeriesList
-from service.api.documented import answers
+from footplate.contract.resources import history
+from footplate.contract.resources.history import MetricSummary, MetricSummaryList, SeenMetric, SeriesList
+from service.api.documented import also
 from service.api.formats import CSV, VARIES, csv_response, wants
-from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, json_response, services_of
+from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, services_of
 from service.events.series import Axis, Seen, Series, Summary, names_of, on_axis, series, summaries
 from service.problems import InvalidQuery, comma_list
 from service.store import jobs
@@ -49,9 +49,10 @@ Everything = Annotated[
     "/jobs/{job}/metrics/summary",
     operation_id="summarize_metrics",
     summary="Each metric's last, least and most, and where; as CSV too",
-    **answers(MetricSummaryList, also=CSV),
+    response_model=MetricSummaryList,
+    responses=also(CSV),
 )
-async def summarize_metrics(request: Request, job: JobPath) -> Response:
+async def summarize_metrics(request: Request, response: Response, job: JobPath) -> MetricSummaryList | Response:
     services = services_of(request)
     project, asked = services.project, job_id(job)
 
@@ -62,34 +63,39 @@ async def summarize_metrics(request: Request, job: JobPath) -> Response:
     found = await services.db.read(read)
     if wants(request, CSV):
         return csv_response(_SUMMARY_COLUMNS, map(_summary_row, found), f"{job}-summary")
-    return json_response({"data": [_summary(one) for one in found], "next_cursor": None}, headers=VARIES)
+    response.headers.update(VARIES)
+    return MetricSummaryList(data=tuple(map(_summary, found)), next_cursor=None)
 
 
 @router.get(
     "/jobs/{job}/metrics/series",
     operation_id="get_series",
     summary="Curves, down-sampled so that every spike survives; as CSV too",
-    **answers(SeriesList, also=CSV),
+    response_model=SeriesList,
+    responses=also(CSV),
 )
 async def get_series(
     request: Request,
+    response: Response,
     job: JobPath,
     names: Names = None,
     x: Which = "step",
     points: Points = 1000,
     everything: Everything = False,
-) -> Response:
-    return await _series(request, [job_id(job)], names, x, points, everything, job)
+) -> SeriesList | Response:
+    return await _series(request, response, [job_id(job)], names, x, points, everything, job)
 
 
 @router.get(
     "/metrics/series",
     operation_id="compare_series",
     summary="Curves of several jobs; as CSV too",
-    **answers(SeriesList, also=CSV, fails=(404,)),
+    response_model=SeriesList,
+    responses=also(CSV) | {404: {}},
 )
 async def compare_series(
     request: Request,
+    response: Response,
     jobs: Annotated[
         str, Query(min_length=1, max_length=10_000, description="Ids, with commas.", json_schema_extra=NO_NUL)
     ],
@@ -97,17 +103,24 @@ async def compare_series(
     x: Which = "step",
     points: Points = 1000,
     everything: Everything = False,
-) -> Response:
+) -> SeriesList | Response:
     asked = list(map(job_id, _split(jobs, "jobs")))
     if len(asked) > MOST_JOBS:
         detail = f"names {len(asked)} jobs, {MOST_JOBS} are compared at once"
         raise InvalidQuery([Problem("/query/jobs", "too_many", detail, "ask in several requests")])
-    return await _series(request, asked, names, x, points, everything, "series")
+    return await _series(request, response, asked, names, x, points, everything, "series")
 
 
 async def _series(
-    request: Request, asked: Sequence[JobId], names: str | None, x: Axis, points: int, everything: bool, file: str
-) -> Response:
+    request: Request,
+    response: Response,
+    asked: Sequence[JobId],
+    names: str | None,
+    x: Axis,
+    points: int,
+    everything: bool,
+    file: str,
+) -> SeriesList | Response:
     services = services_of(request)
     wanted = None if names is None else _split(names, "names")
 
@@ -118,7 +131,8 @@ async def _series(
     found = await services.db.read(read)
     if wants(request, CSV):
         return csv_response(["job", "name", "attempt", x, "value"], _series_rows(found, x), file)
-    return json_response({"x": x, "data": [_curve(one, x) for one in found], "next_cursor": None}, headers=VARIES)
+    response.headers.update(VARIES)
+    return SeriesList(x=x, data=tuple(_curve(one, x) for one in found), next_cursor=None)
 
 
 def _chosen(
@@ -142,18 +156,18 @@ def _split(text: str, parameter: str) -> list[str]:
     raise InvalidQuery([Problem(f"/query/{parameter}", "invalid_parameter", f"{text!r} names none", "leave it out")])
 
 
-def _curve(one: Series, x: Axis) -> Json:
+def _curve(one: Series, x: Axis) -> history.Series:
     xs, ys, attempts = on_axis(one, x)
-    return {
-        "job": one.job,
-        "name": one.name,
-        "count": one.count,
-        "left_out": one.left_out,
-        "exact": one.is_exact,
-        "attempts": [{"attempt": attempt, "first": first} for attempt, first in attempts],
-        "x": xs,
-        "y": ys,
-    }
+    return history.Series(
+        job=one.job,
+        name=one.name,
+        count=one.count,
+        left_out=one.left_out,
+        exact=one.is_exact,
+        attempts=tuple(history.SeriesAttempt(attempt=attempt, first=first) for attempt, first in attempts),
+        x=tuple(xs),
+        y=tuple(ys),
+    )
 
 
 def _series_rows(found: Sequence[Series], x: Axis) -> Iterator[tuple[Any, ...]]:
@@ -165,23 +179,22 @@ def _series_rows(found: Sequence[Series], x: Axis) -> Iterator[tuple[Any, ...]]:
             yield one.job, one.name, attempt, *point
 
 
-def _summary(one: Summary) -> Json:
-    return {
-        "name": one.name,
-        "count": one.count,
-        "not_finite": one.not_finite,
-        "last": _seen(one.last),
-        "min": _seen(one.least),
-        "max": _seen(one.most),
-    }
+def _summary(one: Summary) -> MetricSummary:
+    return MetricSummary(
+        name=one.name,
+        count=one.count,
+        not_finite=one.not_finite,
+        last=_seen(one.last),
+        min=_seen(one.least) if one.least else None,
+        max=_seen(one.most) if one.most else None,
+    )
 
 
-def _seen(seen: Seen | None) -> Json | None:
-    if seen is None:
-        return None
+def _seen(seen: Seen) -> SeenMetric:
     value, no, at, step, epoch = seen.point
-    where = {"no": no, "step": step, "epoch": epoch, "at": at}
-    return {"value": value, **where, "attempt": seen.attempt, "repeated": seen.repeated}
+    return SeenMetric(
+        value=value, no=no, step=step, epoch=epoch, at=at, attempt=seen.attempt, repeated=seen.repeated
+    )  # fmt: skip
 
 
 _SUMMARY_COLUMNS = ("name", "count", "not_finite", "last", "last_step", "min", "min_step", "max", "max_step")

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
-from starlette.responses import Response
 
 from footplate.contract.errors import FootplateError, Problem
 from footplate.contract.ids import DeliveryId, is_id
 from footplate.contract.resources.operations import Delivery, DeliveryList
-from service.api.documented import answers
 from service.api.views import moment
 from service.api.webhooks import WebhookPath, webhook_id
 from service.callers import Scope, needs
-from service.deps import StrictRoute, json_response, services_of
+from service.deps import StrictRoute, services_of
 from service.problems import InvalidQuery
 from service.store import deliveries, webhooks
 from service.store.rows import DeliveryRow
-from service.store.times import now_ms
+from service.store.times import now_ms, text_of
 
 router = APIRouter(route_class=StrictRoute, tags=["webhooks"])
 
@@ -36,10 +34,10 @@ class WebhookDisabled(FootplateError):
     status_code=202,
     operation_id="test_webhook",
     summary="Send it a ping, in a second or so",
-    **answers(Delivery, 202, fails=(409,)),
+    responses={409: {}},
 )
 @needs(Scope.ADMIN)
-async def test_webhook(request: Request, webhook: WebhookPath) -> Response:
+async def test_webhook(request: Request, webhook: WebhookPath) -> Delivery:
     """The delivery as it begins; its webhook's deliveries say what comes of it."""
     services = services_of(request)
     one = webhook_id(webhook)
@@ -53,14 +51,13 @@ async def test_webhook(request: Request, webhook: WebhookPath) -> Response:
             )
         return webhooks.ping(conn, row, now_ms())
 
-    return json_response(_view(await services.db.write(write)), 202)
+    return _view(await services.db.write(write))
 
 
 @router.get(
     "/webhooks/{webhook}/deliveries",
     operation_id="list_deliveries",
     summary="What it was told and what came of it, newest first",
-    **answers(DeliveryList),
 )
 @needs(Scope.ADMIN)
 async def list_deliveries(
@@ -68,7 +65,7 @@ async def list_deliveries(
     webhook: WebhookPath,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=64)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Response:
+) -> DeliveryList:
     """Kept for 30 days."""
     services = services_of(request)
     one = webhook_id(webhook)
@@ -83,21 +80,21 @@ async def list_deliveries(
 
     rows = await services.db.read(read)
     more = rows[limit - 1].id if len(rows) > limit else None
-    return json_response({"data": [_view(row) for row in rows[:limit]], "next_cursor": more})
+    return DeliveryList(data=tuple(map(_view, rows[:limit])), next_cursor=more)
 
 
-def _view(row: DeliveryRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "type": row.type,
-        "job": row.job_id,
-        "status": row.status,
-        "tries": row.tries,
-        "created_at": moment(row.created_at),
-        "tried_at": moment(row.tried_at),
-        "next_try_at": moment(row.due_at),
-        "http_status": row.http_status,
-        "answer": row.answer,
-        "error": row.error,
-        "body": json.loads(row.body),
-    }
+def _view(row: DeliveryRow) -> Delivery:
+    return Delivery(
+        id=row.id,
+        type=row.type,
+        job=row.job_id,
+        status=row.status,
+        tries=row.tries,
+        created_at=text_of(row.created_at),
+        tried_at=moment(row.tried_at),
+        next_try_at=moment(row.due_at),
+        http_status=row.http_status,
+        answer=row.answer,
+        error=row.error,
+        body=json.loads(row.body),
+    )

@@ -9,19 +9,14 @@ from pydantic import BaseModel
 from footplate.contract.fields import Json
 
 
-def answers(
-    model: type[BaseModel], status: int = 200, description: str = "", *, also: str = "", again: str = "",
-    fails: tuple[int, ...] = (),
-) -> Json:  # fmt: skip
-    """Describes a successful answer, as JSON and as the media type `also`.
+def also(media_type: str) -> dict[int | str, Json]:
+    """Describes another media type of a successful answer."""
+    return {200: {"content": {media_type: {"schema": {"type": "string"}}}}}
 
-    `again` describes the status 200 of a route that made nothing new. `fails` are statuses of failures beyond those
-    that every route with such an address has."""
-    answer: Json = {"model": model, "description": description or model.__name__}
-    if also:
-        answer["content"] = {also: {"schema": {"type": "string"}}}
-    repeated = {200: {**answer, "description": again}} if again else {}
-    return {"responses": {status: answer, **repeated, **{one: {} for one in fails}}}
+
+def again(model: type[BaseModel]) -> dict[int | str, Json]:
+    """Describes the status 200 of an upload whose content the service has already."""
+    return {200: {"model": model, "description": "It was there already."}}
 
 
 def takes(model: type[BaseModel], *, required: bool = False) -> Json:

@@ -18,21 +18,20 @@ from footplate.contract.files import file_id, kind_of
 from footplate.contract.ids import FileId, is_file
 from footplate.contract.resources.artifacts import File, FileList
 from footplate.contract.spec import JobSpec
-from service.api.documented import answers
+from service.api.documented import again
 from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
-from service.api.views import moment
 from service.artifact_files import open_below
-from service.deps import Services, StrictRoute, json_response, services_of
+from service.deps import Services, StrictRoute, services_of
 from service.jobs import node_files
 from service.jobs.file_kinds import check_content, checked_name
 from service.jobs.files import IS_BY_URL, IS_ON_HUB, NAMES_ONE, check, drop, not_fetched, not_listed
 from service.problems import BodyTooLarge
 from service.store.files import SHELF
 from service.store.rows import FileRow
-from service.store.times import now_ms
+from service.store.times import now_ms, text_of
 
 router = APIRouter(route_class=StrictRoute, tags=["files"])
 audit = logging.getLogger("footplate.audit")
@@ -56,10 +55,11 @@ Name = Annotated[
     status_code=201,
     operation_id="create_file",
     summary="Upload JSON lines, CSV or Parquet, as it is or as a form",
-    **answers(File, 201, again="It was there already."),
+    response_model=File,
+    responses=again(File),
     openapi_extra=BODY,
 )
-async def create_file(request: Request, name: Name = None) -> Response:
+async def create_file(request: Request, response: Response, name: Name = None) -> File:
     """Kept by its content: the same rows again are the same file, under the name that they first came with, and are
     answered 200."""
     services = services_of(request)
@@ -83,7 +83,9 @@ async def create_file(request: Request, name: Name = None) -> Response:
         )
     if is_new:
         audit.info("file %s (%s) of project %s kept for %s", file, name, services.project, services.caller.by)
-    return json_response(_json(kept), 201 if is_new else 200, {"Location": f"/files/{file}"})
+    response.status_code = 201 if is_new else 200
+    response.headers["Location"] = f"/files/{file}"
+    return _file(kept)
 
 
 async def _named(request: Request, name: str | None, limit: int, too_large: Any) -> tuple[str, AsyncIterator[bytes]]:
@@ -105,22 +107,22 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"a file may have {limit // MIB:,} MiB", hint=hint)
 
 
-@router.get("/files", operation_id="list_files", summary="Files, newest first", **answers(FileList))
+@router.get("/files", operation_id="list_files", summary="Files, newest first")
 async def list_files(
     request: Request,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=120)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Response:
+) -> FileList:
     services = services_of(request)
     read = partial(SHELF.page, project=services.project, limit=limit + 1, after=after(cursor, is_file))
     rows = await services.db.read(read)
     more = following([(row.created_at, row.id) for row in rows], limit)
-    return json_response({"data": [_json(row) for row in rows[:limit]], "next_cursor": more})
+    return FileList(data=tuple(map(_file, rows[:limit])), next_cursor=more)
 
 
-@router.get("/files/{file}", operation_id="get_file", summary="One file", **answers(File))
-async def get_file(request: Request, file: FilePath) -> Response:
-    return json_response(_json(await _row(services_of(request), file)))
+@router.get("/files/{file}", operation_id="get_file", summary="One file")
+async def get_file(request: Request, file: FilePath) -> File:
+    return _file(await _row(services_of(request), file))
 
 
 @router.head("/files/{file}/content", include_in_schema=False)
@@ -174,13 +176,13 @@ async def _row(services: Services, file: str) -> FileRow:
     return await services.db.read(partial(SHELF.get, project=services.project, key=FileId(file)))
 
 
-def _json(row: FileRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "name": row.name,
-        "kind": row.kind,
-        "bytes": row.bytes,
-        "sha256": row.sha256,
-        "created_at": moment(row.created_at),
-        "created_by": row.created_by,
-    }
+def _file(row: FileRow) -> File:
+    return File(
+        id=row.id,
+        name=row.name,
+        kind=row.kind,
+        bytes=row.bytes,
+        sha256=row.sha256,
+        created_at=text_of(row.created_at),
+        created_by=row.created_by,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -16,13 +15,13 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.fields import Group
 from footplate.contract.ids import new_job_id
-from footplate.contract.resources.jobs import ForkedJob, SpecWarning
+from footplate.contract.resources.jobs import ForkedJob, ForkOf, Job, SpecWarning
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import CheckpointName, Mode
 from footplate.contract.warnings import warnings_of
-from service.api.documented import answers, takes
+from service.api import views
+from service.api.documented import takes
 from service.api.jobs import IDEMPOTENCY_KEY, accept, created, idempotency, require_all
-from service.api.views import job_json
 from service.deps import LARGE, JobPath, Services, StrictRoute, beside, job_id, model_of, read_body, services_of
 from service.jobs.fork import Forked, forked, patched, source
 from service.jobs.submit import replay, submit
@@ -51,10 +50,10 @@ _TAKES = takes(Fork)["openapi_extra"]
     status_code=202,
     operation_id="fork_job",
     summary="Another job from one of its checkpoints, with changes",
-    **answers(ForkedJob, 202),
+    response_model=ForkedJob,
     openapi_extra={**_TAKES, "parameters": [IDEMPOTENCY_KEY]},
 )
-async def fork_job(request: Request, job: JobPath) -> Response:
+async def fork_job(request: Request, response: Response, job: JobPath) -> Job | Response:
     """The new job, and under `fork` what differs and what thereby is not exactly as the old one would have gone on."""
     services = services_of(request)
     one = job_id(job)
@@ -66,7 +65,7 @@ async def fork_job(request: Request, job: JobPath) -> Response:
         # Before anything is looked at: the checkpoint may be gone since.
         before = await services.db.read(partial(replay, project=services.project, use=use))
         if before is not None:
-            return created(before, services, 202, job_json(before.job))
+            return created(before, services, response, 202, views.job(before.job))
     try:
         start, was_set = await services.db.read(
             partial(source, project=services.project, job_id=one, wanted=given.checkpoint)
@@ -74,7 +73,7 @@ async def fork_job(request: Request, job: JobPath) -> Response:
         document, spec = await beside(LARGE, lambda: _accepted(services, patched(start, given.patch, given.mode)))
         await require_all(services, spec, spec.model_dump_json(), document)
         told = forked(start, was_set, spec, given.mode)
-        use = idempotency(request, f"fork {one}\n".encode() + raw, respond=partial(_json, told=told))
+        use = idempotency(request, f"fork {one}\n".encode() + raw, respond=partial(_job, told=told))
         write = partial(
             submit,
             project=spec.project,
@@ -96,16 +95,15 @@ async def fork_job(request: Request, job: JobPath) -> Response:
     services.poke()
     new = submitted.job
     audit.info("job %s of project %s forked as %s by %s", one, services.project, new.id, services.caller.by)
-    return created(submitted, services, 202, _json(new, told))
+    return created(submitted, services, response, 202, _job(new, told))
 
 
 def _accepted(services: Services, document: dict[str, Any]) -> tuple[dict[str, Any], JobSpec]:
     return document, accept(services, document)
 
 
-def _json(row: JobRow, told: Forked) -> str:
-    more = json.dumps({"fork": told.as_json()}, separators=(",", ":"))
-    return f"{job_json(row)[:-1]},{more[1:]}"
+def _job(row: JobRow, told: Forked) -> ForkedJob:
+    return ForkedJob(**views.job_fields(row), fork=ForkOf(**told.as_json()))
 
 
 def _warnings(spec: JobSpec, document: dict[str, Any], patch: Mapping[str, Any]) -> list[SpecWarning]:

@@ -11,12 +11,10 @@ from starlette.responses import Response
 
 from footplate.contract.errors import Problem, did_you_mean
 from footplate.contract.events import METRIC_KINDS, Kind
-from footplate.contract.fields import Json
 from footplate.contract.ids import JobId
 from footplate.contract.resources.history import AttemptList, EventList, MetricList
 from service.api import views
-from service.api.documented import answers
-from service.deps import JobPath, Services, StrictRoute, job_id, json_response, services_of
+from service.deps import JobPath, Services, StrictRoute, job_id, services_of
 from service.problems import InvalidQuery, comma_list
 from service.store import attempts, events, jobs, nodes
 from service.store.rows import EventRow
@@ -35,7 +33,12 @@ Kinds = Annotated[
 ]
 
 
-@router.get("/jobs/{job}/events", operation_id="list_events", summary="Its history", **answers(EventList))
+@router.get(
+    "/jobs/{job}/events",
+    operation_id="list_events",
+    summary="Its history",
+    responses={200: {"model": EventList, "description": "EventList"}},
+)
 async def list_events(
     request: Request,
     job: JobPath,
@@ -51,7 +54,7 @@ async def list_events(
     "/jobs/{job}/metrics",
     operation_id="list_metrics",
     summary="Logs and evals as flat objects; poll with `after`",
-    **answers(MetricList),
+    responses={200: {"model": MetricList, "description": "MetricList"}},
 )
 async def list_metrics(request: Request, job: JobPath, after: After = 0, limit: Limit = 1000) -> Response:
     return await _page(services_of(request), job_id(job), after, limit, METRIC_KINDS, views.flat)
@@ -71,6 +74,7 @@ async def _page(
         is_full = len(rows) == limit
         last = rows[-1].no if is_full else max(head, after if not rows else rows[-1].no)
         more = str(last) if is_full and last < head else None
+        # As they are stored: a page has up to 10,000 events, whose JSON is neither parsed nor written again.
         return views.listing([write(row) for row in rows], more, last=last)
 
     return Response(await services.db.read(read), media_type="application/json")
@@ -94,21 +98,22 @@ def read_kinds(text: str | None) -> frozenset[Kind] | None:
     return frozenset(map(Kind, names))
 
 
-@router.get("/jobs/{job}/attempts", operation_id="list_attempts", summary="Every try", **answers(AttemptList))
-async def list_attempts(request: Request, job: JobPath) -> Response:
+@router.get("/jobs/{job}/attempts", operation_id="list_attempts", summary="Every try")
+async def list_attempts(request: Request, job: JobPath) -> AttemptList:
     services = services_of(request)
 
-    def read(conn: Connection) -> list[Json]:
+    def read(conn: Connection) -> AttemptList:
         jobs.get(conn, services.project, job_id(job))
         sources = attempts.sources_of_job(conn, job_id(job))
         names = {node.id: node.name for node in nodes.everyone(conn)} if sources else {}
-        return [views.attempt(row, sources, names) for row in attempts.of_job(conn, job_id(job))]
+        data = tuple(views.attempt(row, sources, names) for row in attempts.of_job(conn, job_id(job)))
+        return AttemptList(data=data, next_cursor=None)
 
-    return json_response({"data": await services.db.read(read), "next_cursor": None})
+    return await services.db.read(read)
 
 
 @router.get("/jobs/{job}/spec", operation_id="get_spec", summary="The effective spec, with every default")
 async def get_spec(request: Request, job: JobPath) -> Response:
     services = services_of(request)
     row = await services.db.read(lambda conn: jobs.get(conn, services.project, job_id(job)))
-    return Response(row.spec, 200, {"ETag": views.etag(row)}, "application/json")
+    return Response(row.spec, 200, {"ETag": views.etag(row.version)}, "application/json")

@@ -25,10 +25,11 @@ from footplate.contract.resources.jobs import Job
 from footplate.contract.short_forms import located
 from footplate.contract.spec import JobSpec
 from footplate.contract.warnings import warnings_of
+from service.api import views
 from service.api.bundles import missing_code
-from service.api.documented import answers, takes
+from service.api.documented import takes
 from service.api.files import missing_files
-from service.api.views import etag, job_json
+from service.api.views import etag
 from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, beside, job_id, read_body, read_model, services_of
 from service.jobs.amend import Amendments, amend
@@ -82,10 +83,10 @@ class InvalidHeader(FootplateError):
     status_code=201,
     operation_id="create_job",
     summary="Submit a job",
-    **answers(Job, 201),
+    response_model=Job,
     openapi_extra={**SPEC_BODY, "parameters": [IDEMPOTENCY_KEY]},
 )
-async def create_job(request: Request) -> Response:
+async def create_job(request: Request, response: Response) -> Job | Response:
     """One transaction: the job and its first event. Redis is not asked, so it may be down."""
     services = services_of(request)
     raw = await read_body(request)
@@ -113,7 +114,7 @@ async def create_job(request: Request) -> Response:
         raise in_the_body(invalid, body) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)
     services.poke()
-    return created(submitted, services, 201, job_json(submitted.job))
+    return created(submitted, services, response, 201, views.job(submitted.job))
 
 
 def read_spec(services: Services, raw: bytes) -> tuple[object, JobSpec]:
@@ -155,33 +156,36 @@ async def require_all(services: Services, spec: JobSpec, spec_json: str, body: o
         raise in_the_body(InvalidSpec(problems), body)
 
 
-def idempotency(request: Request, raw: bytes, respond: Callable[[JobRow], str] = job_json) -> IdempotencyUse | None:
+def idempotency(request: Request, raw: bytes, respond: Callable[[JobRow], Job] = views.job) -> IdempotencyUse | None:
     key = request.headers.get("idempotency-key")
     if key is None:
         return None
     if not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
         raise InvalidHeader(f"Idempotency-Key must be 1 to {MAX_KEY_LENGTH} printable ASCII characters")
-    return IdempotencyUse(key, sha256(raw).hexdigest(), respond=respond)
+    return IdempotencyUse(key, sha256(raw).hexdigest(), respond=lambda row: respond(row).model_dump_json())
 
 
-def created(submitted: Submitted, services: Services, status: int, text: str) -> Response:
+def created(submitted: Submitted, services: Services, response: Response, status: int, job: Job) -> Job | Response:
     """Where the new job is; as it was told the first time, else by `text`."""
     row = submitted.job
     # Who may see every project has to say which one.
     where = "" if row.project == services.project else f"?project={row.project}"
     # Headers belong to the body: a replay answers what the first request was answered.
-    headers = {"Location": f"/jobs/{row.id}{where}", "ETag": etag(row)}
+    headers = {"Location": f"/jobs/{row.id}{where}", "ETag": etag(row.version)}
     if submitted.replayed:
         headers["Idempotency-Replayed"] = "true"
         if submitted.response:
-            headers["ETag"] = f'"{json.loads(submitted.response)["version"]}"'
-    return Response(submitted.response or text, status, headers, JSON)
+            # The stored text, byte for byte: an older version of the service may have written it.
+            headers["ETag"] = etag(json.loads(submitted.response)["version"])
+            return Response(submitted.response, status, headers, JSON)
+    response.headers.update(headers)
+    return job
 
 
-@router.get("/jobs/{job}", operation_id="get_job", summary="One job", **answers(Job))
-async def get_job(request: Request, job: JobPath) -> Response:
+@router.get("/jobs/{job}", operation_id="get_job", summary="One job")
+async def get_job(request: Request, response: Response, job: JobPath) -> Job:
     services = services_of(request)
-    return job_response(*await services.db.read(partial(look, project=services.project, job=job_id(job))))
+    return answered(response, *await services.db.read(partial(look, project=services.project, job=job_id(job))))
 
 
 def look(conn: Connection, project: str, job: JobId) -> tuple[JobRow, list[str]]:
@@ -190,8 +194,10 @@ def look(conn: Connection, project: str, job: JobId) -> tuple[JobRow, list[str]]
     return row, attempts.nodes_of(conn, [job]).get(job, []) if row.state.holds_slots else []
 
 
-def job_response(row: JobRow, nodes: list[str], status: int = 200) -> Response:
-    return Response(job_json(row, nodes), status, {"ETag": etag(row)}, JSON)
+def answered(response: Response, row: JobRow, nodes: list[str]) -> Job:
+    """Returns the job, and sets its ETag on the response."""
+    response.headers["ETag"] = etag(row.version)
+    return views.job(row, nodes)
 
 
 class _Some(Group):
@@ -213,10 +219,9 @@ Amendment = _amendable()
     "/jobs/{job}",
     operation_id="amend_job",
     summary="Change name, tags, metadata or priority",
-    **answers(Job),
     openapi_extra={**takes(Amendment, required=True)["openapi_extra"], "parameters": [IF_MATCH]},
 )
-async def amend_job(request: Request, job: JobPath) -> Response:
+async def amend_job(request: Request, response: Response, job: JobPath) -> Job:
     """A field that is not sent stays."""
     services = services_of(request)
     given = await read_model(request, Amendment)
@@ -231,7 +236,7 @@ async def amend_job(request: Request, job: JobPath) -> Response:
 
     row, nodes = await services.db.write(write)
     services.changed(row.id)
-    return job_response(row, nodes)
+    return answered(response, row, nodes)
 
 
 def _if_match(request: Request) -> int | None:

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
 from footplate.contract.fields import DURATION, Group, Many, Text, pattern
 from footplate.contract.ids import KeyId, is_id, new_key_id
-from footplate.contract.resources.operations import CreatedKey, KeyList
-from service.api.documented import answers, takes
+from footplate.contract.resources.operations import CreatedKey, Key, KeyList
+from service.api.documented import takes
 from service.api.views import moment
 from service.callers import Scope, needs
-from service.deps import Services, StrictRoute, json_response, read_model, services_of
+from service.deps import Services, StrictRoute, read_model, services_of
 from service.keyring import make_key
 from service.store import keys
 from service.store.rows import KeyRow
@@ -53,11 +53,10 @@ class NewKey(Group):
     status_code=201,
     operation_id="create_key",
     summary="Make a key; the answer shows it once, and nobody ever again",
-    **answers(CreatedKey, 201),
     **takes(NewKey, required=True),
 )
 @needs(Scope.ADMIN)
-async def create_key(request: Request) -> Response:
+async def create_key(request: Request) -> CreatedKey:
     services = services_of(request)
     given = await read_model(request, NewKey)
     if not services.gatekeeper.needs_key:
@@ -72,7 +71,7 @@ async def create_key(request: Request) -> Response:
     await services.db.write(partial(keys.insert_key, row=row))
     await services.gatekeeper.keyring.refresh()
     audit.info("key %s (%s, project %s, %s) made by %s", row.prefix, row.name, row.project, row.scopes, row.created_by)
-    return json_response({**_view(row), "key": secret}, 201)
+    return CreatedKey(**_fields(row), key=secret)
 
 
 def _new(given: NewKey, by: str | None) -> tuple[str, KeyRow]:
@@ -92,14 +91,15 @@ def _new(given: NewKey, by: str | None) -> tuple[str, KeyRow]:
     )
 
 
-@router.get("/keys", operation_id="list_keys", summary="Its project's keys", **answers(KeyList))
+@router.get("/keys", operation_id="list_keys", summary="Its project's keys")
 @needs(Scope.ADMIN)
-async def list_keys(request: Request) -> Response:
+async def list_keys(request: Request) -> KeyList:
     """Of a caller of every project: all, or those of the project that is named."""
     services = services_of(request)
     rows = await services.db.read(keys.everyone)
     reach = _reach(services)
-    return json_response({"data": [_view(row) for row in rows if reach in (None, row.project)], "next_cursor": None})
+    data = tuple(Key(**_fields(row)) for row in rows if reach in (None, row.project))
+    return KeyList(data=data, next_cursor=None)
 
 
 @router.delete("/keys/{key}", status_code=204, operation_id="delete_key", summary="Refuse it from now on")
@@ -125,7 +125,7 @@ def _reach(services: Services) -> str | None:
     return None if caller.is_everywhere and caller.asked is None else caller.project
 
 
-def _view(row: KeyRow) -> dict[str, Any]:
+def _fields(row: KeyRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "prefix": row.prefix,

@@ -7,14 +7,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
-from starlette.responses import Response
 
 from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
 from footplate.contract.fields import When
 from footplate.contract.lifecycle import JobState
 from footplate.contract.resources.jobs import JobList
-from service.api.documented import answers
-from service.api.views import job_json, listing
+from service.api import views
 from service.deps import StrictRoute, services_of
 from service.problems import InvalidQuery, comma_list
 from service.store import attempts, job_list
@@ -26,7 +24,7 @@ MOST_STATES = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@router.get("/jobs", operation_id="list_jobs", summary="Jobs, newest first", **answers(JobList))
+@router.get("/jobs", operation_id="list_jobs", summary="Jobs, newest first")
 async def list_jobs(
     request: Request,
     state: Annotated[str | None, Query(description="One state, or several with commas.")] = None,
@@ -37,7 +35,7 @@ async def list_jobs(
     sort: Annotated[Sort, Query()] = "-created",
     cursor: Annotated[str | None, Query(description=_CURSOR, min_length=1, max_length=1000)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> Response:
+) -> JobList:
     services = services_of(request)
     wanted = JobFilter(
         project=services.project,
@@ -48,14 +46,14 @@ async def list_jobs(
         created_before=milliseconds(created_before),
     )
 
-    def read(conn: Connection) -> str:
+    def read(conn: Connection) -> JobList:
         page = job_list.page(conn, wanted, sort=sort, cursor=cursor, limit=limit)
         nodes = attempts.nodes_of(conn, [row.id for row in page.rows if row.state.holds_slots])
-        items = [job_json(row, nodes.get(row.id, ())) for row in page.rows]
-        return listing(items, page.next_cursor, total_estimate=page.total_estimate)
+        data = tuple(views.job(row, nodes.get(row.id, ())) for row in page.rows)
+        return JobList(data=data, next_cursor=page.next_cursor, total_estimate=page.total_estimate)
 
     try:
-        return Response(await services.db.read(read), media_type="application/json")
+        return await services.db.read(read)
     except InvalidSpec as error:
         raise InvalidQuery([Problem("/query" + p.pointer, p.code, p.detail, p.hint) for p in error.problems]) from error
 

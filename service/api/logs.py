@@ -10,12 +10,11 @@ from sqlalchemy import Connection
 from starlette.datastructures import URL
 from starlette.responses import Response
 
-from footplate.contract.fields import Json
-from footplate.contract.resources.history import LineList
-from service.api.documented import answers
+from footplate.contract.resources.history import Line, LineList
+from service.api.documented import also
 from service.api.formats import TEXT, VARIES, clean, wants
 from service.api.history import After, Limit
-from service.deps import JobPath, StrictRoute, job_id, json_response, services_of
+from service.deps import JobPath, StrictRoute, job_id, services_of
 from service.store import jobs, log_lines
 from service.store.log_lines import LineFilter, LinePage, LineRow
 
@@ -26,10 +25,12 @@ router = APIRouter(route_class=StrictRoute, tags=["history"])
     "/jobs/{job}/logs",
     operation_id="list_lines",
     summary="What training printed; as plain text too",
-    **answers(LineList, also=TEXT),
+    response_model=LineList,
+    responses=also(TEXT),
 )
 async def list_lines(
     request: Request,
+    response: Response,
     job: JobPath,
     after: After = 0,
     limit: Limit = 1000,
@@ -38,7 +39,7 @@ async def list_lines(
     grep: Annotated[
         str | None, Query(min_length=1, max_length=1000, description="Only lines with this in them, word for word.")
     ] = None,
-) -> Response:
+) -> LineList | Response:
     """A page looks through so many events and no more: it may be empty although there is a next one."""
     services = services_of(request)
     wanted = LineFilter(job_id(job), stream, rank, grep)
@@ -55,14 +56,14 @@ async def list_lines(
             url = URL(scope=request.scope).include_query_params(after=following)
             headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
         return Response(_text(page.rows), 200, headers, f"{TEXT}; charset=utf-8")
-    rows = [_line(row) for row in page.rows]
-    return json_response({"data": rows, "next_cursor": following, "last": page.last}, headers=VARIES)
+    response.headers.update(VARIES)
+    return LineList(data=tuple(map(_line, page.rows)), next_cursor=following, last=page.last)
 
 
-def _line(row: LineRow) -> Json:
-    return {
-        "no": row.no, "at": row.at, "attempt": row.attempt, "rank": row.rank, "stream": row.stream, "text": row.text,
-    }  # fmt: skip
+def _line(row: LineRow) -> Line:
+    # Half a surrogate pair, which a printed line may hold, cannot be written as UTF-8.
+    text = row.text.encode("utf-8", "replace").decode()
+    return Line(no=row.no, at=row.at, attempt=row.attempt, rank=row.rank, stream=row.stream, text=text)
 
 
 def _text(rows: Sequence[LineRow]) -> str:

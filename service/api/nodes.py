@@ -7,16 +7,15 @@ from functools import partial
 
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
-from starlette.responses import Response
 
 from footplate.contract.errors import NotFound
 from footplate.contract.fields import Group
 from footplate.contract.ids import JobId, NodeId, is_id
 from footplate.contract.resources.operations import Node, NodeList
 from service.api import views
-from service.api.documented import answers, takes
+from service.api.documented import takes
 from service.callers import Scope, needs
-from service.deps import Services, StrictRoute, json_response, read_model, services_of
+from service.deps import Services, StrictRoute, read_model, services_of
 from service.store import attempts, jobs, nodes
 
 router = APIRouter(route_class=StrictRoute, tags=["nodes"])
@@ -28,13 +27,13 @@ class Drain(Group):
     """false takes it back: the node gets work again."""
 
 
-@router.get("/nodes", operation_id="list_nodes", summary="Every node", **answers(NodeList))
-async def list_nodes(request: Request) -> Response:
+@router.get("/nodes", operation_id="list_nodes", summary="Every node")
+async def list_nodes(request: Request) -> NodeList:
     services = services_of(request)
     rows, sources, mine = await services.db.read(
         lambda conn: (nodes.everyone(conn), attempts.open_sources(conn), _visible(conn, services))
     )
-    return json_response({"data": [views.node(row, sources, mine) for row in rows], "next_cursor": None})
+    return NodeList(data=tuple(views.node(row, sources, mine) for row in rows), next_cursor=None)
 
 
 def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
@@ -49,11 +48,10 @@ def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
     status_code=202,
     operation_id="drain_node",
     summary="Give it no more work; its jobs save and continue elsewhere",
-    **answers(Node, 202),
     **takes(Drain),
 )
 @needs(Scope.ADMIN, everywhere=True)
-async def drain_node(request: Request, node: str) -> Response:
+async def drain_node(request: Request, node: str) -> Node:
     services = services_of(request)
     given = await read_model(request, Drain)
     if not is_id(node, "node"):
@@ -62,4 +60,4 @@ async def drain_node(request: Request, node: str) -> Response:
     sources, mine = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
     services.poke()
     audit.info("node %s (%s): drain=%s by %s", row.id, row.name, given.drain, services.caller.by)
-    return json_response(views.node(row, sources, mine), 202)
+    return views.node(row, sources, mine)

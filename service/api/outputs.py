@@ -15,12 +15,11 @@ from starlette.responses import Response
 
 from footplate.contract.bucket import RemoteStore, StoreAway
 from footplate.contract.errors import NotFound
-from footplate.contract.resources.artifacts import OutputList
-from service.api.documented import answers
+from footplate.contract.resources.artifacts import Output, OutputList
 from service.api.downloads import ANSWERS, download
 from service.api.views import moment
 from service.artifact_files import CannotRead, Store, open_below
-from service.deps import JobPath, StrictRoute, job_id, json_response, services_of
+from service.deps import JobPath, StrictRoute, job_id, services_of
 from service.store import jobs
 
 
@@ -34,13 +33,13 @@ register_url_convertor("text", AnyText())
 router = APIRouter(route_class=StrictRoute, tags=["files"])
 
 
-@router.get("/jobs/{job}/outputs", operation_id="list_outputs", summary="Its files", **answers(OutputList))
-async def list_outputs(request: Request, job: JobPath) -> Response:
+@router.get("/jobs/{job}/outputs", operation_id="list_outputs", summary="Its files")
+async def list_outputs(request: Request, job: JobPath) -> OutputList:
     folder = await _folder(request, job)
     store = services_of(request).settings.store
     found = await asyncio.to_thread(_listed, store, folder) if folder else []
-    named = [one for one in found if _is_text(one["path"])]
-    return json_response({"data": named, "left_out": len(found) - len(named), "next_cursor": None})
+    named = tuple(Output(**one) for one in found if _is_text(one["path"]))
+    return OutputList(data=named, left_out=len(found) - len(named), next_cursor=None)
 
 
 @router.head("/jobs/{job}/outputs/{path:text}", include_in_schema=False)

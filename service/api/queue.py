@@ -7,20 +7,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
-from starlette.responses import Response
 
 from footplate.contract.errors import Problem
-from footplate.contract.fields import Json
-from footplate.contract.resources.jobs import Queue
-from service.api.documented import answers
+from footplate.contract.resources.jobs import Ahead, Queue, QueuedJob
 from service.api.views import moment
-from service.deps import StrictRoute, job_id, json_response, services_of
+from service.deps import StrictRoute, job_id, services_of
 from service.jobs import waiting
 from service.jobs.needs import Needs
 from service.jobs.waiting import Key, Page, Place
 from service.problems import InvalidQuery
 from service.store import jobs
-from service.store.times import now_ms
+from service.store.times import now_ms, text_of
 from service.store.waiting import WaitingRow, count
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -31,14 +28,14 @@ _CURSOR = re.compile(r"([01])\.(-?\d{1,16})\.(\d{1,16})\.(job_[0-9a-f]{32})")
     "/queue",
     operation_id="get_queue",
     summary="What waits, in which order, and why",
-    **answers(Queue, fails=(404,)),
+    responses={404: {}},
 )
 async def get_queue(
     request: Request,
     job: Annotated[str | None, Query(description="Only this one; none where it does not wait.")] = None,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> Response:
+) -> Queue:
     """The order in which placement tries them. `place` and `ahead` are exact up to 10,000 and `waiting` is exact up to
     1,000; beyond that they are lower bounds. A page may be short although `next_cursor` leads on."""
     services = services_of(request)
@@ -58,8 +55,8 @@ async def get_queue(
     page, (yours, others) = await services.db.read(read)
     now = now_ms()
     following = None if page.following is None else ".".join(map(str, page.following))
-    data = [_queued(place, row, now) for place, row in page.data]
-    return json_response({"data": data, "next_cursor": following, "waiting": {"yours": yours, "others": others}})
+    data = tuple(_queued(place, row, now) for place, row in page.data)
+    return Queue(data=data, next_cursor=following, waiting=Ahead(yours=yours, others=others))
 
 
 def _read(cursor: str) -> Key:
@@ -70,20 +67,20 @@ def _read(cursor: str) -> Key:
     return int(match[1]), int(match[2]), int(match[3]), match[4]
 
 
-def _queued(place: Place, row: WaitingRow, now: int) -> Json:
+def _queued(place: Place, row: WaitingRow, now: int) -> QueuedJob:
     needs = Needs.from_json(row.needs)
-    return {
-        "job": row.id,
-        "project": row.project,
-        "name": row.name,
-        "priority": row.priority,
-        "pool": needs.pool,
-        "needs": str(needs),
-        "place": place.number,
-        "ahead": {"yours": place.yours, "others": place.others},
-        "reason": row.reason,
-        "message": row.message,
-        "queued_at": moment(row.queued_at),
-        "waited_s": max(0, now - row.waits_since) / 1000,
-        "starts_after": None if row.not_before is None else moment(row.not_before),
-    }
+    return QueuedJob(
+        job=row.id,
+        project=row.project,
+        name=row.name,
+        priority=row.priority,
+        pool=needs.pool,
+        needs=str(needs),
+        place=place.number,
+        ahead=Ahead(yours=place.yours, others=place.others),
+        reason=row.reason,
+        message=row.message,
+        queued_at=text_of(row.queued_at),
+        waited_s=max(0, now - row.waits_since) / 1000,
+        starts_after=moment(row.not_before),
+    )

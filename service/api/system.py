@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
-from typing import Any
 
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
@@ -13,12 +12,12 @@ from starlette.responses import Response
 from footplate.contract.components import GROUPS
 from footplate.contract.errors import FootplateError, InvalidSpec
 from footplate.contract.lifecycle import JobState
+from footplate.contract.resources import jobs as jobs_resources
 from footplate.contract.resources.jobs import Validation
 from footplate.contract.resources.operations import Health, Ticket
 from footplate.contract.spec import JobSpec, job_schema
 from footplate.contract.warnings import warnings_of
 from service import readiness
-from service.api.documented import answers
 from service.api.jobs import SPEC_BODY, in_the_body, read_spec, require_all
 from service.api.views import node_state
 from service.auth import TICKET_SECONDS
@@ -39,24 +38,22 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
     "/jobs/validate",
     operation_id="validate_job",
     summary="What POST /jobs would say, without a job",
-    **answers(Validation),
     openapi_extra=SPEC_BODY,
 )
-async def validate(request: Request) -> Response:
+async def validate(request: Request) -> Validation:
     services = services_of(request)
     raw = await read_body(request)
     body, spec = await beside(len(raw), lambda: read_spec(services, raw))
     await require_all(services, spec, spec.model_dump_json(), body)
     spec, placement = await services.db.read(lambda conn: (_pinned(conn, spec, body), _placement(conn, Needs.of(spec))))
-    answer = {
-        "valid": True,
-        "spec": spec.as_json(),
-        "steps": _steps(spec),
-        "parameters": None,
-        "placement": placement,
-        "warnings": [warning.model_dump() for warning in warnings_of(spec, body)],
-    }
-    return json_response(answer)
+    return Validation(
+        valid=True,
+        spec=spec.as_json(),
+        steps=_steps(spec),
+        parameters=None,
+        placement=placement,
+        warnings=tuple(warnings_of(spec, body)),
+    )
 
 
 def _pinned(conn: Connection, spec: JobSpec, body: object) -> JobSpec:
@@ -68,13 +65,14 @@ def _pinned(conn: Connection, spec: JobSpec, body: object) -> JobSpec:
     return start.pinned(spec) if start else spec
 
 
-def _placement(conn: Connection, needs: Needs) -> dict[str, Any]:
+def _placement(conn: Connection, needs: Needs) -> jobs_resources.Placement:
     found = explain(needs, load_rooms(conn))
     if not isinstance(found, Placement):
-        return {"waits": True, "reason": found.reason, "node": None, "message": found.message}
+        return jobs_resources.Placement(waits=True, reason=found.reason, node=None, message=found.message)
     names = {node.id: node.name for node in nodes.everyone(conn)}
     where = [names[share.node] for share in found.shares]
-    return {"waits": False, "reason": "placed", "node": where[0], "message": f"would start now on {', '.join(where)}"}
+    message = f"would start now on {', '.join(where)}"
+    return jobs_resources.Placement(waits=False, reason="placed", node=where[0], message=message)
 
 
 def _steps(spec: JobSpec) -> int | None:
@@ -108,41 +106,41 @@ def _job_schema() -> bytes:
     status_code=201,
     operation_id="create_ticket",
     summary="A one-time ticket for a browser's websocket: ?ticket=…",
-    **answers(Ticket, 201),
 )
 @needs(Scope.READ)
-async def ticket(request: Request) -> Response:
+async def ticket(request: Request) -> Ticket:
     services = services_of(request)
     found = await services.gatekeeper.ticket(services.caller)
-    return json_response({"ticket": found, "expires_in_s": TICKET_SECONDS}, 201)
+    return Ticket(ticket=found, expires_in_s=TICKET_SECONDS)
 
 
-@router.get("/livez", operation_id="livez", summary="The process answers", **answers(Health))
-async def livez(request: Request) -> Response:
-    return json_response({"status": "ok"})
+@router.get("/livez", operation_id="livez", summary="The process answers", response_model_exclude_unset=True)
+async def livez(request: Request) -> Health:
+    return Health(status="ok")
 
 
 @router.get(
     "/readyz",
     operation_id="readyz",
     summary="Whether it can serve: SQL must be there; the rest is told as degraded",
-    responses={200: {"model": Health}, 503: {"model": Health}},
+    responses={503: {"model": Health}},
 )
-async def readyz(request: Request) -> Response:
+async def readyz(request: Request, response: Response) -> Health:
     services = services_of(request)
     try:
         why_not, known = await services.db.read(readiness.of_sql)
     except FootplateError as error:
-        return _not_ready(error.message)
+        return _not_ready(response, error.message)
     if why_not is not None:
-        return _not_ready(why_not)
+        return _not_ready(response, why_not)
     details = await readiness.degraded(services, known)
-    return json_response({"status": "degraded" if details else "ok", "degraded": list(details), "details": details})
+    return Health(status="degraded" if details else "ok", degraded=tuple(details), details=details)
 
 
-def _not_ready(why: str) -> Response:
-    body = {"status": "unavailable", "degraded": ["database"], "details": {"database": why}}
-    return json_response(body, 503, {"Retry-After": "2"})
+def _not_ready(response: Response, why: str) -> Health:
+    response.status_code = 503
+    response.headers["Retry-After"] = "2"
+    return Health(status="unavailable", degraded=("database",), details={"database": why})
 
 
 @router.get(

@@ -15,8 +15,8 @@ from footplate.contract.fields import Group, Slug, Whole
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.resources.jobs import Job
-from service.api.documented import answers, takes
-from service.api.jobs import IDEMPOTENCY_KEY, idempotency, job_response, look
+from service.api.documented import takes
+from service.api.jobs import IDEMPOTENCY_KEY, answered, idempotency, look
 from service.deps import JobPath, StrictRoute, beside, job_id, model_of, read_body, read_model, services_of
 from service.jobs.cancel import cancel
 from service.jobs.do import Wish, do
@@ -59,17 +59,16 @@ class Resume(Group):
     status_code=202,
     operation_id="cancel_job",
     summary="Cancel; overrides a pause",
-    **answers(Job, 202),
     **takes(Cancel),
 )
-async def cancel_job(request: Request, job: JobPath) -> Response:
+async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
     given = await read_model(request, Cancel)
     seconds = services_of(request).settings.stop_seconds
 
     def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
         return cancel(conn, project, one, given.mode, now_ms(), stop_seconds=seconds, by=by)
 
-    return await _do(request, job, verb)
+    return await _do(request, response, job, verb)
 
 
 @router.post(
@@ -77,17 +76,16 @@ async def cancel_job(request: Request, job: JobPath) -> Response:
     status_code=202,
     operation_id="pause_job",
     summary="Save and stop, to be resumed",
-    **answers(Job, 202),
     **takes(Pause),
 )
-async def pause_job(request: Request, job: JobPath) -> Response:
+async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
     await read_model(request, Pause)
     seconds = services_of(request).settings.stop_seconds
 
     def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
         return pause(conn, project, one, now_ms(), stop_seconds=seconds, by=by)
 
-    return await _do(request, job, verb)
+    return await _do(request, response, job, verb)
 
 
 @router.post(
@@ -95,10 +93,9 @@ async def pause_job(request: Request, job: JobPath) -> Response:
     status_code=202,
     operation_id="resume_job",
     summary="Queue it again, or as soon as it has stopped; it continues from its newest verified checkpoint",
-    **answers(Job, 202),
     **takes(Resume),
 )
-async def resume_job(request: Request, job: JobPath) -> Response:
+async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
     given = await read_model(request, Resume)
     changes = ResumeChanges(**given.model_dump())
     told = services_of(request).catalogues.told
@@ -106,7 +103,7 @@ async def resume_job(request: Request, job: JobPath) -> Response:
     def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
         return resume(conn, project, one, changes, now_ms(), by=by, told=told)
 
-    return await _do(request, job, verb)
+    return await _do(request, response, job, verb)
 
 
 class Do(Group):
@@ -126,10 +123,9 @@ class Do(Group):
     status_code=202,
     operation_id="do_job",
     summary="Save, evaluate, or change an argument, at the next step",
-    **answers(Job, 202),
     openapi_extra={**takes(Do, required=True)["openapi_extra"], "parameters": [IDEMPOTENCY_KEY]},
 )
-async def do_job(request: Request, job: JobPath) -> Response:
+async def do_job(request: Request, response: Response, job: JobPath) -> Job:
     """An event says what came of it, and after which step."""
     raw = await read_body(request)
     given = await beside(len(raw), lambda: model_of(raw, Do))
@@ -139,10 +135,10 @@ async def do_job(request: Request, job: JobPath) -> Response:
     def verb(conn: Connection, project: str, one: JobId, by: str | None) -> JobRow:
         return do(conn, project, one, wish, now_ms(), once=once, by=by)
 
-    return await _do(request, job, verb)
+    return await _do(request, response, job, verb)
 
 
-async def _do(request: Request, job: str, verb: Verb) -> Response:
+async def _do(request: Request, response: Response, job: str, verb: Verb) -> Job:
     services = services_of(request)
     one = job_id(job)
 
@@ -154,4 +150,4 @@ async def _do(request: Request, job: str, verb: Verb) -> Response:
     row, nodes = await services.db.write(write)
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(one)
-    return job_response(row, nodes, 202)
+    return answered(response, row, nodes)

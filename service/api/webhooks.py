@@ -18,10 +18,10 @@ from footplate.contract.ids import WebhookId, is_id, new_webhook_id
 from footplate.contract.lifecycle import JobState
 from footplate.contract.outbound import Allowed, Refused, read_url
 from footplate.contract.resources.operations import CreatedWebhook, Webhook, WebhookList
-from service.api.documented import answers, takes
+from service.api.documented import takes
 from service.api.views import moment
 from service.callers import Scope, needs
-from service.deps import Services, StrictRoute, json_response, read_model, services_of
+from service.deps import Services, StrictRoute, read_model, services_of
 from service.store import webhooks
 from service.store.rows import WebhookRow
 from service.store.times import now_ms
@@ -84,11 +84,11 @@ class Rotation(Group):
     status_code=201,
     operation_id="create_webhook",
     summary="Tell a URL when jobs change their state; the answer shows its secret once",
-    **answers(CreatedWebhook, 201, fails=(409,)),
+    responses={409: {}},
     **takes(NewWebhook, required=True),
 )
 @needs(Scope.ADMIN)
-async def create_webhook(request: Request) -> Response:
+async def create_webhook(request: Request, response: Response) -> CreatedWebhook:
     services = services_of(request)
     given = await read_model(request, NewWebhook)
     await _check(services, given.url)
@@ -100,7 +100,8 @@ async def create_webhook(request: Request) -> Response:
         )
     await services.webhooks.refresh()
     _audit(services, row, "made")
-    return json_response({**view(row), "secret": row.secret}, 201, {"Location": f"/webhooks/{row.id}"})
+    response.headers["Location"] = f"/webhooks/{row.id}"
+    return CreatedWebhook(**_fields(row), secret=row.secret)
 
 
 async def _check(services: Services, url: str) -> None:
@@ -129,32 +130,31 @@ def _new(given: NewWebhook, services: Services) -> WebhookRow:
     )
 
 
-@router.get("/webhooks", operation_id="list_webhooks", summary="The project's webhooks", **answers(WebhookList))
+@router.get("/webhooks", operation_id="list_webhooks", summary="The project's webhooks")
 @needs(Scope.ADMIN)
-async def list_webhooks(request: Request) -> Response:
+async def list_webhooks(request: Request) -> WebhookList:
     services = services_of(request)
     rows = await services.db.read(partial(webhooks.of_project, project=services.project))
-    return json_response({"data": [view(row) for row in rows], "next_cursor": None})
+    return WebhookList(data=tuple(Webhook(**_fields(row)) for row in rows), next_cursor=None)
 
 
-@router.get("/webhooks/{webhook}", operation_id="get_webhook", summary="One webhook", **answers(Webhook))
+@router.get("/webhooks/{webhook}", operation_id="get_webhook", summary="One webhook")
 @needs(Scope.ADMIN)
-async def get_webhook(request: Request, webhook: WebhookPath) -> Response:
+async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     """Whether it works: since when it fails, or why it was disabled."""
     services = services_of(request)
     get = partial(webhooks.get, project=services.project, webhook=webhook_id(webhook))
-    return json_response(view(await services.db.read(get)))
+    return Webhook(**_fields(await services.db.read(get)))
 
 
 @router.patch(
     "/webhooks/{webhook}",
     operation_id="amend_webhook",
     summary="Point it elsewhere, have it hear of something else, disable or enable it",
-    **answers(Webhook),
     **takes(WebhookPatch, required=True),
 )
 @needs(Scope.ADMIN)
-async def amend_webhook(request: Request, webhook: WebhookPath) -> Response:
+async def amend_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     services = services_of(request)
     one, given = webhook_id(webhook), await read_model(request, WebhookPatch)
     changes = cast("webhooks.Changes", given.model_dump(include=given.model_fields_set))
@@ -164,7 +164,7 @@ async def amend_webhook(request: Request, webhook: WebhookPath) -> Response:
     row = await services.db.write(amend)
     await services.webhooks.refresh()
     _audit(services, row, _what(changes))
-    return json_response(view(row))
+    return Webhook(**_fields(row))
 
 
 def _what(changes: webhooks.Changes) -> str:
@@ -179,11 +179,10 @@ def _what(changes: webhooks.Changes) -> str:
     "/webhooks/{webhook}/rotate",
     operation_id="rotate_webhook",
     summary="Give it another secret; the answer shows it once",
-    **answers(CreatedWebhook),
     **takes(Rotation),
 )
 @needs(Scope.ADMIN)
-async def rotate_webhook(request: Request, webhook: WebhookPath) -> Response:
+async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebhook:
     """Until `old_secret_until` each delivery has two signatures, one by either secret: whoever checks them is given
     the new one meanwhile, and misses nothing."""
     services = services_of(request)
@@ -193,7 +192,7 @@ async def rotate_webhook(request: Request, webhook: WebhookPath) -> Response:
     rotate = partial(webhooks.rotate, project=services.project, webhook=one, secret=secret, old_until=until)
     row = await services.db.write(rotate)
     _audit(services, row, "given another secret")
-    return json_response({**view(row), "secret": secret})
+    return CreatedWebhook(**_fields(row), secret=secret)
 
 
 @router.delete(
@@ -222,7 +221,7 @@ def _audit(services: Services, row: WebhookRow, what: str) -> None:
     audit.info("webhook %s (%s, project %s) %s by %s", row.id, host, row.project, what, services.caller.by)
 
 
-def view(row: WebhookRow) -> dict[str, Any]:
+def _fields(row: WebhookRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "project": row.project,

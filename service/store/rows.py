@@ -376,4 +376,12 @@ class JobPage:
 
 def loads(text: str | None) -> Any:
     """Returns the content of a JSON column. None stays None."""
-    return None if text is None else json.loads(text)
+    if text is None:
+        return None
+    value = json.loads(text)
+    # A worker's JSON may hold half a surrogate pair, which cannot be written as UTF-8 again.
+    return json.loads(_written(value)) if "\\ud" in text else value
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()

@@ -9,7 +9,7 @@ import pytest
 
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
-from service.api.views import job_json
+from service.api import views
 from tests.conformance.acting import Stage
 
 MOST_BYTES = 128 * 1024
@@ -17,7 +17,7 @@ MOST_BYTES = 128 * 1024
 
 def told(stage: Stage, job: JobId) -> dict[str, Any]:
     """The job as the API shows it, which is small."""
-    text = job_json(stage.job(job))
+    text = views.job(stage.job(job)).model_dump_json()
     assert len(text) < MOST_BYTES
     found: dict[str, Any] = json.loads(text)
     return found

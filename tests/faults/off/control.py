@@ -27,7 +27,7 @@ def answer_first(jobs: ModuleType) -> None:
     """The answer goes out; the transaction follows when there is time."""
     from service.jobs.submit import Submitted, _new_job
 
-    async def create_job(request: Any) -> Any:
+    async def create_job(request: Any, response: Any) -> Any:
         services = jobs.services_of(request)
         raw = await jobs.read_body(request)
         spec = jobs.accept(services, jobs.read_json(raw))
@@ -36,9 +36,10 @@ def answer_first(jobs: ModuleType) -> None:
         write = partial(jobs.submit, **words, job_id=job_id, idempotency=jobs.idempotency(request, raw))
         asyncio.get_running_loop().call_later(0.5, lambda: asyncio.ensure_future(services.db.write(write)))
         row = _new_job(spec.project, spec, words["spec_json"], now, job_id, last_no=1)
-        return jobs.created(Submitted(row, replayed=False, response=None), services, 201, jobs.job_json(row))
+        return jobs.created(Submitted(row, replayed=False, response=None), services, response, 201, jobs.views.job(row))
 
-    jobs.create_job = create_job
+    (route,) = (one for one in jobs.router.routes if one.operation_id == "create_job")
+    route.dependant.call = create_job
 
 
 @switch("one job for each Idempotency-Key", module="service.jobs.submit")
