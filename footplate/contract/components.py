@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib.metadata import entry_points
 from itertools import islice
@@ -21,9 +21,9 @@ from footplate.contract.body import MAX_PROBLEMS
 from footplate.contract.errors import InvalidSpec, Problem, UnknownComponent
 from footplate.contract.explain import unique
 from footplate.contract.json_schema import violations
+from footplate.contract.references import used
 from footplate.contract.short_forms import Json, components, located, long_form
 from footplate.contract.spec import JobSpec
-from footplate.contract.spec_parts import Component
 
 GROUPS: dict[str, str] = {
     "models": "model", "processors": "processor", "data": "dataset", "maps": "map", "collators": "collator",
@@ -106,35 +106,33 @@ def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Prob
 
     With the user's own `body`, pointers lead into that body instead of the long form.
     """
-    problems = list(islice(_check(spec.as_json(), catalogue), MAX_PROBLEMS))
+    entries = ((one.pointer, one.group, one.component.use, one.component.args) for one in used(spec))
+    problems = list(islice(_check(entries, catalogue), MAX_PROBLEMS))
     return located(problems, body) if problems and isinstance(body, dict) else problems
 
 
 def check_beside(invalid: InvalidSpec, body: Json, catalogue: Catalogue) -> InvalidSpec:
     """Adds the catalogue's problems to those of an invalid body, so that the user sees all of them at once."""
-    reported = {problem.pointer for problem in invalid.problems}
-    more = located(islice(_check(long_form(body).document, catalogue), MAX_PROBLEMS), body)
-    return InvalidSpec(unique([*invalid.problems, *(problem for problem in more if problem.pointer not in reported)]))
+    told = {one.pointer for one in invalid.problems}
+    entries = (
+        (pointer, group, c["use"], c.get("args", {})) for pointer, group, c in components(long_form(body).document)
+    )
+    more = located(islice(_check(entries, catalogue), MAX_PROBLEMS), body)
+    return InvalidSpec(unique([*invalid.problems, *(one for one in more if one.pointer not in told)]))
 
 
-def _check(document: Json, catalogue: Catalogue) -> Iterator[Problem]:
-    for pointer, group, component in components(document):
+def _check(entries: Iterable[tuple[str, str, str, Any]], catalogue: Catalogue) -> Iterator[Problem]:
+    """`entries` holds (pointer, group, name, arguments) of each component."""
+    for pointer, group, name, arguments in entries:
         # A node cannot describe the user's own code. Only the training process looks at it.
-        is_known_kind = ":" not in component["use"] and group in GROUPS
-        if is_known_kind and isinstance(component.get("args", {}), dict):
-            yield from check_component(component, group, catalogue, pointer)
-
-
-def check_component(
-    component: Component | Mapping[str, Any], group: str, catalogue: Catalogue, pointer: str
-) -> list[Problem]:
-    """Checks one component against the catalogue."""
-    named = component.model_dump() if isinstance(component, Component) else component
-    registered = catalogue.get(group, named["use"])
-    if registered is None:
-        unknown = UnknownComponent(GROUPS[group], named["use"], catalogue.known(group))
-        return [Problem(f"{pointer}/use", unknown.code, unknown.message, unknown.hint)]
-    if registered.needs:
-        detail = f"{registered.name!r} needs what no node has: {registered.needs}"
-        return [Problem(f"{pointer}/use", "not_installed", detail, "install it on a node, and start that again")]
-    return violations(registered.args, named.get("args", {}), f"{pointer}/args")
+        if ":" in name or group not in GROUPS or not isinstance(arguments, dict):
+            continue
+        known = catalogue.get(group, name)
+        if known is None:
+            unknown = UnknownComponent(GROUPS[group], name, catalogue.known(group))
+            yield Problem(f"{pointer}/use", unknown.code, unknown.message, unknown.hint)
+        elif known.needs:
+            detail = f"{name!r} needs what no node has: {known.needs}"
+            yield Problem(f"{pointer}/use", "not_installed", detail, "install it on a node, and start that again")
+        else:
+            yield from violations(known.args, arguments, f"{pointer}/args")

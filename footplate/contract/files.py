@@ -6,7 +6,7 @@ and to verify it. A bare id is also a dataset, because its suffix selects the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -32,27 +32,26 @@ def kind_of(name: str) -> str | None:
     return KINDS.get(PurePosixPath(name).suffix.lower())
 
 
-def named_in(spec: dict[str, Any]) -> Iterator[tuple[str, FileId]]:
-    """Yields (pointer, id) of every uploaded file that an argument of a long spec's components names."""
-    for named in components(spec):
-        yield from ((argument.pointer, FileId(argument.text)) for argument in texts(named) if is_file(argument.text))
+def texts_of(spec: dict[str, Any]) -> list[Said]:
+    """Returns every text in the arguments of a long spec's components."""
+    return [argument for named in components(spec) for argument in texts(named)]
 
 
-def on_hub(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (pointer, name) of everything on a hub that a long spec names."""
-    for named in components(spec):
-        yield from ((argument.pointer, argument.text) for argument in texts(named) if is_hub_name(argument.text))
+def named_in(arguments: Iterable[Said]) -> Iterator[tuple[str, FileId]]:
+    """Yields (pointer, id) of every uploaded file that an argument names."""
+    yield from ((argument.pointer, FileId(argument.text)) for argument in arguments if is_file(argument.text))
 
 
-def by_url(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (pointer, URL) of every file of rows that a long spec names by URL. Elsewhere a URL is just a string."""
-    for named in components(spec):
-        if named.group == "data":
-            yield from (
-                (argument.pointer, argument.text)
-                for argument in texts(named)
-                if argument.is_path and is_url(argument.text)
-            )
+def on_hub(arguments: Iterable[Said]) -> Iterator[tuple[str, str]]:
+    """Yields (pointer, name) of everything on a hub that an argument names."""
+    yield from ((argument.pointer, argument.text) for argument in arguments if is_hub_name(argument.text))
+
+
+def by_url(arguments: Iterable[Said]) -> Iterator[tuple[str, str]]:
+    """Yields (pointer, URL) of every file of rows that is named by URL. Elsewhere a URL is just a string."""
+    for argument in arguments:
+        if argument.is_path and argument.is_of_a_dataset and is_url(argument.text):
+            yield argument.pointer, argument.text
 
 
 class Said(NamedTuple):
@@ -67,6 +66,10 @@ class Said(NamedTuple):
     @property
     def pointer(self) -> str:
         return pointer_to(*self.path)
+
+    @property
+    def is_of_a_dataset(self) -> bool:
+        return self.path[0] == "data" and self.path[1] != "map"
 
 
 def texts(named: Named) -> Iterator[Said]:

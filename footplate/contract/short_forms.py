@@ -197,9 +197,9 @@ class Named(NamedTuple):
 
 def components(document: Json) -> Iterator[Named]:
     """Yields every component of a long spec. Values of the wrong type are skipped, because their types are reported."""
-    for name, group in _SINGLES.items():
+    for name, group in GROUP_OF.items():
         yield from _named(document.get(name), f"/{name}", group)
-    for name, group in _LISTS.items():
+    for name, group in GROUP_OF_LIST.items():
         yield from _each(document.get(name), f"/{name}", group)
     for index, optimizer in enumerate(_list(document.get("optimizers"))):
         if isinstance(optimizer, dict):
@@ -216,13 +216,11 @@ def components(document: Json) -> Iterator[Named]:
     yield from _each(data.get("map"), "/data/map", "maps")
 
 
-_SINGLES = {
+GROUP_OF = {
     "model": "models", "processor": "processors", "collator": "collators", "loss": "losses",
     "compute_metrics": "metrics", "loop": "loops",
 }  # fmt: skip
-_LISTS = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "optimizers"}
-NAMING = {*_SINGLES, *_LISTS, "data"}
-"""The fields in which a spec names components."""
+GROUP_OF_LIST = {"metrics": "metrics", "callbacks": "callbacks", "optimizers": "optimizers"}
 
 
 def _named(value: Any, pointer: str, group: str) -> Iterator[Named]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,9 +14,11 @@ from starlette.responses import Response
 
 from footplate.contract import layout
 from footplate.contract.errors import InvalidSpec, NotFound, Problem
-from footplate.contract.files import file_id, kind_of
+from footplate.contract.files import Said, file_id, kind_of, named_in
 from footplate.contract.ids import FileId, is_file
+from footplate.contract.references import references
 from footplate.contract.resources.artifacts import File, FileList
+from footplate.contract.rules import ROOTS
 from footplate.contract.spec import JobSpec
 from service.api.documented import again
 from service.api.downloads import ANSWERS, BINARY, download
@@ -27,7 +29,7 @@ from service.artifact_files import open_below
 from service.deps import Services, StrictRoute, services_of
 from service.jobs import node_files
 from service.jobs.file_kinds import check_content, checked_name
-from service.jobs.files import IS_BY_URL, IS_ON_HUB, NAMES_ONE, check, drop, not_fetched, not_listed
+from service.jobs.files import check, drop, not_fetched, not_listed
 from service.problems import BodyTooLarge
 from service.store.files import SHELF
 from service.store.rows import FileRow
@@ -147,23 +149,21 @@ async def delete_file(request: Request, file: FilePath) -> Response:
     return Response(status_code=204)
 
 
-async def missing_files(services: Services, spec: JobSpec, spec_json: str) -> list[Problem]:
+async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
     """Returns problems for files that the spec's project lacks, that nobody fetches, and that no node has."""
-    problems: list[Problem] = []
-    if NAMES_ONE in spec_json:
-        problems += await services.db.read(partial(check, project=spec.project, spec=spec))
-    if IS_ON_HUB in spec_json:
-        problems += not_fetched(services.settings, services.catalogues.told, spec)
-    if IS_BY_URL in spec_json:
-        problems += not_listed(services.settings, spec)
-    if services.catalogues.roots and any(mark in spec_json for mark in node_files.NAMES_ONE):
-        problems += await _on_no_node(services, spec)
+    arguments = references(spec)
+    problems = not_fetched(services.settings, services.catalogues.told, arguments)
+    problems += not_listed(services.settings, arguments)
+    if any(named_in(arguments)):
+        problems += await services.db.read(partial(check, project=spec.project, arguments=arguments))
+    if services.catalogues.roots and any(argument.text.startswith(ROOTS) for argument in arguments):
+        problems += await _on_no_node(services, arguments)
     return problems
 
 
-async def _on_no_node(services: Services, spec: JobSpec) -> list[Problem]:
+async def _on_no_node(services: Services, arguments: Sequence[Said]) -> list[Problem]:
     """Nothing where the file system takes too long to answer: then nobody knows."""
-    look = partial(node_files.missing, spec.as_json(), services.catalogues.roots)
+    look = partial(node_files.missing, arguments, services.catalogues.roots)
     try:
         return await asyncio.wait_for(asyncio.to_thread(look), LOOK_SECONDS)
     except TimeoutError:

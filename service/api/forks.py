@@ -71,7 +71,7 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
             partial(source, project=services.project, job_id=one, wanted=given.checkpoint)
         )
         document, spec = await beside(LARGE, lambda: _accepted(services, patched(start, given.patch, given.mode)))
-        await require_all(services, spec, spec.model_dump_json(), document)
+        await require_all(services, spec, document)
         told = forked(start, was_set, spec, given.mode)
         use = idempotency(request, f"fork {one}\n".encode() + raw, respond=partial(_job, told=told))
         write = partial(

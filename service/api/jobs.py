@@ -34,9 +34,8 @@ from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, beside, job_id, read_body, read_model, services_of
 from service.jobs.amend import Amendments, amend
 from service.jobs.delete import delete
-from service.jobs.files import NAMES_ONE
 from service.jobs.remove_folders import why_it_stays_there
-from service.jobs.submit import IdempotencyUse, Submitted, submit
+from service.jobs.submit import IdempotencyUse, Submitted, reads, submit
 from service.store import attempts, jobs
 from service.store.rows import JobRow
 from service.store.times import now_ms
@@ -91,14 +90,13 @@ async def create_job(request: Request, response: Response) -> Job | Response:
     services = services_of(request)
     raw = await read_body(request)
     body, spec = await beside(len(raw), lambda: read_spec(services, raw))
-    spec_json = spec.model_dump_json()
-    await require_all(services, spec, spec_json, body)
+    await require_all(services, spec, body)
     use, is_heard = idempotency(request, raw), services.webhooks.hear(spec.project)
     write = partial(
         submit,
         project=spec.project,
         spec=spec,
-        spec_json=spec_json,
+        spec_json=spec.model_dump_json(),
         now=now_ms(),
         job_id=new_job_id(),
         idempotency=use,
@@ -107,9 +105,8 @@ async def create_job(request: Request, response: Response) -> Job | Response:
         traceparent=request.scope.get(TRACEPARENT),
         warnings=warnings_of(spec, body),
     )
-    asks = use is not None or is_heard or spec.tags or spec.code or spec.resume_from or NAMES_ONE in spec_json
     try:
-        submitted = await services.db.write(write, is_blind=not asks)
+        submitted = await services.db.write(write, is_blind=not reads(spec, use, is_heard=is_heard))
     except InvalidSpec as invalid:
         raise in_the_body(invalid, body) from invalid
     reached(Moment.AFTER_SUBMIT_COMMITS)
@@ -147,11 +144,11 @@ def accept(services: Services, body: object) -> JobSpec:
     return spec
 
 
-async def require_all(services: Services, spec: JobSpec, spec_json: str, body: object) -> None:
+async def require_all(services: Services, spec: JobSpec, body: object) -> None:
     """Raises InvalidSpec, with pointers into the user's own body, where code, packages or files that it names are
     missing."""
     with few_hints():
-        problems = [*await missing_code(services, spec), *await missing_files(services, spec, spec_json)]
+        problems = [*await missing_code(services, spec), *await missing_files(services, spec)]
     if problems:
         raise in_the_body(InvalidSpec(problems), body)
 

@@ -44,7 +44,7 @@ async def validate(request: Request) -> Validation:
     services = services_of(request)
     raw = await read_body(request)
     body, spec = await beside(len(raw), lambda: read_spec(services, raw))
-    await require_all(services, spec, spec.model_dump_json(), body)
+    await require_all(services, spec, body)
     spec, placement = await services.db.read(lambda conn: (_pinned(conn, spec, body), _placement(conn, Needs.of(spec))))
     return Validation(
         valid=True,

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sqlalchemy import Connection
 
 from footplate.contract.components import HUB_ON, HUBS, Catalogue
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from footplate.contract.files import by_url, named_in, on_hub, shown
+from footplate.contract.files import Said, by_url, named_in, on_hub, shown
 from footplate.contract.ids import FileId
 from footplate.contract.outbound import Allowed, read_url
-from footplate.contract.spec import JobSpec
 from service.settings import ServiceSettings
 from service.store import files, jobs
-
-NAMES_ONE = '"file_'
-"""What is in the JSON of every spec that names an uploaded file, and in that of few others."""
-
-
-IS_BY_URL = '"http'
-"""The same of files that lie where a URL says."""
-IS_ON_HUB = '"hub://'
-"""The same of what lies on a hub."""
 
 
 class FileInUse(FootplateError):
@@ -39,10 +29,10 @@ def drop(conn: Connection, project: str, file: FileId, remove: Callable[[], None
         remove()
 
 
-def check(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -> list[Problem]:
+def check(conn: Connection, project: str, arguments: Iterable[Said], *, hold: bool = False) -> list[Problem]:
     """What a spec names and its project does not have."""
     problems = []
-    for pointer, file in named_in(spec.as_json()):
+    for pointer, file in named_in(arguments):
         try:
             files.SHELF.get(conn, project, file, hold=hold)
         except NotFound as error:
@@ -50,13 +40,13 @@ def check(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) 
     return problems
 
 
-def hold(conn: Connection, project: str, spec: JobSpec, spec_json: str) -> None:
+def hold(conn: Connection, project: str, arguments: Iterable[Said]) -> None:
     """In the transaction that writes the job: nobody takes its files away meanwhile. Raises InvalidSpec."""
-    if NAMES_ONE in spec_json and (problems := check(conn, project, spec, hold=True)):
+    if problems := check(conn, project, arguments, hold=True):
         raise InvalidSpec(problems)
 
 
-def not_fetched(settings: ServiceSettings, told: Sequence[Catalogue], spec: JobSpec) -> list[Problem]:
+def not_fetched(settings: ServiceSettings, told: Sequence[Catalogue], arguments: Iterable[Said]) -> list[Problem]:
     """What a spec names on a hub, where the operator lets nobody fetch it, or no node does."""
     if settings.hub == "off":
         because = "this service lets no job fetch from a hub"
@@ -64,14 +54,14 @@ def not_fetched(settings: ServiceSettings, told: Sequence[Catalogue], spec: JobS
         because = "no node fetches from a hub"
     else:
         return []
-    named = on_hub(spec.as_json())
+    named = on_hub(arguments)
     return [Problem(pointer, "hub_is_off", f"{name[:200]}: {because}", HOW_TO_TURN_ON) for pointer, name in named]
 
 
-def not_listed(settings: ServiceSettings, spec: JobSpec) -> list[Problem]:
+def not_listed(settings: ServiceSettings, arguments: Iterable[Said]) -> list[Problem]:
     """What a spec names by a URL of a host that the operator does not list. Its address is looked at by the node."""
     allowed, problems = Allowed.of(settings.stores_allow), []
-    for pointer, url in by_url(spec.as_json()):
+    for pointer, url in by_url(arguments):
         host = read_url(url).host
         if not allowed.lists(host):
             detail = f"{shown(url)}: this service lets no job fetch from {host}"

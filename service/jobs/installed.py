@@ -21,7 +21,7 @@ from footplate.contract.arguments.libraries import DEEPSPEED, LIGER, OPTIMS, PEF
 from footplate.contract.components import GROUPS, HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue
 from footplate.contract.errors import did_you_mean
 from footplate.contract.files import on_hub
-from footplate.contract.short_forms import NAMING, components
+from footplate.contract.references import references, used
 from footplate.contract.spec import JobSpec
 
 EITHER = "|"
@@ -34,17 +34,16 @@ def parts_of(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _parts(spec: JobSpec) -> Iterator[str]:
-    named = spec.model_dump(mode="json", include=NAMING)
-    for _, group, component in components(named):
-        if group in GROUPS and ":" not in component["use"]:
-            yield f"{group}/{component['use']}"
+    for _, group, component in used(spec):
+        if group in GROUPS and ":" not in component.use:
+            yield f"{group}/{component.use}"
     for text in spec.code.requires if spec.code else ():
         yield f"{PACKAGES}/{text}"
     for _, _, library in libraries_of(spec):
         yield f"{PACKAGES}/{EITHER.join(library.packages)}"
     for name in spec.secrets:
         yield f"{SECRETS}/{name}"
-    if any(on_hub(named)):
+    if any(on_hub(references(spec))):
         yield f"{HUBS}/{HUB_ON}"
 
 

@@ -12,39 +12,32 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from footplate.contract.errors import Problem, did_you_mean
-from footplate.contract.files import Said, texts, texts_in
+from footplate.contract.files import Said
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
-from footplate.contract.short_forms import components
+from footplate.contract.rules import ROOTS
 
-NAMES_ONE = ('"data://', '"models://')
-"""What is in the JSON of every spec that names such a file."""
 MOST_NAMES = 1000
 """Of one folder, among which the nearest name is looked for."""
 
 
-def missing(spec: dict[str, Any], nodes: Sequence[FileRoots | None]) -> list[Problem]:
+def missing(arguments: Sequence[Said], nodes: Sequence[FileRoots | None]) -> list[Problem]:
     """Returns a problem for each name that no node has. `nodes` holds None for a node that announces no roots."""
     if not all(_is_seen(node) for node in nodes):
         return []
-    return list(_missing(spec, [node for node in nodes if node is not None]))
+    return list(_missing(arguments, [node for node in nodes if node is not None]))
 
 
-def _missing(spec: dict[str, Any], nodes: Sequence[FileRoots]) -> Iterator[Problem]:
-    for said in _named(spec):
+def _missing(arguments: Sequence[Said], nodes: Sequence[FileRoots]) -> Iterator[Problem]:
+    for said in arguments:
+        if not said.text.startswith(ROOTS):
+            continue
         scheme, _, name = said.text.partition("://")
         roots = list(dict.fromkeys(node.data if scheme == "data" else node.models for node in nodes))
         if roots and not any(_is_there(root, name) for root in roots):
             hint = _nearest(Path(roots[0].path), name) or f"put it below {roots[0].path}, or upload it: POST /files"
             yield Problem(said.pointer, "file_missing", f"{said.text[:200]!r} is on no node", hint)
-
-
-def _named(spec: dict[str, Any]) -> Iterator[Said]:
-    found = [said for named in components(spec) for said in texts(named)]
-    found += texts_in((spec.get("resume_from") or {}).get("path"), ("resume_from", "path"))
-    return (said for said in found if said.text.startswith(("data://", "models://")))
 
 
 def _is_seen(node: FileRoots | None) -> bool:

@@ -13,8 +13,10 @@ from sqlalchemy import Connection
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import IdempotencyMismatch
 from footplate.contract.events import Kind
+from footplate.contract.files import named_in
 from footplate.contract.ids import Fence, JobId
 from footplate.contract.lifecycle import Desired, JobState, Reason
+from footplate.contract.references import references
 from footplate.contract.resources.jobs import SpecWarning
 from footplate.contract.spec import JobSpec
 from service.jobs import bundles, files, start_checkpoint
@@ -69,7 +71,7 @@ def submit(
         if (replay := _replay(conn, idempotency, job, response)) is not None:
             return replay
     bundles.hold(conn, project, spec)
-    files.hold(conn, project, spec, spec_json)
+    files.hold(conn, project, references(spec))
     if (start := start_checkpoint.find(conn, project, spec, hold=True)) is not None:
         job = replace(job, spec=start.pinned(spec).model_dump_json(), starts_from=start.checkpoint.id)
     jobs.insert_job(conn, job)
@@ -84,6 +86,12 @@ def submit(
         webhooks.announce(conn, told, now)
     reached(Moment.BEFORE_SUBMIT_COMMITS)
     return Submitted(job, replayed=False, response=response)
+
+
+def reads(spec: JobSpec, idempotency: IdempotencyUse | None, *, is_heard: bool) -> bool:
+    """True if `submit` reads something back from SQL, and so cannot share a transaction blindly."""
+    holds = spec.code or spec.resume_from or any(named_in(references(spec)))
+    return bool(idempotency or is_heard or spec.tags or holds)
 
 
 def replay(conn: Connection, project: str, use: IdempotencyUse) -> Submitted | None:

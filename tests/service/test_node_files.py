@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
+from footplate.contract.references import references
 from footplate.contract.testing import make_spec
 from service.jobs.node_files import missing
 
@@ -25,8 +26,8 @@ def home(tmp_path: Path) -> Path:
 
 
 def lacking(*nodes: FileRoots | None, **changes: Any) -> list[tuple[str, str | None]]:
-    spec = make_spec(**{"data": "data://sst2/trian.jsonl", **changes}).as_json()
-    return [(found.pointer, found.hint) for found in missing(spec, nodes)]
+    spec = make_spec(**{"data": "data://sst2/trian.jsonl", **changes})
+    return [(found.pointer, found.hint) for found in missing(references(spec), nodes)]
 
 
 def test_a_file_that_no_node_has_is_named_with_the_nearest_that_is_there(home: Path) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore, StoreAway, stays_inside
 from footplate.contract.events import CheckpointData, Kind, now_text
-from footplate.contract.files import named_in
+from footplate.contract.files import named_in, texts_of
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.tracker_folders import FOLDER as TRACKED
@@ -153,7 +153,7 @@ class Shipping:
 
     def _fetch(self) -> None:
         spec = self._grant.spec
-        paths = [str(layout.UPLOADS / file) for file in sorted({file for _, file in named_in(spec)})]
+        paths = [str(layout.UPLOADS / file) for file in sorted({file for _, file in named_in(texts_of(spec))})]
         if code := spec.get("code"):
             paths.append(str(layout.bundle_file(code["bundle"])))
         for path in paths:

@@ -28,7 +28,7 @@ from footplate.contract import layout
 from footplate.contract.bucket import StoreAway
 from footplate.contract.errors import NotFetched
 from footplate.contract.events import Kind, now_text
-from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown
+from footplate.contract.files import by_url, is_url, on_hub, pin_of, shown, texts_of
 from footplate.contract.host.user import make_way
 from footplate.contract.hub import hub_name
 from footplate.contract.messages import Grant
@@ -254,7 +254,7 @@ class HubFetch:
 def _wanted(spec: dict[str, Any]) -> list[One]:
     """Each repository once, at each revision that is named."""
     names: dict[str, set[str]] = {}
-    for _, name in on_hub(spec):
+    for _, name in on_hub(texts_of(spec)):
         names.setdefault(hub_name(name).place, set()).add(name)
     hub = [One(place=place, names=sorted(found), commit=hub_name(place).commit) for place, found in names.items()]
-    return hub + [One(place=url, names=[url]) for url in sorted({url for _, url in by_url(spec)})]
+    return hub + [One(place=url, names=[url]) for url in sorted({url for _, url in by_url(texts_of(spec))})]
