@@ -1,8 +1,7 @@
-"""Writes the pages that are made from the code: settings, lifecycle, events, metrics, parity, components, the job spec
-and the API's description. `make fix` runs it.
+"""Writes the pages that are made from the code. `make fix` runs it.
 
-A field's meaning stands under the field, a state's life under the state; here they become pages, and a test holds the
-pages to the code.
+The pages are settings, lifecycle, events, metrics, parity, components, the job spec and the API's description. Their
+texts are the docstrings below fields and states in the code. A test compares the pages with the code.
 """
 
 from __future__ import annotations
@@ -143,8 +142,8 @@ def metrics_page() -> str:
     own = [metric for metric in Meters().registry.collect() if metric.name.startswith("footplate")]
     rows = [f"| `{metric.name}` | {metric.type} | {metric.documentation} |" for metric in own]
     control = [
-        f"| `{prometheus_name(each.name)}` | {each.metadata['meaning']} | {each.metadata['advice']} |"
-        for each in dataclasses.fields(Counts)
+        f"| `{prometheus_name(field.name)}` | {field.metadata['meaning']} | {field.metadata['advice']} |"
+        for field in dataclasses.fields(Counts)
     ]
     return "\n".join(
         [
@@ -167,7 +166,7 @@ def metrics_page() -> str:
 
 
 def components_page() -> str:
-    """From the entry points that this package registers, and the signatures that they lead to."""
+    """Returns the page of components, from the registered entry points and their signatures."""
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
     lines = []
     for group in GROUPS:
@@ -208,7 +207,7 @@ def default(args: dict[str, Any], name: str) -> str:
 
 
 def parity_page() -> str:
-    """From the same tables that refuse and map; a test holds them to the reference that is installed."""
+    """Returns the parity page, from the tables of refused and mapped arguments. A test checks the tables."""
     meaning = {name: one_line(text) for name, text in meanings(TrainingArguments).items()}
     names = [field.name for field in dataclasses.fields(TrainingArguments)]  # type: ignore[arg-type]
     supported = [f"| `{name}` | {meaning.get(name, '')} |" for name in names if name not in OURS]
@@ -235,7 +234,7 @@ def parity_page() -> str:
             STEPS,
             "\n## Arguments that work\n",
             *("| name | meaning |", "|---|---|", *supported),
-            "\n## Arguments beyond the reference's\n",
+            "\n## Arguments that transformers does not have\n",
             *("| name | meaning |", "|---|---|", *(f"| `{name}` | {meaning[name]} |" for name in sorted(OURS))),
             "\n## Arguments whose default is another\n",
             *("| name | why |", "|---|---|", *(f"| `{name}` | {why} |" for name, why in OTHER_DEFAULTS.items())),

@@ -61,7 +61,7 @@ MORE = {
     "retry": "[The life of a job](lifecycle.md) lists all reasons.",
     "priority": "`footplate queue` shows the order.",
 }
-"""What to read next about a field."""
+"""The page to read next about a field."""
 
 OWN_CODE: Json = {"code": {"bundle": SHA256}}
 _MAIN = {"id": "main", "params": ["."], "use": "adamw", "args": {"lr": 0.001}}
@@ -155,7 +155,7 @@ EXAMPLES: dict[str, Json] = {
     "metadata": {"metadata": {"ticket": 512, "owner": "vision team"}},
     "priority": {"priority": 20},
 }
-"""What each example adds to the smallest spec, by the field that the example shows."""
+"""The part that each example adds to the smallest spec, by the field that the example shows."""
 
 STRATEGY_EXAMPLES: dict[str, Json] = {
     "single": {"type": "single"},
@@ -237,12 +237,12 @@ def shown() -> list[str]:
 def groups() -> set[type[Group]]:
     """The models that a spec is made of, except the spec itself and the strategies."""
     names = {name.removesuffix("Object") for name in job()["$defs"]}
-    found, left = set(), list(Group.__subclasses__())
+    models, left = set(), list(Group.__subclasses__())
     while left:
         group = left.pop()
         left += group.__subclasses__()
-        found |= {group} if group.__name__ in names else set()
-    return found - set(STRATEGIES.values())
+        models |= {group} if group.__name__ in names else set()
+    return models - set(STRATEGIES.values())
 
 
 def field(name: str, group: type[Group]) -> list[str]:
@@ -324,8 +324,8 @@ def checked(example: Json, name: str) -> Json:
     except InvalidSpec as invalid:
         problems = invalid.problems
     if problems:
-        told = "; ".join(f"{problem.pointer}: {problem.detail}" for problem in problems)
-        raise ValueError(f"the example of {name or example} on docs/spec.md is refused: {told}")
+        details = "; ".join(f"{problem.pointer}: {problem.detail}" for problem in problems)
+        raise ValueError(f"the example of {name or example} on docs/spec.md is refused: {details}")
     if name and at(name, long_form(example).document) is None:
         raise ValueError(f"the example of {name} on docs/spec.md does not set it")
     if name and at(name, parsed.as_json()) == at(name, smallest()):
@@ -371,10 +371,10 @@ def words(schema: Json) -> str:
         target = job()["$defs"][name]
         return OBJECTS.get(name) or (words(target) if "enum" in target else "an object")
     if options := schema.get("anyOf") or schema.get("oneOf"):
-        told = list(dict.fromkeys(words(option) for option in options))
-        if any("a duration" in option for option in told):
-            told = [option for option in told if option != "a number"]
-        return " or ".join(told).replace(" or null", ", or null")
+        texts = list(dict.fromkeys(words(option) for option in options))
+        if any("a duration" in option for option in texts):
+            texts = [option for option in texts if option != "a number"]
+        return " or ".join(texts).replace(" or null", ", or null")
     if "enum" in schema:
         return "one of " + ", ".join(f'`"{value}"`' for value in schema["enum"])
     if "const" in schema:

@@ -1,4 +1,4 @@
-"""What answers does to rows."""
+"""The change of rows that the map `answers` makes: positions of an answer's tokens."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Answers:
         made = []
         for at, (row, answer) in enumerate(zip(rows, column(rows, self.column), strict=True)):
             start, end = self._span(tokens, at, answer, contexts[at])
-            found = {name: tokens[name][at] for name in tokens}
+            encoded = {name: tokens[name][at] for name in tokens}
             rest = without(row, (self.question, self.context, self.column))
-            made.append({**rest, **found, "start_positions": start, "end_positions": end})
+            made.append({**rest, **encoded, "start_positions": start, "end_positions": end})
         return made
 
     def _span(self, tokens: Any, at: int, answer: Any, context: str) -> tuple[int, int]:
@@ -39,7 +39,7 @@ class Answers:
             return NOWHERE
         text, begin = said[0], starts[0]
         if not text or context[begin : begin + len(text)] != text:
-            raise BadRow(at, f"the answer {text[:80]!r} does not stand at character {begin} of {self.context!r}")
+            raise BadRow(at, f"the answer {text[:80]!r} is not at character {begin} of {self.context!r}")
         first = tokens.char_to_token(at, begin, sequence_index=1)
         last = tokens.char_to_token(at, begin + len(text) - 1, sequence_index=1)
         return NOWHERE if first is None or last is None else (first, last)
@@ -48,7 +48,7 @@ class Answers:
         if not isinstance(answer, dict) or not {"text", "answer_start"} <= answer.keys():
             raise BadRow(
                 at,
-                f"column {self.column!r} holds {kind(answer)}, and no answer",
+                f"column {self.column!r} holds {kind(answer)}, and not an answer",
                 hint='an answer is {"text": ["…"], "answer_start": [0]}',
             )
         said, starts = answer["text"], answer["answer_start"]

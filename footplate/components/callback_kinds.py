@@ -1,4 +1,4 @@
-"""What the callbacks of `callbacks.py` do."""
+"""The classes of the callbacks in `callbacks.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from footplate.trainer.state import TrainerControl, TrainerState
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """The reference's, which follows the loss where nothing else is named."""
+    """Hugging Face's early stopping, which follows the loss if no metric is named."""
 
     def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.metric_for_best_model is None:
@@ -60,15 +60,15 @@ class GradientNorms(TrainerCallback):
         if not _is_logged(args, state):
             return
         for layer, parameters in self.layers.items():
-            gradients = [each.grad for each in parameters if each.grad is not None]
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             if gradients:
                 self.norms[layer] = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
 
     def figures(self) -> dict[str, float]:
         values = torch.stack(list(self.norms.values())).tolist() if self.norms else []
-        found = {f"grad_norm/{layer}": value for layer, value in zip(self.norms, values, strict=True)}
+        figures = {f"grad_norm/{layer}": value for layer, value in zip(self.norms, values, strict=True)}
         self.norms = {}
-        return found
+        return figures
 
 
 def _is_logged(args: Any, state: TrainerState) -> bool:
@@ -104,7 +104,7 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         if not 0 < decay < 1:
             raise ValueError(f"ema: decay is how much of the average stays, between 0 and 1. It is {decay}")
         if every < 1:
-            raise ValueError(f"ema: the average moves every so many steps, from 1. It is {every}")
+            raise ValueError(f"ema: `every` must be at least 1, and is {every}")
         self.decay, self.every, self.warmup = decay, every, warmup
         self.updates = 0
         self.average: dict[str, Tensor] = {}
@@ -115,7 +115,7 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         if args.load_best_model_at_end and args.save_only_model:
             raise ValueError("ema: load_best_model_at_end needs the averages that save_only_model leaves out")
         weights = {name: value for name, value in kwargs["model"].named_parameters() if value.requires_grad}
-        if any(hasattr(each, mark) for each in weights.values() for mark in _IN_PIECES):
+        if any(hasattr(weight, mark) for weight in weights.values() for mark in _IN_PIECES):
             raise ValueError("ema averages whole weights, and these are in pieces: use ddp, or one process")
         if state.global_step == 0 or not self.average:
             self.average, self.updates = {name: _wide(value).clone() for name, value in weights.items()}, 0
@@ -130,7 +130,7 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.values()), [_wide(each) for each in self._weights], 1 - decay)
+            torch._foreach_lerp_(list(self.average.values()), [_wide(weight) for weight in self._weights], 1 - decay)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._model is None:
@@ -141,12 +141,12 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         self._model = None
 
     def _of(self, checkpoint: Path) -> dict[str, Tensor]:
-        """Of a checkpoint that another of these has made."""
+        """Returns the average that this callback stored in a checkpoint."""
         stored: Iterator[Any] = iter(read(checkpoint).get(type(self).__name__, []))
         return next(stored, self.average)
 
     def in_place(self) -> AbstractContextManager[Any]:
-        """After training the model holds them anyway."""
+        """Swaps the averages into the model. After training, the model holds them already."""
         return nullcontext() if self._model is None else swapped(self._model, self.average)
 
     def state(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
 
 
 _IN_PIECES = ("device_mesh", "_fsdp_flattened", "ds_id")
-"""What parameters have that FSDP 2, FSDP 1 and ZeRO 3 have cut."""
+"""Attributes that mark parameters split by FSDP 2, FSDP 1 and ZeRO 3."""
 
 
 def _wide(weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the collator causal-lm builds."""
+"""The batches that the collator `causal-lm` makes."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ LABELS = ("labels", "label")
 
 @dataclass
 class CausalBatches:
-    """Token lists to tensors. Labels are told from padding by the attention mask and not by the pad token: where that
-    is also the token that ends a text, as it often is, a model would otherwise never learn to end one."""
+    """Turns lists of tokens into tensors. The attention mask says what is padding, not the pad token.
+
+    The pad token is often also the token that ends a text. A model would otherwise never learn to end a text.
+    """
 
     tokenizer: Any
     pad_to_multiple_of: int | None = None
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        if "input_ids" not in samples[0] and (told := unfit(samples)):
-            raise told
-        tokens = [torch.as_tensor(each["input_ids"], dtype=torch.long) for each in samples]
+        if "input_ids" not in samples[0] and (error := unfit(samples)):
+            raise error
+        tokens = [torch.as_tensor(sample["input_ids"], dtype=torch.long) for sample in samples]
         masks = [
-            torch.as_tensor(each["attention_mask"]) if "attention_mask" in each else torch.ones_like(row)
-            for each, row in zip(samples, tokens, strict=True)
+            torch.as_tensor(sample["attention_mask"]) if "attention_mask" in sample else torch.ones_like(row)
+            for sample, row in zip(samples, tokens, strict=True)
         ]
         width = rounded_up(max(len(row) for row in tokens), self.pad_to_multiple_of)
         if any(len(row) != width for row in tokens):
             require_pad_token(self.tokenizer, "causal-lm")
         pad = self.tokenizer.pad_token_id or 0
         mask = self._filled(masks, width, 0)
-        name = next((each for each in LABELS if each in samples[0]), None)
+        name = next((label for label in LABELS if label in samples[0]), None)
         filled = self._filled(tokens, width, pad)
         if name is None:
             labels = filled.masked_fill(mask == 0, IGNORE)
         else:
-            labels = self._filled([torch.as_tensor(each[name]) for each in samples], width, IGNORE)
+            labels = self._filled([torch.as_tensor(sample[name]) for sample in samples], width, IGNORE)
         return {"input_ids": filled, "attention_mask": mask, "labels": labels}
 
     def _filled(self, rows: Sequence[Tensor], width: int, value: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What chunk builds: blocks of tokens. All rows are read once, and their tokens wait in a file without a name."""
+"""Blocks of tokens, for the map `chunk`. All rows are read once, and their tokens are kept in an unnamed file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = 1000
 
 
 class Chunks:
-    """Blocks by number, each as many tokens. Four bytes a token on the disk, shared by all data workers."""
+    """Blocks of equal length, by number. They take four bytes per token on disk, shared by all data workers."""
 
     def __init__(self, rows: Any, block_size: int, end: int | None) -> None:
         self.rows, self.block_size = rows, block_size
@@ -57,7 +57,7 @@ def _tokens(rows: Any, end: int | None) -> Iterator[Any]:
 
 
 def tokens_of(row: Row, end: int | None, where: Callable[[], str]) -> list[int]:
-    """And the end token behind them, where they do not end in it."""
+    """Returns the row's tokens, followed by the end token unless they end with it."""
     if "input_ids" not in row:
         raise DatasetError(
             f"{where()}: chunk cuts tokens, and this row has none, only: {', '.join(row)}",

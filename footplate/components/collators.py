@@ -1,4 +1,4 @@
-"""How samples become a batch, by name: the Trainer's collators, each handed the job's tokenizer."""
+"""Collators that a spec may name: those of the Trainer, with the job's tokenizer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from footplate.components.hf_processors import require_pad_token, require_tokeni
 
 Multiple = Annotated[int | None, "Lengths are rounded up to a multiple of it: 8 suits tensor cores"]
 Longest = Annotated[int | None, "Pad every batch to this length; null pads to the longest of the batch"]
-Seed = Annotated[int | None, "A generator of its own for what is hidden; null follows training.seed"]
+Seed = Annotated[int | None, "The seed of the choice of hidden tokens; null uses training.seed"]
 
 
 def padding(processor: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
@@ -27,7 +27,7 @@ def stack() -> Any:
 
 
 def token_classification(processor: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
-    """Pads tokens, and their labels with what no loss counts."""
+    """Pads tokens to the longest of the batch, and their labels with -100, which no loss counts."""
     from footplate.trainer.collators import DataCollatorForTokenClassification
 
     require_pad_token(processor, "token-classification")
@@ -45,7 +45,7 @@ def masked_lm(
     pad_to_multiple_of: Multiple = None,
     seed: Seed = None,
 ) -> Any:
-    """Hides tokens for a masked language model; labels are what was hidden."""
+    """Hides tokens for a masked language model. The labels are the hidden tokens."""
     from footplate.trainer.collators import DataCollatorForLanguageModeling
 
     require_pad_token(processor, "masked-lm")
@@ -61,7 +61,7 @@ def masked_lm(
 
 
 def causal_lm(processor: Any, /, *, pad_to_multiple_of: Multiple = None) -> Any:
-    """Labels are the tokens themselves, unless samples bring labels; padding counts nowhere."""
+    """Pads tokens, which are also the labels unless samples have labels. Padding is left out of the loss."""
     from footplate.components.causal_batches import CausalBatches
 
     require_tokenizer(processor, "causal-lm")
@@ -69,7 +69,7 @@ def causal_lm(processor: Any, /, *, pad_to_multiple_of: Multiple = None) -> Any:
 
 
 def seq2seq(processor: Any, model: Any, /, *, max_length: Longest = None, pad_to_multiple_of: Multiple = None) -> Any:
-    """Pads tokens and labels, each to their own longest; the model makes its decoder's inputs of the labels."""
+    """Pads tokens and labels, each to their own longest. The model makes its decoder's inputs from the labels."""
     from footplate.trainer.collators import DataCollatorForSeq2Seq
 
     require_pad_token(processor, "seq2seq")
@@ -84,7 +84,7 @@ def t5_spans(
     mean_noise_span_length: Annotated[float, "How many tokens are hidden in one place, on average"] = 3.0,
     seed: Seed = None,
 ) -> Any:
-    """T5's span corruption: spans of a text are hidden behind sentinels, and the labels say what stood there."""
+    """Hides spans of a text behind sentinels, as T5 does. The labels are the hidden spans."""
     from footplate.trainer.collators import DataCollatorForT5MLM
 
     require_pad_token(processor, "t5-spans")

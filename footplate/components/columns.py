@@ -1,4 +1,4 @@
-"""What rename, keep, drop and labels do to a row."""
+"""Changes of rows that the maps `rename`, `keep`, `drop` and `labels` make."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Labels:
 
     def _number(self, value: Any, at: int) -> Any:
         if isinstance(value, list):
-            return [self._number(each, at) for each in value]
+            return [self._number(name, at) for name in value]
         if not isinstance(value, str):
-            raise BadRow(at, f"column {self.column!r} holds {kind(value)}, and the name of a class is needed")
+            raise BadRow(at, f"column {self.column!r} holds {kind(value)}, but the name of a class is needed")
         if value not in self.numbers:
-            known = ", ".join(list(self.numbers)[:20])
+            names = ", ".join(list(self.numbers)[:20])
             raise BadRow(
-                at, f"no class is named {value[:80]!r}; there is: {known}", hint=did_you_mean(value[:80], self.numbers)
+                at, f"no class is named {value[:80]!r}. Known: {names}", hint=did_you_mean(value[:80], self.numbers)
             )
         return self.numbers[value]

@@ -78,8 +78,8 @@ class CsvRows(Lines):
         self.kinds = self.kinds or [WHOLE] * len(record)
         for at, value in enumerate(record):
             if self.kinds[at] != TEXT and value:
-                found = WHOLE if _WHOLE.match(value) else NUMBER if _NUMBER.match(value) else TEXT
-                self.kinds[at] = max(self.kinds[at], found)
+                kind = WHOLE if _WHOLE.match(value) else NUMBER if _NUMBER.match(value) else TEXT
+                self.kinds[at] = max(self.kinds[at], kind)
 
     def _row(self, content: bytes, path: Path) -> Row:
         text = io.StringIO(content.decode("utf-8-sig"), newline="")
@@ -91,7 +91,7 @@ class CsvRows(Lines):
 
 
 def _value(text: str, kind: int) -> Any:
-    """Nothing in a column of numbers is null; in one of texts it is the empty text."""
+    """Returns the typed value. An empty field is None in a column of numbers, and empty text in a column of text."""
     if kind == TEXT:
         return text
     return None if not text else int(text) if kind == WHOLE else float(text)

@@ -20,7 +20,7 @@ from footplate.contract.errors import DatasetError
 
 State = dict[str, int]
 Found = tuple[int, int, Callable[[], Row]]
-"""Where a row begins, where the next one does, and what makes it."""
+"""The offset of a row, the offset of the next row, and a function that makes the row."""
 
 
 class Reader(Protocol):
@@ -96,7 +96,7 @@ class NumberedReader:
 
 
 class FileStream(IterableDataset[Row]):
-    """Tells its place, and goes on from it with the very next row."""
+    """A stream of rows that saves its position, and continues with the next row."""
 
     def __init__(self, paths: Sequence[Path], reader: Reader, offset: int = 0, limit: int | None = None) -> None:
         if not paths:
@@ -135,7 +135,7 @@ class FileStream(IterableDataset[Row]):
             raise DatasetError(f"{self.where()}: {error}") from error
 
     def where(self) -> str:
-        """Of the row that was made last."""
+        """Returns the file and line of the last row."""
         return self.reader.where(self.paths[min(self._file, len(self.paths) - 1)], self._begins)
 
     def state_dict(self) -> State:

@@ -1,4 +1,4 @@
-"""What all of transformers' models have in common: where config and weights come from, and what is refused."""
+"""Loads configs and weights for all models of transformers, and refuses what is unsafe or does not fit."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
 """Weights in forms that can run code when they are opened, or that nothing here reads."""
 
 MERGES_AT_END = "footplate_merges_at_end"
-"""Of a model with adapters: what is kept of it is the whole, with these worked into it."""
+"""The attribute of a model whose adapters are merged into it at the end, so that the whole model is saved."""
 
 NEVER_IN_A_CONFIG = frozenset(
     {"auto_map", "trust_remote_code", "name_or_path", "attn_implementation", "quantization_config", "architectures"}
 )
-"""What a config would let reach further than a model's shape."""
+"""Names in a config that change more than the shape of a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Where a model comes from."""
+    """The source of a model, and how to change it."""
 
     path: str | None
     config: dict[str, Any]
@@ -77,8 +77,8 @@ def _made(auto: Any, config: Any, wanted: Wanted) -> Any:
             raise
         raise NotBuildable(
             "weights are of other shapes than the config asks for, so the model cannot be loaded",
-            hint="leave num_labels and config as they were stored, or say ignore_mismatched_sizes: true to begin anew "
-            "where shapes differ",
+            hint="leave num_labels and config as they were stored, or set ignore_mismatched_sizes: true to initialise "
+            "weights whose shapes differ",
         ) from error
 
 
@@ -86,7 +86,7 @@ def _made(auto: Any, config: Any, wanted: Wanted) -> Any:
 
 
 def classes(num_labels: int | None, labels: list[str] | None) -> dict[str, Any]:
-    """How many classes there are and what they are called, as configs say it."""
+    """Returns the number and names of classes as the fields of a config."""
     if labels is None:
         return {} if num_labels is None else {"num_labels": num_labels}
     if len(set(labels)) != len(labels) or not labels:
@@ -110,7 +110,7 @@ def _config(wanted: Wanted, processor: Any) -> Any:
         )
     if not (folder / "config.json").is_file():
         raise NotBuildable(
-            f"{_called(folder)} holds no config.json, so it is no model's folder",
+            f"{_called(folder)} holds no config.json, so it is not a model's folder",
             hint="save the model there with its save_pretrained",
         )
     try:
@@ -159,15 +159,15 @@ def _config_from_nothing(given: dict[str, Any], processor: Any) -> Any:
 
 
 def _meant(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    """Under the config's own names. They take any name and forget it: here one that means nothing is refused."""
-    known = {*vars(config), *config.attribute_map, *_fields(type(config))} | {"num_labels"}
+    """Returns the changes under the config's own names. A config ignores unknown names; here they are refused."""
+    valid_names = {*vars(config), *config.attribute_map, *_fields(type(config))} | {"num_labels"}
     meant = {}
     for name, value in changes.items():
-        if name not in known:
-            plain = [each for each in known if not each.startswith("_")]
+        if name not in valid_names:
+            plain = [valid_name for valid_name in valid_names if not valid_name.startswith("_")]
             raise NotBuildable(f"the config of a {config.model_type} has no {name!r}", hint=did_you_mean(name, plain))
         own = config.attribute_map.get(name, name)
-        meant[own] = {int(at): each for at, each in value.items()} if name == "id2label" else value
+        meant[own] = {int(at): label for at, label in value.items()} if name == "id2label" else value
     return meant
 
 
@@ -176,7 +176,7 @@ def _cannot_be(config: Any, error: Exception) -> NotBuildable:
 
 
 def _fields(kind: type) -> Iterable[str]:
-    return [one.name for one in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
+    return [field.name for field in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
 
 
 def _refuse_reaching_further(config: dict[str, Any]) -> None:
@@ -189,7 +189,7 @@ def _refuse_reaching_further(config: dict[str, Any]) -> None:
 
 
 def _require_safetensors(folder: Path) -> None:
-    there = sorted(each.name for each in folder.iterdir() if each.is_file())
+    there = sorted(file.name for file in folder.iterdir() if file.is_file())
     if any(name.endswith(".safetensors") for name in there):
         return
     pickled = [name for name in there if name.endswith(PICKLED)]
@@ -210,7 +210,7 @@ def _require_rows_for_every_token(model: Any, processor: Any) -> None:
     rows, tokens = model.get_input_embeddings().weight.shape[0], len(processor)
     if tokens > rows:
         raise NotBuildable(
-            f"the tokenizer has {tokens} tokens, and the model has a vector for {rows} of them: they are no pair",
+            f"the tokenizer has {tokens} tokens, and the model has vectors for {rows}, so they do not belong together",
             hint='name the tokenizer that belongs to the model, or config: {"vocab_size": …} for a new one',
         )
     if model.config.pad_token_id is None and processor.pad_token_id is not None:
@@ -236,8 +236,8 @@ def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
     config = {name: value for name, value in given.items() if name != _MERGE}
     for name in config:
         if name not in _LORA:
-            known = ", ".join(sorted({*_LORA, _MERGE}))
-            raise NotBuildable(f"peft: LoRA has no {name!r}; there is: {known}", hint=did_you_mean(name, _LORA))
+            names = ", ".join(sorted({*_LORA, _MERGE}))
+            raise NotBuildable(f"peft: LoRA has no {name!r}. Known: {names}", hint=did_you_mean(name, _LORA))
     if not isinstance(given.get(_MERGE, False), bool):
         raise NotBuildable(f"peft: {_MERGE} is true or false: whether the adapter is worked into the model at the end")
     try:
@@ -253,7 +253,7 @@ def _with_adapter(model: Any, head: str, given: dict[str, Any]) -> Any:
 
 
 def _called(folder: Path) -> str:
-    """Its name; of a repository's commit that is kept as huggingface_hub keeps it, the repository's."""
+    """Returns the folder's name, or the repository's name for a folder in huggingface_hub's cache."""
     repository = folder.parents[1].name if folder.parent.name == "snapshots" else ""
     return repository.partition("--")[2].replace("--", "/") or folder.name
 

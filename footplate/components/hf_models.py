@@ -1,7 +1,7 @@
-"""Models of transformers', by what they are for. Weights come from a folder as safetensors, or begin anew.
+"""Models of transformers, by task. Weights are loaded from safetensors in a folder, or initialised.
 
-Nothing is fetched, no code that lies beside the weights is run, and nothing pickled is opened. What they have in common
-is in hf_loading.py; this imports no transformers, so that a catalogue of components is cheap.
+Nothing is downloaded, code beside the weights is never run, and pickled files are never opened. hf_loading.py does the
+loading. This module does not import transformers, so that a catalogue of components is cheap.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Peft = Annotated[
     'With "merge": true the outputs are the whole model, the adapter worked into it',
 ]
 Labels = Annotated[list[str] | None, "Names of the classes, in the order of their numbers; they go into the config"]
-Count = Annotated[int | None, "How many classes; null is what labels or the config say"]
-Anew = Annotated[bool, "Weights whose shape differs, such as the head of other classes, begin anew"]
+Count = Annotated[int | None, "The number of classes; null takes it from labels or the config"]
+Anew = Annotated[bool, "Weights whose shape differs, such as a head for other classes, are initialised"]
 
 
 @needs("transformers", extra="hf")

@@ -1,4 +1,4 @@
-"""Processors of Hugging Face's: what turns texts into tokens. Read from a folder, never with code."""
+"""Tokenizers of Hugging Face, read from a folder. Code in that folder is never run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def tokenizer(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers import AutoTokenizer
 
-    given = {
+    settings = {
         "padding_side": padding_side,
         "truncation_side": truncation_side,
         "model_max_length": model_max_length,
         "chat_template": chat_template,
     }
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in settings.items() if value is not None}
     try:
         made = AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True, **options)
     except (OSError, ValueError) as error:
@@ -50,7 +50,7 @@ def _known(made: Any, token: str) -> str:
         special = ", ".join(map(repr, made.all_special_tokens)) or "none"
         raise NotBuildable(
             f"pad_token: the tokenizer knows no {token!r}; its special tokens: {special}",
-            hint=did_you_mean(token, [each for each in vocabulary if not each.isalnum()]),
+            hint=did_you_mean(token, [name for name in vocabulary if not name.isalnum()]),
         )
     return token
 

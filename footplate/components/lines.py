@@ -49,7 +49,7 @@ class Lines:
             raise DatasetError(f"{self.where(index)}: {error}") from error
 
     def where(self, index: int) -> str:
-        """The line's number as an editor shows it; empty lines count there, and are no rows here."""
+        """The line's number as an editor shows it; empty lines are counted, but are not rows."""
         path, start, _ = self._place(index)
         return line_of(path, start)
 
@@ -62,7 +62,7 @@ class Lines:
         return self.paths[file], starts[at], starts[at + 1]
 
     def _starts(self, path: Path) -> array[int]:
-        """Where each row starts, and at last where the file ends."""
+        """Returns the offset of each row, and then that of the end of the file."""
         starts, place = array("Q"), 0
         try:
             with path.open("rb") as file:
@@ -98,7 +98,7 @@ class TextLines(Lines):
 
 
 class TextFiles(TextLines):
-    """Each file."""
+    """Rows of whole files: each file is one row."""
 
     def _starts(self, path: Path) -> array[int]:
         try:
@@ -158,9 +158,9 @@ def line_of(path: Path, place: int) -> str:
 
 
 def _newlines(file: Any, end: int) -> int:
-    """How many there are before a place, a piece at a time: files may be larger than memory."""
-    found = 0
+    """Counts the newlines before an offset, in pieces, because files may be larger than memory."""
+    count = 0
     while end > 0 and (piece := file.read(min(end, 1 << 20))):
-        found += piece.count(b"\n")
+        count += piece.count(b"\n")
         end -= len(piece)
-    return found
+    return count

@@ -1,4 +1,4 @@
-"""What the losses of `losses.py` compute."""
+"""The computations of the losses in `losses.py`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Kind = Callable[[Tensor, Tensor], Loss]
 
 @dataclass
 class OfLogits:
-    """What the Trainer takes as `compute_loss_func`: a share of the step's loss, of any model that returns logits."""
+    """A `compute_loss_func` for the Trainer: the micro-batch's share of the step's loss, from the model's logits."""
 
     kind: Kind
     shifts_labels: bool = False
-    """Whether the logits at one place are about the label at the next: the model's class says so."""
+    """True if the logits of one position predict the next label, which follows from the model's class."""
 
     def __call__(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         if labels is None:
@@ -80,11 +80,11 @@ class Focal:
         logits, labels = _flat(logits, labels)
         costs = functional.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none")
         # What does not count costs 0, and (1 - exp(0)) is 0 as well; its class is none, so it stands in as the first.
-        each = costs if self.gamma == 0 else (1 - torch.exp(-costs)).pow(self.gamma) * costs
+        losses = costs if self.gamma == 0 else (1 - torch.exp(-costs)).pow(self.gamma) * costs
         weights = self.weights.on(logits)
         if weights is not None:
-            each = each * weights[labels.clamp(min=0)]
-        return Loss(each.sum(), items(labels))
+            losses = losses * weights[labels.clamp(min=0)]
+        return Loss(losses.sum(), items(labels))
 
 
 class BinaryCrossEntropy:

@@ -1,7 +1,7 @@
 """Losses that a spec may name under `loss`, in place of the model's own.
 
-Each is made of the model's `logits` and the batch's `labels`, and is a sum over labels and their count: a step is the
-same however its samples are cut into micro-batches. A label of -100 does not count where labels are classes.
+A loss takes the model's `logits` and the batch's `labels`. It is a sum over labels and their count, so a step does
+not depend on how its samples are cut into micro-batches. A label of -100 does not count where labels are classes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def cross_entropy(
     label_smoothing: Annotated[float, "Share of each label that is spread over all classes"] = 0.0,
     weights: Weights = None,
 ) -> Any:
-    """For classes, of samples or of tokens. A mean over labels, also where classes have weights."""
+    """Cross entropy for classes of samples or tokens: a mean over labels, also with class weights."""
     from footplate.components.loss_kinds import CrossEntropy, OfLogits
 
     return OfLogits(CrossEntropy(label_smoothing, weights))
@@ -43,14 +43,14 @@ def bce(
 
 
 def mse() -> Any:
-    """Squared errors of numbers."""
+    """The mean of squared errors, for regression."""
     from footplate.components.loss_kinds import OfLogits, squared
 
     return OfLogits(squared)
 
 
 def l1() -> Any:
-    """Absolute errors of numbers."""
+    """The mean of absolute errors, for regression."""
     from footplate.components.loss_kinds import OfLogits, absolute
 
     return OfLogits(absolute)

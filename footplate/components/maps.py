@@ -1,8 +1,8 @@
-"""What is done to rows before they are collated: by name, in order, to every set. Each is handed the rows that it maps.
+"""Maps, which change the rows of every dataset of a job before they are collated, in the order of the spec.
 
-Rows stay rows by number, and are made when they are asked for: order, resuming and shuffling stay the Trainer's, and
-nothing is written beside the data. Only `chunk` reads everything once: what a block holds depends on all before it.
-Of a stream, rows are changed as they come, and its place is kept through every map (streams.py).
+Rows keep their numbers and are changed when they are read. So order, resuming and shuffling are the Trainer's, and
+nothing is written to disk. Only `chunk` reads all rows once, because a block depends on all rows before it. Rows of a
+stream are changed as they are read, and every map keeps the stream's position (streams.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from footplate.components.hf_processors import require_tokenizer
 from footplate.components.rows import is_stream, mapped, require_rows
 from footplate.contract.errors import NotBuildable
 
-Longest = Annotated[int | None, "Texts are cut to so many tokens; null is the tokenizer's own limit, where it has one"]
+Longest = Annotated[int | None, "The largest number of tokens; longer texts are cut. null uses the tokenizer's limit"]
 
 
 def tokenize(
@@ -128,7 +128,7 @@ def chat(
 
 
 def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new ones"]) -> Any:
-    """Gives columns other names."""
+    """Renames columns, and keeps all others."""
     from footplate.components.columns import Rename
 
     if len(set(columns.values())) != len(columns):
@@ -144,7 +144,7 @@ def keep(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> 
 
 
 def drop(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
-    """Leaves these columns out."""
+    """Removes these columns from every row."""
     from footplate.components.columns import Drop
 
     return mapped(rows, Drop(tuple(columns)))
@@ -160,32 +160,32 @@ def labels(
         list[str] | None, "Names in the order of their numbers; null is what the model's config says"
     ] = None,
 ) -> Any:
-    """Names of classes become their numbers; the names are kept in the model's config."""
+    """Replaces names of classes by their numbers, and stores the names in the model's config."""
     from footplate.components.columns import Labels
 
     config = getattr(model, "config", None)
-    known = _names_of(config)
-    numbers = {name: at for at, name in enumerate(names)} if names is not None else known
+    numbers_of_model = _names_of(config)
+    numbers = {name: at for at, name in enumerate(names)} if names is not None else numbers_of_model
     if not numbers:
         raise NotBuildable(
-            "labels: nobody says which number is whose",
+            "labels: the numbers of the classes are not known",
             hint='name them: {"use": "labels", "args": {"names": […]}}, or labels of the model',
         )
     if names is not None:
-        _tell(config, names, known)
+        _tell(config, names, numbers_of_model)
     return mapped(rows, Labels(column, numbers))
 
 
 def _names_of(config: Any) -> dict[str, int]:
-    """What a config calls its classes, unless it only numbers them."""
-    given: Mapping[str, int] = getattr(config, "label2id", None) or {}
-    return {} if all(name.startswith("LABEL_") for name in given) else dict(given)
+    """Returns the class names in a config, or nothing if the config only numbers its classes."""
+    numbers: Mapping[str, int] = getattr(config, "label2id", None) or {}
+    return {} if all(name.startswith("LABEL_") for name in numbers) else dict(numbers)
 
 
 def _tell(config: Any, names: list[str], known: dict[str, int]) -> None:
     numbers = {name: at for at, name in enumerate(names)}
     if len(numbers) != len(names):
-        raise NotBuildable("labels: a name stands twice in names")
+        raise NotBuildable("labels: a name is in `names` twice")
     if known and known != numbers:
         raise NotBuildable(
             f"labels: the model's config has them in the order {', '.join(sorted(known, key=known.__getitem__))}",

@@ -1,6 +1,6 @@
 """Metrics that take arguments; all others are known to the Trainer by their names alone.
 
-A metric is made anew for every evaluation, sees it batch by batch, and keeps sums only.
+Every evaluation creates its metrics again. A metric receives batch after batch, and keeps sums only.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def f1(*, average: Averaged = "macro") -> Any:
 
 
 def precision(*, average: Averaged = "macro") -> Any:
-    """How much of what is named is true; told as precision, or precision_weighted and its like."""
+    """Share of predicted labels that are right, logged as precision, or as precision_weighted and so on."""
     return _counted("precision", average)
 
 
 def recall(*, average: Averaged = "macro") -> Any:
-    """How much of what is true is named; told as recall, or recall_weighted and its like."""
+    """Share of true labels that are predicted, logged as recall, or as recall_weighted and so on."""
     return _counted("recall", average)
 
 

@@ -72,7 +72,7 @@ def nadam(
     momentum_decay: Annotated[float, "How fast the momentum's share changes"] = 4e-3,
     decoupled_weight_decay: Annotated[bool, "Whether decay is apart from the gradients, as AdamW's"] = False,
 ) -> Any:
-    """Adam with Nesterov's momentum."""
+    """NAdam, which is Adam with Nesterov's momentum."""
     from torch.optim import NAdam
 
     return NAdam(parameters, lr, betas, eps, weight_decay, momentum_decay, decoupled_weight_decay)

@@ -19,19 +19,19 @@ SUFFIXES = {
     ".tsv": "csv",
 }
 ABOUT_IT = frozenset({"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json"})
-"""Of a dataset, and no rows."""
+"""Files of a dataset that contain no rows."""
 WORDS = {"train": "train|training", "validation": "validation|valid|val|dev", "test": "test|testing|eval|evaluation"}
-"""What the files of each split are called, as the library `datasets` has it."""
+"""The words in file names that mark each split, as in the library `datasets`."""
 
 Splits = dict[str, list[Path]]
 
 
 def files_of(folder: Path, config: str | None, split: str | None) -> tuple[str, list[Path]]:
-    """What reads them, and the files of a split."""
+    """Returns the name of the reader, and the files of a split."""
     splits = _splits(folder, config)
     if not splits:
         raise DatasetError(
-            f"{folder.name} is no folder that save_to_disk wrote, and no dataset's repository: it has no file of rows",
+            f"{folder.name} has no file of rows: save_to_disk did not write it, nor is it a dataset's repository",
             hint=f"in Python: datasets.load_dataset(…).save_to_disk(folder); or files of {', '.join(SUFFIXES)}",
         )
     if split is None and len(splits) == 1:
@@ -52,18 +52,18 @@ def files_of(folder: Path, config: str | None, split: str | None) -> tuple[str, 
 
 
 def _splits(folder: Path, config: str | None) -> Splits:
-    """By split, in the order of their names."""
+    """Returns the files of each split, in the order of their names."""
     configs = _configs(folder / "README.md")
     if configs:
         return _of_card(folder, configs, config)
     if config is not None:
-        raise DatasetError(f"the dataset has one configuration, and {config!r} is asked for", hint="leave config out")
-    found: Splits = {}
+        raise DatasetError(f"the dataset has one configuration, and {config!r} was requested", hint="leave config out")
+    splits: Splits = {}
     for file in sorted(_readable(folder)):
-        found.setdefault(_split_of(str(file.relative_to(folder))), []).append(file)
-    unnamed = found.pop("", [])
+        splits.setdefault(_split_of(str(file.relative_to(folder))), []).append(file)
+    unnamed = splits.pop("", [])
     # Where none is called by a split's name, all of it is to train on.
-    return found or ({"train": unnamed} if unnamed else {})
+    return splits or ({"train": unnamed} if unnamed else {})
 
 
 def _readable(folder: Path) -> Iterator[Path]:
@@ -84,31 +84,31 @@ def _split_of(name: str) -> str:
 
 
 def _configs(card: Path) -> list[dict[str, Any]]:
-    """What the card says of configurations; nothing where there is no card, or it says nothing."""
+    """Returns the configurations in the dataset's card, or an empty list if it has none."""
     if not card.is_file():
         return []
     yaml: Any = import_module("yaml")
-    found = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", card.read_text(errors="replace"), re.DOTALL)
+    header = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", card.read_text(errors="replace"), re.DOTALL)
     try:
-        about = yaml.safe_load(found[1]) if found else {}
+        about = yaml.safe_load(header[1]) if header else {}
     except yaml.YAMLError as error:
         raise DatasetError(f"the dataset's card, README.md, cannot be read: {error}") from error
     configs = about.get("configs") if isinstance(about, dict) else None
-    return [one for one in configs or [] if isinstance(one, dict) and one.get("data_files")]
+    return [config for config in configs or [] if isinstance(config, dict) and config.get("data_files")]
 
 
 def _of_card(folder: Path, configs: list[dict[str, Any]], wanted: str | None) -> Splits:
-    names = {str(one.get("config_name", "default")): one for one in configs}
-    usual = [name for name, one in names.items() if one.get("default") or name == "default" or len(names) == 1]
+    names = {str(config.get("config_name", "default")): config for config in configs}
+    usual = [name for name, config in names.items() if config.get("default") or name == "default" or len(names) == 1]
     name = wanted or next(iter(usual), None)
     if name is None or name not in names:
         asked = "needs a config" if name is None else f"has no config {name!r}"
-        raise DatasetError(f"the dataset {asked}; there is: {', '.join(names)}", hint=did_you_mean(name or "", names))
+        raise DatasetError(f"the dataset {asked}; known: {', '.join(names)}", hint=did_you_mean(name or "", names))
     files = names[name]["data_files"]
-    parts = files if isinstance(files, list) and all(isinstance(one, dict) for one in files) else [{"path": files}]
+    parts = files if isinstance(files, list) and all(isinstance(part, dict) for part in files) else [{"path": files}]
     within = str(names[name].get("data_dir") or "")
-    found = {str(one.get("split", "train")): list(_named(folder, within, one.get("path"))) for one in parts}
-    return {split: paths for split, paths in found.items() if paths}
+    splits = {str(part.get("split", "train")): list(_named(folder, within, part.get("path"))) for part in parts}
+    return {split: paths for split, paths in splits.items() if paths}
 
 
 def _named(folder: Path, within: str, patterns: Any) -> Iterator[Path]:
@@ -116,4 +116,4 @@ def _named(folder: Path, within: str, patterns: Any) -> Iterator[Path]:
         text = str(pattern)
         if text.startswith("/") or ".." in text.split("/") or ".." in within.split("/"):
             raise DatasetError(f"the dataset's card names files elsewhere: {text[:80]!r}")
-        yield from sorted(each for each in (folder / within).glob(text) if each.suffix.lower() in SUFFIXES)
+        yield from sorted(file for file in (folder / within).glob(text) if file.suffix.lower() in SUFFIXES)

@@ -47,7 +47,7 @@ class Mapped:
 
 
 def mapped(rows: Any, change: Callable[[list[Row]], list[Row]]) -> Any:
-    """By number where there are numbers, else as they come."""
+    """Changes rows by number, or one after the other if they are a stream."""
     if not is_stream(rows):
         return Mapped(rows, change)
     from footplate.components.streams import MappedStream
@@ -56,7 +56,7 @@ def mapped(rows: Any, change: Callable[[list[Row]], list[Row]]) -> Any:
 
 
 def is_stream(rows: Any) -> bool:
-    """One that was begun cannot be read a second time: it is no data to train on."""
+    """Returns True for an iterable without numbers. An iterator is refused: nobody can read it twice."""
     return hasattr(rows, "__iter__") and not hasattr(rows, "__next__") and not _has_numbers(rows)
 
 
@@ -78,10 +78,10 @@ def require_rows(rows: Any) -> None:
 
 
 def several(rows: Any, indices: Sequence[int]) -> list[Row]:
-    """As mappings of our own, so that a map may change them."""
+    """Returns copies of rows, so that a map may change them."""
     fetch = getattr(rows, "__getitems__", None)
-    found: Iterable[Any] = fetch(list(indices)) if fetch is not None else (rows[index] for index in indices)
-    return [dict(row) for row in found]
+    fetched: Iterable[Any] = fetch(list(indices)) if fetch is not None else (rows[index] for index in indices)
+    return [dict(row) for row in fetched]
 
 
 def where(rows: Any, index: int) -> str:

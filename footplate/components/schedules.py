@@ -1,4 +1,4 @@
-"""Schedules that one of several optimizers may follow: the reference's names, and torch's classes by theirs.
+"""Schedules that one of several optimizers may follow: Hugging Face's by their names, and torch's classes by theirs.
 
 One is called with its optimizer first, and then with what the spec says under `args`. Those that fall over the whole
 run learn from `num_training_steps` how long that is; left out, it is as many steps as their optimizer makes.
@@ -40,7 +40,7 @@ def linear(optimizer: Any, /, *, num_warmup_steps: Warmup = 0, num_training_step
 def cosine(
     optimizer: Any, /, *, num_warmup_steps: Warmup = 0, num_training_steps: Total = None, num_cycles: Waves = 0.5
 ) -> Any:
-    """After the warm-up a cosine; half a wave ends at 0."""
+    """Follows a cosine after the warm-up; half a wave ends at 0."""
     from footplate.trainer.schedules import get_cosine_schedule_with_warmup
 
     return get_cosine_schedule_with_warmup(optimizer, num_warmup_steps, _known(num_training_steps), num_cycles)
@@ -164,7 +164,7 @@ def warmup_stable_decay(
 
 
 def step_lr(optimizer: Any, /, *, step_size: Annotated[int, "Steps between two falls"], gamma: Gamma = 0.1) -> Any:
-    """Falls by a factor every so many steps."""
+    """Multiplies the rate by a factor every `step_size` steps."""
     from torch.optim.lr_scheduler import StepLR
 
     return StepLR(optimizer, step_size, gamma)
@@ -207,7 +207,7 @@ def linear_lr(
     end_factor: Annotated[float, "Share of the rate at the end"] = 1.0,
     total_iters: Annotated[int, "Steps from the one to the other"] = 5,
 ) -> Any:
-    """From one share of the rate to another in a straight line."""
+    """Moves the rate linearly from one share of it to another."""
     from torch.optim.lr_scheduler import LinearLR
 
     return LinearLR(optimizer, start_factor, end_factor, total_iters)
@@ -308,7 +308,7 @@ def one_cycle_lr(
 
 
 def _known(steps: int | None) -> int:
-    """Whoever makes a schedule outside of a Trainer says how long it is."""
+    """Returns the number of steps. Without a Trainer, the caller must pass it."""
     if steps is None:
         raise ValueError("this schedule falls over the whole run: give num_training_steps")
     return steps

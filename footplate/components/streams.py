@@ -39,7 +39,7 @@ class Through(IterableDataset[Row]):
         return self.rows.where() if is_ours else f"row {self.number} of the stream"
 
     def _begun(self, begins_at: State | None) -> Iterator[Row]:
-        """What is there before the next row is read."""
+        """Yields the rows that exist before the next row is read."""
         return iter(())
 
     def _made_of(self, row: Row) -> Iterator[Row]:
@@ -69,14 +69,14 @@ class Through(IterableDataset[Row]):
 
 
 class MappedStream(Through):
-    """One row becomes one."""
+    """A stream that changes each row of another stream into one row."""
 
     def __init__(self, rows: Any, change: Callable[[list[Row]], list[Row]]) -> None:
         super().__init__(rows)
         self.change = change
 
     def __len__(self) -> int:
-        """Where the stream knows it; TypeError where it does not."""
+        """Returns the stream's length, or raises TypeError if the stream has none."""
         return len(self.rows)
 
     def _made_of(self, row: Row) -> Iterator[Row]:

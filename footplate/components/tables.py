@@ -34,8 +34,8 @@ class Table:
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         at = bisect_right(self._before, row) - 1
-        found: Row = self.batches[at].slice(row - self._before[at], 1).to_pylist()[0]
-        return found
+        values: Row = self.batches[at].slice(row - self._before[at], 1).to_pylist()[0]
+        return values
 
     def where(self, index: int) -> str:
         return f"{self._names}, row {index}"
@@ -78,9 +78,9 @@ def schema_of(paths: Sequence[Path], files: list[Any], columns: list[str] | None
             raise DatasetError(f"{path} has other columns, or others of a kind, than {paths[0].name}")
     for name in columns or ():
         if name not in schema.names:
-            known = ", ".join(schema.names)
+            names = ", ".join(schema.names)
             raise DatasetError(
-                f"{paths[0].name} has no column {name!r}, only: {known}", hint=did_you_mean(name, schema.names)
+                f"{paths[0].name} has no column {name!r}, only: {names}", hint=did_you_mean(name, schema.names)
             )
     return schema if columns is None else pyarrow.schema([schema.field(name) for name in columns])
 
@@ -95,19 +95,19 @@ def rows_of(path: Path, file: Any, names: list[str], **how: Any) -> Iterator[Any
 
 
 def is_saved(folder: Path) -> bool:
-    """By save_to_disk; else it may be a repository. Of an empty one, and of a file, saved_rows says what it is not."""
+    """Returns True if save_to_disk wrote the folder. Otherwise it may be a repository."""
     return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def saved_rows(folder: Path, split: str | None) -> Table:
-    """What `save_to_disk` wrote: the Arrow files that state.json lists. Nothing of `datasets` is needed, nor run."""
+    """Returns the rows that `save_to_disk` wrote, in the Arrow files of state.json, without the library `datasets`."""
     folder = _split(folder, split)
     try:
         listed = json.loads((folder / "state.json").read_text())["_data_files"]
-        names = [str(each["filename"]) for each in listed]
+        names = [str(file["filename"]) for file in listed]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(
-            f"{folder.name} is no folder that save_to_disk wrote: its state.json cannot be read",
+            f"{folder.name} is not a folder that save_to_disk wrote: its state.json cannot be read",
             hint="in Python: datasets.load_dataset(…).save_to_disk(folder)",
         ) from error
     batches: list[Any] = []
@@ -125,7 +125,7 @@ def _split(folder: Path, split: str | None) -> Path:
             raise DatasetError(f"{folder.name} holds one dataset and no splits", hint="leave split out")
         return folder
     try:
-        splits = [str(each) for each in json.loads(listing.read_text())["splits"]]
+        splits = [str(name) for name in json.loads(listing.read_text())["splits"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{folder.name}/dataset_dict.json cannot be read: {error}") from error
     if split not in splits:

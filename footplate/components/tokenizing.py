@@ -1,4 +1,4 @@
-"""What tokenize, tokenize-words and chat do to rows. Several rows go to the tokenizer at once."""
+"""Changes of rows that the maps `tokenize`, `tokenize-words` and `chat` make, several rows at once."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ class TokenizeWords:
         if self.labels is not None:
             numbers = column(rows, self.labels)
             tokens["labels"] = [
-                self._aligned(tokens.word_ids(at), given, len(words[at]), at) for at, given in enumerate(numbers)
+                self._aligned(tokens.word_ids(at), labels, len(words[at]), at) for at, labels in enumerate(numbers)
             ]
         return _with(tokens, rows, (self.column, self.labels))
 
-    def _aligned(self, pieces: list[int | None], given: Any, words: int, at: int) -> list[int]:
-        """A label for each token: the word's for its first piece, and for special tokens none that counts."""
-        if not isinstance(given, list) or len(given) != words:
-            has = f"{len(given)} of them" if isinstance(given, list) else kind(given)
+    def _aligned(self, pieces: list[int | None], labels: Any, words: int, at: int) -> list[int]:
+        """Returns a label for each token. A word's first token has its label, and special tokens have -100."""
+        if not isinstance(labels, list) or len(labels) != words:
+            has = f"{len(labels)} of them" if isinstance(labels, list) else kind(labels)
             raise BadRow(at, f"column {self.labels!r} has a number for each of {words} words, and this row has {has}")
-        found, before = [], None
+        aligned, before = [], None
         for word in pieces:
             counts = word is not None and (word != before or self.label_every_piece)
-            found.append(given[word] if counts and word is not None else IGNORE)
+            aligned.append(labels[word] if counts and word is not None else IGNORE)
             before = word
-        return found
+        return aligned
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,20 @@ class Chat:
     assistant_alone: bool
 
     def __call__(self, rows: list[Row]) -> list[Row]:
-        found = []
+        changed = []
         for at, (row, messages) in enumerate(zip(rows, column(rows, self.column), strict=True)):
             tokens = dict(self._tokens(messages, at))
             masks = tokens.pop("assistant_masks", None)
             if self.assistant_alone:
                 pairs = zip(tokens["input_ids"], masks or [], strict=True)
                 tokens["labels"] = [token if counts else IGNORE for token, counts in pairs]
-            found.append({**without(row, (self.column,)), **tokens})
-        return found
+            changed.append({**without(row, (self.column,)), **tokens})
+        return changed
 
     def _tokens(self, messages: Any, at: int) -> Mapping[str, Any]:
-        if not isinstance(messages, list) or not all(isinstance(each, dict) and "role" in each for each in messages):
+        if not isinstance(messages, list) or not all(
+            isinstance(message, dict) and "role" in message for message in messages
+        ):
             raise BadRow(
                 at,
                 f"column {self.column!r} holds no conversation",

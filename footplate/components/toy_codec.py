@@ -1,4 +1,4 @@
-"""What toy/compression builds: the parts of a learned codec that matter to how it is trained."""
+"""The model of toy/compression: the parts of a learned codec that matter for training it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 TAIL = 4.0
-"""Where the logits of a cumulative density are as good as 0 and 1."""
+"""The logit beyond which a cumulative density counts as 0 or 1."""
 
 
 class EntropyBottleneck(nn.Module):
@@ -19,7 +19,7 @@ class EntropyBottleneck(nn.Module):
         self.place, self.log_scale = nn.Parameter(torch.zeros(channels)), nn.Parameter(torch.zeros(channels))
 
     def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """What the decoder gets, and how many bits it costs. Noise in training stands for rounding."""
+        """Returns the decoder's input and its cost in bits. In training, noise stands for rounding."""
         medians = self.quantiles[:, 1].detach()
         rounded = y + torch.rand_like(y) - 0.5 if self.training else torch.round(y - medians) + medians
         likelihood = torch.sigmoid(self._logits(rounded + 0.5)) - torch.sigmoid(self._logits(rounded - 0.5))
@@ -29,7 +29,7 @@ class EntropyBottleneck(nn.Module):
         return (y - self.place) / self.log_scale.exp()
 
     def loss(self) -> Tensor:
-        """How far the quantiles are from the density's tails and its middle. Moves the quantiles only."""
+        """Returns the distance of the quantiles from the density's tails and middle. Its gradient moves only them."""
         place, scale = self.place.detach()[:, None], self.log_scale.detach().exp()[:, None]
         wanted = torch.tensor([-TAIL, 0.0, TAIL], device=place.device)
         return ((self.quantiles - place) / scale - wanted).abs().sum()

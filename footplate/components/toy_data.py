@@ -1,4 +1,4 @@
-"""What toy/regression, toy/classification and toy/text build: small datasets, the same for the same seed."""
+"""The datasets toy/regression, toy/classification and toy/text: small, and equal for equal seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 ALPHABET = " .,abcdefghijklmnopqrstuvwxyz\n!?"
-"""What toy/text is written in: 32 characters."""
+"""The 32 characters of the texts of toy/text."""
 
 
 class _Slow(Dataset[dict[str, Tensor]]):
@@ -69,7 +69,7 @@ class Text(_Slow):
         dice, characters = random.Random(seed), ""
         while len(characters) < n * length:
             characters += _sentence(dice)
-        self.tokens = torch.tensor([ALPHABET.index(each) for each in characters])
+        self.tokens = torch.tensor([ALPHABET.index(character) for character in characters])
 
     def item(self, index: int) -> dict[str, Tensor]:
         tokens = self.tokens[index * self.length : (index + 1) * self.length]

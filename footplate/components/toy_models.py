@@ -1,4 +1,4 @@
-"""What toy/mlp and toy/gpt build."""
+"""The models of toy/mlp and toy/gpt."""
 
 from __future__ import annotations
 

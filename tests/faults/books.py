@@ -155,13 +155,14 @@ def told(books: Books, load: Load, chaos: Chaos, what: str) -> str:
     """As a table, and what is behind every line that is not zero."""
     found = load.found
     head = (
-        f"{what}\n\n{len(load.jobs)} jobs, {sum(chaos.done.values())} faults ({_list(chaos.done)}); "
-        f"{found.answers:,} answers, {found.refusals} of them 503; {found.read:,} events read "
-        f"over {found.reconnects:,} reconnects; {found.resumed_after_poison} resumed after poison"
+        f"{what}\n\n- {len(load.jobs)} jobs, {sum(chaos.done.values())} faults: `{_list(chaos.done)}`\n"
+        f"- {found.answers:,} answers, {found.refusals} of them 503\n"
+        f"- {found.read:,} events read over {found.reconnects:,} reconnects\n"
+        f"- {found.resumed_after_poison} jobs resumed after the reason `poison`"
     )
     lines = [f"| {page} | {len(entries)} |" for page, entries in books.items()]
     detail = [f"{page}: {entry}" for page, entries in books.items() for entry in entries[:5]]
-    return "\n".join([head, "", "| books | |", "|---|---|", *lines, *detail])
+    return "\n".join([head, "", "| books | entries |", "|---|---|", *lines, *detail])
 
 
 def _list(counted: Counter[str]) -> str:

@@ -126,7 +126,8 @@ def is_turn(event: JSON) -> bool:
 def as_line(event: JSON) -> str:
     data = event["data"]
     what = " ".join(str(data[name]) for name in ("state", "reason", "status", "ending") if data.get(name))
-    return f"| {event['no']} | {event['attempt']} | {event['kind']} | {what} | {said(event)} |"
+    message = f"`{said(event)}`" if said(event) else ""
+    return f"| {event['no']} | {event['attempt']} | {event['kind']} | {what} | {message} |"
 
 
 def test_every_recovery_is_told_in_a_sentence(processes: Processes, redis: RedisServer, sqlite_url: str) -> None:

@@ -196,7 +196,7 @@ def test_a_checkpoint_without_averages_begins_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("args", "told"),
-    [({"decay": 1.5}, "between 0 and 1"), ({"decay": 0.0}, "between 0 and 1"), ({"every": 0}, "from 1")],
+    [({"decay": 1.5}, "between 0 and 1"), ({"decay": 0.0}, "between 0 and 1"), ({"every": 0}, "at least 1")],
 )
 def test_an_average_that_cannot_be_is_told(args: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
