@@ -128,11 +128,11 @@ export function Chart({ title, lines, settings, sync, height = 200 }: Props) {
       >
         {drawn.length === 0 && <p class="chart-empty">No value of {title} yet.</p>}
       </div>
-      <ul class="legend">
+      <ul class={`legend ${width.includes(3) ? "of-families" : ""}`}>
         {families.map((members, index) => {
           const last = members.map((line) => line.curve.y.at(-1)!);
           const best = bestOf(members[0]!.curve.y, title);
-          const aside = members.length > 1 ? `${formatNumber(min(last), 3)} to ${formatNumber(max(last), 3)}` : best === undefined ? "" : `best ${formatNumber(best)}`;
+          const aside = members.length > 1 ? min(last) === max(last) ? "" : `${formatNumber(min(last), 3)} to ${formatNumber(max(last), 3)}` : best === undefined ? "" : `best ${formatNumber(best)}`;
           return (
             <li key={members[0]!.family ?? members[0]!.label}>
               <i style={{ background: members[0]!.color }} />

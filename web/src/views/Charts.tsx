@@ -9,7 +9,7 @@ import { type Axis, curveOf, curvesVersion, followJobs, namesOf } from "../model
 import { detailsVersion, needSpec, specOf } from "../model/details";
 import { param, setParams } from "../model/route";
 import { Chart, type Settings } from "../ui/Chart";
-import { colorOf } from "../ui/colors";
+import { COLORS, colorOf } from "../ui/colors";
 
 const AXES: [Axis, string][] = [["step", "Step"], ["epoch", "Epoch"], ["relative", "Relative time"], ["time", "Wall time"]];
 
@@ -36,7 +36,7 @@ export function Charts({ jobs }: { jobs: Job[] }) {
     return { groups: groupMetrics(names.filter((name) => !isFigure(name))), figures: names.filter(isFigure).sort() };
   }, [version, ids, search]);
   const families = useMemo(() => (by ? familiesOf(jobs, by, specOf) : []), [ids, by, detailsVersion.value]);
-  const looks = new Map(families.flatMap((family) => family.jobs.map((job) => [job.id, { family: family.title, color: colorOf(family.jobs[0]!.id) }])));
+  const looks = new Map(families.flatMap((family, index) => family.jobs.map((job) => [job.id, { family: family.title, color: COLORS[index % COLORS.length]! }])));
   return (
     <section class="charts" aria-label="Curves">
       <div class="toolbar">

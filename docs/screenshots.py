@@ -1,0 +1,156 @@
+"""Takes the pictures of the dashboard for README.md and docs/dashboard.md.
+
+Starts a whole system on a free port and trains small jobs until the table has one job of every kind. Then saves each
+view from Chromium. The pictures look best where the font Inter is installed: `apt-get install fonts-inter`.
+Run it with `PYTHONPATH=. .venv/bin/python docs/screenshots.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, ViewportSize, expect, sync_playwright
+
+from footplate import Client, Job
+from tests.support.browser import INSTALL, chromium
+
+expect.set_options(timeout=60_000)
+FOLDER = Path(__file__).parent / "screenshots"
+DESKTOP, TALL, PHONE = (
+    ViewportSize(width=width, height=height) for width, height in ((1280, 800), (1280, 980), (390, 780))
+)
+
+
+@contextmanager
+def running_system(home: Path) -> Iterator[str]:
+    """The address of a service with two nodes, which stops at the end."""
+    command = [
+        Path(sys.executable).with_name("footplate"),
+        "up",
+        "--json",
+        "--nodes",
+        "2",
+        "--port",
+        "0",
+        "--no-first-job",
+    ]
+    # Started by root, nodes warn on their cards that training has root's rights, unless this is meant.
+    rights = {"FOOTPLATE_TRAINING_USER": "root"} if os.geteuid() == 0 else {}
+    system = subprocess.Popen(
+        command, env={**os.environ, **rights, "FOOTPLATE_HOME": str(home)}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert system.stdout
+        yield json.loads(system.stdout.readline())["url"]
+    finally:
+        system.send_signal(signal.SIGINT)
+        system.wait()
+
+
+def mlp(name: str, learning_rate: float, seed: int = 1, features: int = 8) -> dict[str, Any]:
+    data = {"use": "toy/regression", "args": {"in_features": features}}
+    curves = {"logging_steps": 5, "eval_strategy": "steps", "eval_steps": 25}
+    training = {"max_steps": 300, "save_steps": 100, "learning_rate": learning_rate, "seed": seed, **curves}
+    return {
+        "name": name,
+        "model": "toy/mlp",
+        "data": {"train": data, "eval": data},
+        "training": training,
+        "tags": ["sweep"],
+    }
+
+
+def slow_gpt(name: str, layers: int, **more: Any) -> dict[str, Any]:
+    """A job that is still at work when the pictures are taken."""
+    text = {"use": "toy/text", "args": {"n": 4096, "seconds_per_item": 0.01}}
+    model = {"use": "toy/gpt", "args": {"layers": layers}}
+    training = {"max_steps": 3000, "save_steps": 40, "logging_steps": 2}
+    return {"name": name, "model": model, "data": text, "training": training, "tags": ["gpt"], **more}
+
+
+def train(client: Client) -> dict[str, str]:
+    """A sweep that succeeded, two jobs that failed, one paused, two at work, two that wait. Returns ids by name."""
+    rates = (0.003, 0.01, 0.03)
+    specs = [mlp(f"mlp-lr{rate}-s{seed}", rate, seed) for rate in rates for seed in (1, 2, 3)]
+    specs += [
+        mlp("mlp-wide-input", 0.01, features=16),
+        mlp("mlp-32-inputs", 0.01, features=32),
+        mlp("mlp-too-hot", 1e20),
+    ]
+    jobs = [client.jobs.create(spec) for spec in specs]
+    for job in jobs:
+        job.wait()
+    paused = client.jobs.create(slow_gpt("gpt-2-layers", 2))
+    until_step(paused, 40)
+    paused.pause()
+    working = [
+        client.jobs.create(slow_gpt(name, layers)) for name, layers in (("gpt-4-layers", 4), ("gpt-6-layers", 6))
+    ]
+    for job in working:
+        until_step(job, 80)
+    waiting = [
+        client.jobs.create(slow_gpt("gpt-next", 2, priority=5)),
+        client.jobs.create(slow_gpt("gpt-on-gpu", 2, resources={"pool": "gpu"})),
+    ]
+    return {str(job.name): job.id for job in [*jobs, paused, *working, *waiting]}
+
+
+def until_step(job: Job, step: int) -> None:
+    for event in job.events(kinds=["log"]):
+        if (event.step or 0) >= step:
+            return
+
+
+def take(browser: Browser, url: str, ids: dict[str, str]) -> None:
+    sweep = ",".join(ids[name] for name in ids if name.startswith("mlp-lr"))
+    work = ids["gpt-4-layers"]
+    pictures = [
+        ("jobs-light", "light", TALL, f"jobs?sel={sweep}&group=seeds&smooth=0.2"),
+        ("jobs-dark", "dark", TALL, f"jobs?sel={sweep}&group=seeds&smooth=0.2"),
+        ("job", "light", DESKTOP, f"jobs/{work}"),
+        ("failed", "dark", DESKTOP, f"jobs/{ids['mlp-wide-input']}"),
+        ("compare", "light", DESKTOP, f"compare?sel={sweep}"),
+        ("submit", "light", DESKTOP, "submit"),
+        ("cluster", "dark", DESKTOP, "cluster"),
+        ("phone-jobs", "light", PHONE, f"jobs?sel={work}"),
+        ("phone-job", "dark", PHONE, f"jobs/{work}"),
+    ]
+    for name, theme, size, view in pictures:
+        page = browser.new_page(
+            viewport=size,
+            color_scheme="dark" if theme == "dark" else "light",
+            device_scale_factor=2 if size is PHONE else 1,
+        )
+        page.goto(f"{url}/#/{view}")
+        expect(page.locator("main h1")).to_be_attached()
+        page.wait_for_load_state("networkidle")
+        if view.startswith("jobs?") or work in view:
+            expect(page.locator("[data-metric=loss] canvas")).to_be_attached()
+            expect(page.get_by_text("Loading curves")).to_have_count(0)
+        page.screenshot(path=FOLDER / f"{name}.png")
+        page.close()
+
+
+def main() -> None:
+    program = chromium()
+    if program is None:
+        sys.exit(f"needs Chromium: {INSTALL}")
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as home, running_system(Path(home)) as url, sync_playwright() as playwright:
+        ids = train(Client(url))
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        take(browser, url, ids)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
