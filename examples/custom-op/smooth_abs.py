@@ -27,14 +27,14 @@ HERE = Path(__file__).parent
 def built() -> Any:
     """`torch.ops.footplate_example`, compiled at most once for this source, this torch and these devices."""
     sources = [HERE / "smooth_abs.cpp", *([HERE / "smooth_abs_cuda.cu"] if torch.cuda.is_available() else [])]
-    mark = hashlib.sha256(b"".join(each.read_bytes() for each in sources) + torch.__version__.encode()).hexdigest()[:12]
+    mark = hashlib.sha256(b"".join(file.read_bytes() for file in sources) + torch.__version__.encode()).hexdigest()[:12]
     folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR", tempfile.gettempdir())) / f"footplate-smooth-abs-{mark}"
     folder.mkdir(parents=True, exist_ok=True)
     # ninja may be a package of this environment, whose programs are not on the PATH of who runs it by its full name.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     cpp_extension.load(
         name=f"smooth_abs_{mark}",
-        sources=[str(each) for each in sources],
+        sources=[str(file) for file in sources],
         build_directory=str(folder),
         extra_cflags=["-O2"],
         is_python_module=False,
@@ -43,7 +43,7 @@ def built() -> Any:
 
 
 class SmoothAbs(torch.autograd.Function):
-    """Under autocast it gets its inputs in single precision: squares of small numbers vanish in half."""
+    """The op. Autocast gives it single precision, because squares of small numbers underflow in half precision."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, delta: float) -> Tensor:
@@ -97,7 +97,7 @@ def train(folder: str, **values: Any) -> list[float]:
     )
     trainer = Trainer(Net(), args, train_dataset=rows)
     trainer.train()
-    return [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
 if __name__ == "__main__":

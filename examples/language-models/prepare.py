@@ -1,9 +1,11 @@
-"""Writes what the jobs here name: texts, tagged words and questions under data/stories; under models/ a tokenizer,
-and a tiny Llama for lora.json to stand on.
+"""Writes the data and models that the jobs of this folder name.
+
+Texts, tagged words and questions are written to data/stories. A tokenizer, and a tiny Llama for lora.json, are written to
+models/.
 
     python examples/language-models/prepare.py .footplate
 
-The other models are new: each job's `config` says how they look, and their vocabulary follows the tokenizer.
+The other models are built from each job's `config`, with the vocabulary of the tokenizer.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ def write_tokenizer(folder: Path, texts: list[str]) -> int:
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    told = {
+    settings = {
         "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64, "pad_token": "<pad>",
         "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>",
     }  # fmt: skip
-    (folder / "tokenizer_config.json").write_text(json.dumps(told, indent=2) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     return int(tokenizer.get_vocab_size())
 
 
@@ -78,7 +80,7 @@ def prepare(home: Path) -> None:
             folder / f"tagged-{name}.jsonl", [{"words": w, "tags": [TAGS.get(e, "other") for e in w]} for w in said]
         )
         # To say who and where, in this order.
-        answers = [" ".join(each for each in words if each in TAGS) for words in said]
+        answers = [" ".join(word for word in words if word in TAGS) for words in said]
         write_rows(folder / f"pairs-{name}.jsonl", [{"text": t, "who": a} for t, a in zip(texts, answers, strict=True)])
         if name == "train":
             write_llama(home / "models/tiny-llama", write_tokenizer(home / "models/stories", texts))

@@ -27,7 +27,7 @@ class Sines(nn.Module):
 
 
 class Points(Dataset[dict[str, Tensor]]):
-    """Points of one wave: {"x": [1], "labels": [1]}."""
+    """Points of one wave, as `{"x": [1], "labels": [1]}`."""
 
     def __init__(
         self,
@@ -54,6 +54,6 @@ class Loudest(TrainerCallback):
         self.model = kwargs["model"]
 
     def figures(self) -> dict[str, float]:
-        """Asked for when the loss is logged."""
+        """Returns the values that are logged with the loss."""
         heights = self.model.heights.detach()
         return {"loudest": float((heights.abs() if self.absolute else heights).max())}

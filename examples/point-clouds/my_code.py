@@ -30,9 +30,9 @@ class Clouds(Dataset):
 def stack(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
     """Every key is kept: `cloud` comes back with the predictions."""
     return {
-        "points": torch.stack([one["points"] for one in samples]),
-        "labels": torch.tensor([one["label"] for one in samples]),
-        "cloud": torch.tensor([one["cloud"] for one in samples]),
+        "points": torch.stack([sample["points"] for sample in samples]),
+        "labels": torch.tensor([sample["label"] for sample in samples]),
+        "cloud": torch.tensor([sample["cloud"] for sample in samples]),
     }
 
 
@@ -51,7 +51,7 @@ class Net(nn.Module):
 
 
 def measure(prediction: Any) -> dict[str, float]:
-    """Of all predictions at once, as arrays: here the share that is right, and how many clouds were seen."""
+    """Returns metrics of all predictions: the share that is right, and the number of clouds."""
     logits, cloud = prediction.predictions
     right = (logits.argmax(-1) == prediction.label_ids).mean()
     return {"right": float(right), "clouds": float(len(set(cloud.tolist())))}

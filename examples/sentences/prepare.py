@@ -52,8 +52,8 @@ def write_tokenizer(folder: Path, texts: list[str]) -> int:
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    told = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64, **names}
-    (folder / "tokenizer_config.json").write_text(json.dumps(told, indent=2) + "\n")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64, **names}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     return tokenizer.get_vocab_size()
 
 
