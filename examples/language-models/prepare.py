@@ -1,7 +1,7 @@
 """Writes the data and models that the jobs of this folder name.
 
-Texts, tagged words and questions are written to data/stories. A tokenizer, and a tiny Llama for lora.json, are written to
-models/.
+Texts, tagged words and questions are written to data/stories. A tokenizer and a tiny Llama for lora.json are written
+to models/.
 
     python examples/language-models/prepare.py .footplate
 
