@@ -106,19 +106,22 @@ def check(spec: JobSpec, catalogue: Catalogue, body: object = None) -> list[Prob
 
     With the user's own `body`, pointers lead into that body instead of the long form.
     """
-    entries = ((one.pointer, one.group, one.component.use, one.component.args) for one in used(spec))
+    entries = (
+        (component.pointer, component.group, component.component.use, component.component.args)
+        for component in used(spec)
+    )
     problems = list(islice(_check(entries, catalogue), MAX_PROBLEMS))
     return located(problems, body) if problems and isinstance(body, dict) else problems
 
 
 def check_beside(invalid: InvalidSpec, body: Json, catalogue: Catalogue) -> InvalidSpec:
     """Adds the catalogue's problems to those of an invalid body, so that the user sees all of them at once."""
-    told = {one.pointer for one in invalid.problems}
+    reported = {problem.pointer for problem in invalid.problems}
     entries = (
         (pointer, group, c["use"], c.get("args", {})) for pointer, group, c in components(long_form(body).document)
     )
     more = located(islice(_check(entries, catalogue), MAX_PROBLEMS), body)
-    return InvalidSpec(unique([*invalid.problems, *(one for one in more if one.pointer not in told)]))
+    return InvalidSpec(unique([*invalid.problems, *(problem for problem in more if problem.pointer not in reported)]))
 
 
 def _check(entries: Iterable[tuple[str, str, str, Any]], catalogue: Catalogue) -> Iterator[Problem]:
@@ -127,12 +130,12 @@ def _check(entries: Iterable[tuple[str, str, str, Any]], catalogue: Catalogue) -
         # A node cannot describe the user's own code. Only the training process looks at it.
         if ":" in name or group not in GROUPS or not isinstance(arguments, dict):
             continue
-        known = catalogue.get(group, name)
-        if known is None:
+        described = catalogue.get(group, name)
+        if described is None:
             unknown = UnknownComponent(GROUPS[group], name, catalogue.known(group))
             yield Problem(f"{pointer}/use", unknown.code, unknown.message, unknown.hint)
-        elif known.needs:
-            detail = f"{name!r} needs what no node has: {known.needs}"
+        elif described.needs:
+            detail = f"{name!r} needs what no node has: {described.needs}"
             yield Problem(f"{pointer}/use", "not_installed", detail, "install it on a node, and start that again")
         else:
-            yield from violations(known.args, arguments, f"{pointer}/args")
+            yield from violations(described.args, arguments, f"{pointer}/args")

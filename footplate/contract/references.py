@@ -1,4 +1,5 @@
-"""What an accepted spec names: its components, and the files in their arguments. Walks the typed spec, not its JSON."""
+"""The names in an accepted spec: its components, and the files in their arguments. Walks the typed spec, not its
+JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def used(spec: JobSpec) -> Iterator[Used]:
 
 def references(spec: JobSpec) -> list[Said]:
     """Returns every text in the arguments of the spec's components, and the folder that it resumes from."""
-    found = [said for one in used(spec) for said in texts_in(one.component.args, (*one.path, "args"))]
+    texts = [said for component in used(spec) for said in texts_in(component.component.args, (*component.path, "args"))]
     if spec.resume_from is not None:
-        found += texts_in(spec.resume_from.path, ("resume_from", "path"))
-    return found
+        texts += texts_in(spec.resume_from.path, ("resume_from", "path"))
+    return texts

@@ -1,11 +1,11 @@
-"""A metric as a pyramid of buckets, kept as its points come in: drawing ten million of them then reads some hundreds.
+"""A metric as a pyramid of buckets, updated as points come in. Drawing ten million points then reads some hundreds.
 
     level 0    the points: they are the log and eval events themselves
-    level 1    every 64 points are a bucket: its least, its most, the first that is no number, and which events they are
+    level 1    every 64 points are a bucket: its lowest, its highest, the first that is not a number, and its events
     level 2    every 64 buckets of level 1 are one, and so on
 
-A bucket is written once, when it is full. What grows is the end of each curve: one row, which holds the open bucket of
-every level and what the whole curve came to. A curve is one metric of one attempt, so that steps which a later attempt
+A bucket is written once, when it is full. The growing end of each curve is one row, which holds the open bucket of
+every level and a summary of the whole curve. A curve is one metric of one attempt, so that steps which a later attempt
 repeats never mix with those of an earlier one.
 """
 
@@ -27,37 +27,37 @@ from service.store import curves
 from service.store.curves import BucketRow, CurveRow
 
 FAN = 64
-"""Points of a bucket, and buckets of the next one."""
+"""The number of points in a bucket, and of buckets in a bucket of the next level."""
 MAX_NAMES = 500
-"""Curves of one attempt: names beyond are in the events, and have no curve."""
+"""The most curves of one attempt. Metrics with further names are only in the events."""
 MAX_TOLD = 1000
-"""Of one event's names so many are looked at: one that has fifty thousand must not hold up the others' events."""
+"""The most names that are read from one event. An event with fifty thousand names must not delay the others."""
 MAX_NAME_CHARS = 200
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _MOST = sys.float_info.max
 
 Point = tuple[Any, int, str, int | None, float | None]
-"""Value (a number, or one of NOT_FINITE), no, at, step, epoch."""
+"""Value (a number, or one of NOT_FINITE), no, at, step and epoch of a point."""
 
 
 @dataclass(slots=True)
 class Bucket:
     count: int
     reaches: int | None
-    """The highest step."""
+    """The highest step in it."""
     least: Point | None
-    """Of those that are numbers."""
+    """The lowest of the points that are numbers."""
     most: Point | None
     odd: Point | None
-    """The first that is none."""
+    """The first point that is not a number."""
     nos: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, column: Column, first: int, behind: int) -> Bucket:
         values = column.values[first:behind]
         numbers, odd = values, None
-        if column.has_odd and (found := [place for place, value in enumerate(values) if type(value) is str]):
-            numbers, odd = [value for value in values if type(value) is not str], column.point(first + found[0])
+        if column.has_odd and (odd_places := [place for place, value in enumerate(values) if type(value) is str]):
+            numbers, odd = [value for value in values if type(value) is not str], column.point(first + odd_places[0])
         least = most = None
         if numbers:
             least = column.point(first + values.index(min(numbers)))
@@ -74,7 +74,7 @@ class Bucket:
         return [self.count, self.reaches, self.least, self.most, self.odd]
 
     def add(self, later: Bucket) -> None:
-        """What came behind it, too. Of equal points the earlier one stays."""
+        """Adds a later bucket. Of equal points the earlier one stays."""
         self.count += later.count
         self.reaches = _highest(self.reaches, later.reaches)
         if later.least is not None and (self.least is None or later.least[0] < self.least[0]):
@@ -90,14 +90,14 @@ def _highest(one: int | None, other: int | None) -> int | None:
 
 @dataclass(slots=True)
 class Curve:
-    """The end of one: what it came to so far, and the open bucket of every level."""
+    """The end of a curve: a summary so far, and the open bucket of every level."""
 
     whole: Bucket
     last: Point
     begins: int | None
-    """The first step that it was told of."""
+    """The first step that was logged."""
     odd: int = 0
-    """Points that are no numbers."""
+    """The number of points that are not numbers."""
     open: list[Bucket] = field(default_factory=list)
 
     @classmethod
@@ -106,20 +106,20 @@ class Curve:
 
     @classmethod
     def read(cls, text: str) -> Curve:
-        told = from_json(text)
-        levels = [Bucket.read(one) for one in told["open"]]
-        levels[0].nos = told["nos"]
-        return cls(Bucket.read(told["whole"]), tuple(told["last"]), told["begins"], told["odd"], levels)
+        document = from_json(text)
+        levels = [Bucket.read(bucket) for bucket in document["open"]]
+        levels[0].nos = document["nos"]
+        return cls(Bucket.read(document["whole"]), tuple(document["last"]), document["begins"], document["odd"], levels)
 
     def written(self) -> str:
-        told = {
+        document = {
             "whole": self.whole.written(), "last": self.last, "begins": self.begins, "odd": self.odd,
-            "open": [one.written() for one in self.open], "nos": self.open[0].nos,
+            "open": [bucket.written() for bucket in self.open], "nos": self.open[0].nos,
         }  # fmt: skip
-        return to_json(told).decode()
+        return to_json(document).decode()
 
     def feed(self, column: Column) -> Iterator[tuple[int, int, Bucket]]:
-        """Adds points that came behind all others; yields the buckets that are full now: level, place, bucket."""
+        """Adds points that follow all others. Yields level, place and bucket of the buckets that are full now."""
         if self.begins is None:
             self.begins = next((step for step in column.steps if step is not None), None)
         if column.has_odd:
@@ -155,7 +155,7 @@ def _nothing() -> Bucket:
 
 @dataclass(slots=True)
 class Column:
-    """Points of one metric, in order. All but the values are shared by the metrics of the same events."""
+    """Points of one metric, in order. Metrics of the same events share all lists but the values."""
 
     nos: list[int]
     ats: list[str]
@@ -169,21 +169,21 @@ class Column:
 
     def highest_step(self, first: int, behind: int) -> int | None:
         some: list[Any] = self.steps[first:behind]
-        # Nearly always all of them have one, and then this is done by C.
+        # Nearly always every event has a step, and then max() runs in C.
         return max(some) if None not in some else max((step for step in some if step is not None), default=None)
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> Column | None:
-        """Of values that may be anything; None: none of them is a point."""
-        told = [(as_number(value), *rest) for value, *rest in points]
-        if not (kept := [point for point in told if point[0] is not None]):
+        """Makes a column of values of any kind. None if no value is a point."""
+        numbers = [(as_number(value), *rest) for value, *rest in points]
+        if not (kept := [point for point in numbers if point[0] is not None]):
             return None
         values, nos, ats, steps, epochs = map(list, zip(*kept, strict=True))
         return cls(nos, ats, steps, epochs, values, any(type(value) is str for value in values))
 
 
 def as_number(value: Any) -> Any:
-    """As a curve has it. A sentence, a list, true: they are in the event, and no points of a curve."""
+    """Returns the value as a curve holds it. A text, a list or true is not a point, and stays in the event only."""
     if type(value) is int or type(value) is float:
         if -_MOST <= value <= _MOST:
             return value
@@ -192,7 +192,7 @@ def as_number(value: Any) -> Any:
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:
-    """Whether all are, and finite: found out at the speed of C, because of nearly all of them it is so."""
+    """Returns True if all values are finite numbers. It is fast, because nearly always they are."""
     try:
         return set(map(type, values)) <= {float, int} and -_MOST <= sum(values) <= _MOST
     except OverflowError:
@@ -200,7 +200,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 class _Run:
-    """Events of one attempt that tell the same names."""
+    """Events of one attempt that log the same names."""
 
     __slots__ = ("ats", "data", "epochs", "nos", "steps")
 
@@ -217,7 +217,7 @@ class _Run:
 
 
 class Gathered:
-    """The points that one job's new events are."""
+    """The points in one job's new events."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[int, tuple[str, ...]], _Run] = {}
@@ -257,7 +257,7 @@ def _column(name: str, runs: list[_Run]) -> Column | None:
 
 
 def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
-    """Adds to every curve what came. The jobs' locks are held, so nobody else does."""
+    """Adds the new points to every curve. The caller holds the jobs' locks, so no other process adds any."""
     wanted = [(job, attempt) for job, points in gathered.items() for attempt in points.attempts]
     if not wanted:
         return
@@ -288,7 +288,7 @@ def _each(gathered: dict[JobId, Gathered]) -> Iterator[tuple[JobId, int, str, Co
 
 
 def _is_drawable(name: str) -> bool:
-    """Whether a database takes it in a key, and a person could name it."""
+    """Returns True if a database takes the name in a key, and a person can type it."""
     return 0 < len(name) <= MAX_NAME_CHARS and name.isprintable()
 
 
@@ -299,10 +299,10 @@ def bucket_rows(job: JobId, attempt: int, name: str, full: Iterable[tuple[int, i
 
 
 def _steps_between(nos: list[int]) -> list[int]:
-    """The first, and how far each lies behind the one before: written, a third as long."""
+    """Returns the first number and the differences between the others, which takes a third of the space."""
     return [nos[0], *(after - before for before, after in pairwise(nos))]
 
 
-def read_nos(told: str) -> list[int]:
-    """What `_steps_between` wrote."""
-    return list(accumulate(from_json(told)))
+def read_nos(text: str) -> list[int]:
+    """Reads the result of `_steps_between`."""
+    return list(accumulate(from_json(text)))

@@ -1,7 +1,7 @@
-"""What lies in an entry of the event stream, made ready to store; and what is wrong with the rest.
+"""Parses entries of the event stream into events that can be stored, and collects what cannot be parsed.
 
-An event that cannot be stored leaves a gap event under its own number: its source counts without a hole, and a
-journal that waits for this number is not stuck on it for ever.
+An event that cannot be stored leaves a gap event under its own number. So its source has no missing number, and a
+journal that waits for this number is not stuck forever.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MAX_INTEGER = 2**63 - 1
 MAX_SEQ = 2**31 - 1
 MAX_DEPTH = 64
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
-"""What reading a stranger's JSON may raise. One that is missing here would hold up everybody's events for ever."""
+"""Errors that parsing a stranger's JSON may raise. If one was missing here, it would block all events forever."""
 INSPECTED = frozenset(
     {Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS, Kind.SYSTEM, Kind.DO, Kind.DONE}
 )
-"""Kinds that mean something to ingest: it keeps their data as an object besides the text."""
+"""Kinds that ingest acts on. It keeps their data as an object besides the text."""
 
 _KIND = re.compile(r"[a-z][a-z_]{0,31}")
 _AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
@@ -35,7 +35,7 @@ _AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One event, ready to store."""
+    """One event in the form in which it is stored."""
 
     seq: int
     rank: int
@@ -46,12 +46,12 @@ class Incoming:
     text: str
     """The data as JSON."""
     data: dict[str, Any] | None
-    """The data as an object, for the kinds that are looked into."""
+    """The data as an object, for kinds that ingest acts on."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """One entry: events of one source."""
+    """One entry of the stream: events of one source."""
 
     job: JobId
     attempt: int
@@ -65,11 +65,11 @@ class Batch:
 
 @dataclass(slots=True)
 class Read:
-    """What was read from the stream."""
+    """The result of parsing entries of the stream."""
 
     batches: list[Batch] = field(default_factory=list)
     dead: list[tuple[str, str]] = field(default_factory=list)
-    """Reason, and what it was about."""
+    """The reason and the text of what could not be parsed."""
 
 
 def read_entries(payloads: Iterable[bytes | None], now_text: str) -> Read:
@@ -85,33 +85,33 @@ def read_entries(payloads: Iterable[bytes | None], now_text: str) -> Read:
 def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Batch:
     if raw is None:
         raise ValueError("the entry has no field 'batch'")
-    given = _parse(raw)
-    if not isinstance(given["job"], str) or not is_id(given["job"], "job"):
-        raise ValueError(f"{given['job']!r} is not the id of a job")
+    document = _parse(raw)
+    if not isinstance(document["job"], str) or not is_id(document["job"], "job"):
+        raise ValueError(f"{document['job']!r} is not the id of a job")
     for name in ("attempt", "fence", "source"):
-        if type(given[name]) is not int or not 0 <= given[name] <= MAX_INTEGER:
-            raise ValueError(f"{name} is {given[name]!r}")
-    if not isinstance(given["claim"], str) or not isinstance(given["events"], list):
+        if type(document[name]) is not int or not 0 <= document[name] <= MAX_INTEGER:
+            raise ValueError(f"{name} is {document[name]!r}")
+    if not isinstance(document["claim"], str) or not isinstance(document["events"], list):
         raise ValueError("claim or events of a wrong type")
-    first = given.get("first", 1)
+    first = document.get("first", 1)
     if type(first) is not int or not 1 <= first <= MAX_SEQ:
         raise ValueError(f"first is {first!r}")
-    # Non-finite numbers have no place in JSON; looking for their names is cheaper than walking every value.
+    # JSON has no infinite numbers. A search for their names is cheaper than walking every value.
     has_wild_numbers = b"NaN" in raw or b"Infinity" in raw
     events = []
-    for event in given["events"]:
+    for event in document["events"]:
         try:
             events.append(_incoming(event, has_wild_numbers))
         except UNREADABLE as error:
             seq = _seq(event)
-            dead.append((f"event {seq} of {given['job']}: {error}", repr(event)[:MAX_DATA_BYTES]))
+            dead.append((f"event {seq} of {document['job']}: {error}", repr(event)[:MAX_DATA_BYTES]))
             events.append(_gap(seq, str(error), now_text))
     return Batch(
-        job=JobId(given["job"]),
-        attempt=given["attempt"],
-        fence=Fence(given["fence"]),
-        claim=ClaimId(given["claim"]),
-        source=given["source"],
+        job=JobId(document["job"]),
+        attempt=document["attempt"],
+        fence=Fence(document["fence"]),
+        claim=ClaimId(document["claim"]),
+        source=document["source"],
         events=events,
         first=first,
     )
@@ -121,7 +121,7 @@ def _parse(raw: bytes) -> Any:
     try:
         return from_json(raw)
     except ValueError:
-        # Slower, and more forgiving: half a surrogate pair in a printed line is no reason to lose the line.
+        # Slower but more tolerant, because half a surrogate pair in a printed line must not lose the line.
         return json.loads(raw.decode(errors="replace"))
 
 
@@ -169,7 +169,10 @@ def _text(data: dict[str, Any], has_wild_numbers: bool) -> str:
 
 
 def _is_deeper_than(limit: int, data: dict[str, Any]) -> bool:
-    """Without recursion: whoever walks it later may have less stack left than there is here."""
+    """Returns True if the data is nested too deeply.
+
+    Without recursion, because later readers may have less stack left.
+    """
     level: list[Any] = [data]
     for _ in range(limit):
         level = [
@@ -184,7 +187,7 @@ def _is_deeper_than(limit: int, data: dict[str, Any]) -> bool:
 
 
 def apart(read: Read) -> Iterator[Read]:
-    """The same, one event each: to find the one that cannot be stored."""
+    """Yields the same events one by one, to find the one that cannot be stored."""
     if read.dead:
         yield Read(dead=read.dead)
     for batch in read.batches:
@@ -193,7 +196,7 @@ def apart(read: Read) -> Iterator[Read]:
 
 
 def as_gap(read: Read, why: str, now_text: str) -> Read:
-    """One event, given up: a gap under its number, and the rest of it among the dead."""
+    """Gives up one event: returns a gap under its number, and the event among the unparsed ones."""
     batch, event = read.batches[0], read.batches[0].events[0]
     gap = replace(batch, events=[_gap(event.seq, why, now_text)])
     return Read([gap], [(f"{event.kind} {event.seq} of {batch.job}: {why}", event.text)])

@@ -1,12 +1,12 @@
-"""Redis -> SQL, once each, in order; then the journal hears that it may forget.
+"""Moves events from Redis to SQL, once each and in order, and then acknowledges them to their journals.
 
-The one rule that makes it exactly-once is contiguity: of every source SQL keeps the watermark, the highest seq below
-which nothing is missing, and the next event stored is watermark + 1. What is lower is a duplicate. What jumps ahead
-is not stored: its journal, which keeps everything until the watermark passes it, will send it again.
+Contiguity makes it exactly-once. For every source, SQL keeps the watermark, below which no seq is missing. The next
+event that is stored is watermark + 1. A lower one is a duplicate. A higher one is not stored: its journal keeps
+everything above the watermark, and will send it again.
 
-There is no consumer group. One control reads, from the beginning of the stream, and deletes after the commit; so
-whatever is in the stream is not in SQL yet, or is there twice. A group would add a second memory of what was read, in
-the one place that may forget everything, and its loss would be one more fault to handle.
+There is no consumer group. One control reads from the beginning of the stream and deletes after the commit. So whatever
+is in the stream is not in SQL yet, or is there twice. A group would be a second memory of what was read, in Redis,
+which may forget everything. Its loss would be one more fault to handle.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from service.store.times import text_of
 
 @dataclass(slots=True)
 class Ingested:
-    """What one transaction did, and whom to tell."""
+    """The results of one transaction, and the replies to send."""
 
     stored: int = 0
     duplicate: int = 0
     ahead: int = 0
     late: int = 0
-    """Acknowledged and dropped: the job has ended."""
+    """Events that were acknowledged and dropped, because the job has ended."""
     stale: int = 0
-    """From someone who does not hold the attempt."""
+    """Events from a supervisor that no longer holds the attempt."""
     dead: int = 0
     gaps: int = 0
     refused: int = 0
-    """Checkpoints that are corrupt, or name what is not theirs."""
+    """Checkpoints that are corrupt, or that name another job's files."""
     retries: list[Reason] = field(default_factory=list)
-    """Why jobs were queued again, one for each."""
+    """The reasons of jobs that were queued again, one per job."""
     failures: list[Reason] = field(default_factory=list)
-    """Why jobs failed."""
+    """The reasons of jobs that failed."""
     closed: int = 0
-    """Attempts that ended."""
+    """The number of attempts that ended."""
     jobs: set[JobId] = field(default_factory=set)
-    """Have new events."""
+    """Jobs with new events."""
     watermarks: dict[tuple[JobId, int, int], int] = field(default_factory=dict)
     replies: dict[ClaimId, AttemptReply] = field(default_factory=dict)
 
@@ -78,9 +78,9 @@ class Ingested:
 def ingest(
     conn: Connection, read: Read, now: int, *, retry_backoff_seconds: float, service_frees: bool = False
 ) -> Ingested:
-    """One transaction's worth. The jobs' locks are held from here to the commit, so `no` is in commit order.
+    """Stores parsed events in one transaction. The jobs' locks are held until the commit, so `no` is in commit order.
 
-    With `service_frees`, what training let go of still lies in the store, and control takes it from there.
+    With `service_frees`, checkpoints that training no longer keeps are still in the store, and control deletes them.
     """
     done = Ingested()
     wanted = {batch.job for batch in read.batches}
@@ -92,7 +92,7 @@ def ingest(
         key = (batch.job, batch.attempt, batch.source)
         part = parts.get(key)
         if part is None and batch.events:
-            # Of a job that was deleted: a dead attempt's journal would be sent again until somebody takes it.
+            # The job was deleted. Without a watermark, a dead attempt's journal would be sent again and again.
             done.watermarks[key] = max(done.watermarks.get(key, 0), batch.events[-1].seq)
         if part is None or part.claim != batch.claim:
             done.stale += len(batch.events)
@@ -114,7 +114,7 @@ def ingest(
 
 @dataclass(slots=True)
 class _Page:
-    """What one source brought."""
+    """The new events of one source."""
 
     part: SourceRow
     is_current: bool
@@ -128,10 +128,10 @@ class _Page:
 
 
 class _Ledger:
-    """What a transaction adds to one job."""
+    """The additions of one transaction to one job."""
 
     def __init__(self, job: JobRow, now: int, parts: Sequence[SourceRow], let_go: str) -> None:
-        """`parts` are those of its current attempt; `let_go` is what a checkpoint is that training keeps no more."""
+        """Takes the current attempt's `parts`. `let_go` is the status of checkpoints that training no longer keeps."""
         self.job, self.now, self.parts, self.let_go = job, now, parts, let_go
         self.no = job.last_no
         self.rows: list[EventRow] = []
@@ -144,7 +144,7 @@ class _Ledger:
         self.marks: list[tuple[list[str], str]] = []
         self.healed: list[str] = []
         self.done_deeds: list[tuple[int, DoData]] = []
-        """With the step after which."""
+        """The commands that were carried out, with the step after which."""
         self.troubles: list[tuple[str, str]] = []
 
     def take(self, batch: Batch, part: SourceRow, done: Ingested) -> None:
@@ -167,7 +167,7 @@ class _Ledger:
         done.watermarks[self.job.id, part.attempt, part.source] = page.watermark
 
     def _declare_gap(self, page: _Page, last: int) -> None:
-        """SQL is older than the journal, which let go of what was stored once; or the journal has lost its first."""
+        """Handles missing events: SQL was restored from a backup, or the journal has lost its beginning."""
         part, first, page.watermark = page.part, page.watermark + 1, last
         if self.job.state.is_terminal:
             return
@@ -190,7 +190,7 @@ class _Ledger:
             part = page.part
             kind, text = event.kind, event.text
             if kind == Kind.STATE and not self._says_that_it_runs(event, page):
-                # Who follows the states must not see a job run that was told to stop, or was lost, before.
+                # Readers of states must not see a job run before it was asked to stop, or lost.
                 kind, text = Kind.NOTE.value, json.dumps({"message": self._what_was_said(event, part)})
             elif kind == Kind.GAP:
                 done.gaps += 1
@@ -211,7 +211,7 @@ class _Ledger:
     def _says_that_it_runs(self, event: Incoming, page: _Page) -> bool:
         is_running = event.data is not None and event.data.get("state") == JobState.RUNNING
         runs = is_running and page.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
-        # Of several nodes the last one says it for all.
+        # With several nodes, the event of the last one stands for all.
         return runs and all(self._runs(part) for part in self.parts if part.source != page.part.source)
 
     def _runs(self, part: SourceRow) -> bool:
@@ -224,7 +224,7 @@ class _Ledger:
         return f"attempt {part.attempt} says that it is {said}{where}"
 
     def _understand(self, event: Incoming, data: dict[str, Any], page: _Page) -> None:
-        """What an event means besides being kept. A closed attempt's events mean nothing any more."""
+        """Applies an event's meaning besides storing it. Events of a closed attempt have none."""
         if event.kind == Kind.DONE:
             page.end = self._end(event, DoneData.model_validate(data), page.part)
         elif not page.is_current:
@@ -245,7 +245,10 @@ class _Ledger:
             page.is_running = True
 
     def _end(self, event: Incoming, end: DoneData, part: SourceRow) -> DoneData:
-        """Training says where its outputs are, and user code runs there: nothing outside its own folder is served."""
+        """Checks the path of outputs, because user code could name any path.
+
+        Only the attempt's own folder is served.
+        """
         end = end.model_copy(update={"error": end.error and failure_of(end.error), "result": result_of(end.result)})
         if end.outputs is None or _is_below(end.outputs, attempt_folder(self.job.id, part.attempt)):
             return end
@@ -323,13 +326,13 @@ class _Ledger:
             columns["done"] = page.end.model_dump_json()
             columns["ended_at"] = part.ended_at or self.now
             if page.end.stop == "drain":
-                # Or the job would be placed there once more until the node's own beat comes.
+                # Without this the job could be placed there once more before the node's own beat arrives.
                 nodes.mark_draining(conn, part.node, part.boot)
         if columns:
             attempts.change_source(conn, part.job_id, part.attempt, part.source, **columns)
 
     def _start_running(self, conn: Connection) -> None:
-        """RUNNING once every rank's node has said so. Its own `state` event is the one that users read."""
+        """Moves to RUNNING once every rank's node has reported it. Its own `state` event is the one that users read."""
         if self.job.state is not JobState.STARTING or not any(page.is_running for page in self.pages.values()):
             return
         job = self.job

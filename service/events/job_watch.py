@@ -1,4 +1,4 @@
-"""Which jobs there are to follow: looked up once a second for however many want to know."""
+"""Finds the jobs to follow, once per second for any number of readers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from service.store.times import now_ms
 
 LOOK_SECONDS = 1.0
 WINDOW_MS = 60_000
-"""Jobs as young are seen even if they are over already. It outlasts a commit, and clocks that differ."""
+"""The age up to which jobs are found even if they have ended. It is longer than commits and clock differences."""
 MOST = 1000
 
 
 class Sight(NamedTuple):
     at: int
-    """Milliseconds: every job that was made a window before is in sight, or was in an earlier one, or is over."""
+    """Milliseconds. Every job created a window before is here, was in an earlier result, or has ended."""
     heads: list[Head]
-    """Newest first. One more than MOST tells that there are more."""
+    """The newest first. One more than MOST means that there are more."""
 
 
 class Lookout:
@@ -31,7 +31,7 @@ class Lookout:
         self._looks: dict[JobFilter, tuple[float, asyncio.Task[Sight]]] = {}
 
     async def look(self, filter: JobFilter) -> Sight:
-        """At most a second old."""
+        """Returns a result that is at most a second old."""
         now = time.monotonic()
         begun, task = self._looks.get(filter, (-LOOK_SECONDS, None))
         if task is None or now - begun >= LOOK_SECONDS:
@@ -40,7 +40,7 @@ class Lookout:
         return await asyncio.shield(task)
 
     async def since(self, filter: JobFilter, moment: int) -> Sight:
-        """As of now, with the jobs that were made since that moment."""
+        """Returns the present result, with the jobs that were created since that moment."""
         at = now_ms()
-        found = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST + 1, since=moment))
-        return Sight(at, found)
+        heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST + 1, since=moment))
+        return Sight(at, heads)

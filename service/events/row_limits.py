@@ -1,4 +1,4 @@
-"""What of a training's own words a job's row keeps, so that no answer that carries the row grows with what code says.
+"""Limits the parts of training's data that a job's row keeps, so that no answer grows with what code logs.
 
 Events keep everything. The row is part of every `GET /jobs/{id}`, and of each entry of a list.
 """
@@ -12,7 +12,7 @@ from footplate.contract.events import Failure, json_safe
 
 MAX_NAMES, MAX_NAME_CHARS, MAX_TEXT_CHARS = 500, 200, 200
 MAX_METRICS_BYTES = 32 * 1024
-"""Of all latest metrics of a job as JSON; of a checkpoint's too."""
+"""The limit for all latest metrics of a job as JSON, and for those of a checkpoint."""
 MAX_RESULT_BYTES = 32 * 1024
 MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS = 4000, 16_000
 LEFT_OUT = (
@@ -23,7 +23,7 @@ LEFT_OUT = (
 
 
 def latest(before: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Returns the metrics that a row keeps, and whether any were left out. What was kept before stays first."""
+    """Returns the metrics that a row keeps, and True if any were left out. Those kept before stay first."""
     kept: dict[str, Any] = {}
     size = 2
     for name, value in (before | new).items():

@@ -1,11 +1,12 @@
-"""Curves as they are drawn: as many points as asked for, of which none is made up and no spike is missing.
+"""Curves as they are drawn: as many points as requested, none of them computed, and no spike missing.
 
-Where there are more, they are taken in groups of equally many, and of each its least, its most and the first that is no
-number are shown, each where it stood. The groups are made of the buckets that ingest keeps (service/events/curves.py),
-of the highest level that is still fine enough: how long that takes does not depend on how many points there are.
+If there are more points, they are divided into groups of equal size. Each group shows its lowest, its highest and its
+first point that is not a number, at their own places. Groups consist of the buckets that ingest keeps
+(service/events/curves.py), of the highest level that is fine enough. So the time does not depend on the number of
+points.
 
-A job that continues from an older checkpoint tells some steps twice. Its curve shows them as the newer attempt saw
-them: of an earlier attempt it has what came before the first step that a later one told of. `everything` shows all.
+A job that continues from an older checkpoint logs some steps twice. Its curve shows them as the newer attempt logged
+them. Points of an earlier attempt are left out from the first step that a later one logged. `everything` shows all.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from service.store.curves import Stretch
 
 Axis = Literal["step", "time", "epoch"]
 _PLACES: dict[Axis, int] = {"time": 2, "step": 3, "epoch": 4}
-"""Where a point has it."""
+"""The index of each axis in a Point."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a metric came to, over all attempts."""
+    """A summary of one metric over all attempts."""
 
     name: str
     count: int
@@ -46,7 +47,7 @@ class Seen:
     point: Point
     attempt: int
     repeated: bool
-    """A later attempt told of this step again: its curve goes another way."""
+    """True if a later attempt has logged this step again, so that the curve goes another way."""
 
 
 @dataclass(slots=True)
@@ -54,30 +55,30 @@ class Series:
     job: JobId
     name: str
     count: int = 0
-    """Points that there are."""
+    """The number of points."""
     left_out: int = 0
-    """Those of them that a later attempt repeats."""
+    """The number of points that a later attempt repeats."""
     is_exact: bool = True
-    """Every other one is shown."""
+    """True if every other point is shown."""
     points: list[Point] = field(default_factory=list)
     attempts: list[tuple[int, int]] = field(default_factory=list)
-    """Each with the index of its first point."""
+    """Attempts, each with the index of its first point."""
 
 
 def summaries(conn: Connection, job: JobId) -> list[Summary]:
-    """By name."""
+    """Returns the summaries of a job's metrics, in the order of their names."""
     ends = _ends(conn, job)
     begins = _next_begins(ends)
-    found: dict[str, Summary] = {}
+    by_name: dict[str, Summary] = {}
     for (attempt, name), curve in ends.items():
         seen = [_seen(point, attempt, begins) for point in (curve.last, curve.whole.least, curve.whole.most)]
-        so_far = found.get(name)
+        so_far = by_name.get(name)
         if so_far is None:
             assert seen[0] is not None
-            found[name] = Summary(name, curve.whole.count, curve.odd, seen[0], seen[1], seen[2])
+            by_name[name] = Summary(name, curve.whole.count, curve.odd, seen[0], seen[1], seen[2])
         else:
             _add(so_far, curve, seen)
-    return [found[name] for name in sorted(found)]
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _seen(point: Point | None, attempt: int, begins: dict[int, int | None]) -> Seen | None:
@@ -88,7 +89,7 @@ def _seen(point: Point | None, attempt: int, begins: dict[int, int | None]) -> S
 
 
 def _add(summary: Summary, curve: Curve, seen: Sequence[Seen | None]) -> None:
-    """A later attempt."""
+    """Adds the summary of a later attempt."""
     last, least, most = seen
     summary.count += curve.whole.count
     summary.not_finite += curve.odd
@@ -100,13 +101,13 @@ def _add(summary: Summary, curve: Curve, seen: Sequence[Seen | None]) -> None:
 
 
 def series(conn: Connection, job: JobId, names: Sequence[str], points: int, *, everything: bool) -> list[Series]:
-    """In the order of the names; one that the job has not told of is empty."""
+    """Returns curves in the order of the names. A curve without points is empty."""
     ends = _ends(conn, job)
     begins = _next_begins(ends)
     events = _Events(conn, job)
     drawn = []
     for name in names:
-        attempts = {attempt: curve for (attempt, one), curve in ends.items() if one == name}
+        attempts = {attempt: curve for (attempt, curve_name), curve in ends.items() if curve_name == name}
         pieces = [
             _Piece(conn, events, attempt, name, curve, None if everything else begins[attempt])
             for attempt, curve in attempts.items()
@@ -124,15 +125,15 @@ def _ends(conn: Connection, job: JobId) -> dict[tuple[int, str], Curve]:
 
 
 def _next_begins(ends: dict[tuple[int, str], Curve]) -> dict[int, int | None]:
-    """For each attempt the lowest step from which a later one told of anything: None: nothing is repeated."""
+    """Returns the lowest step that a later attempt logged, for each attempt. None if it repeats nothing."""
     first: dict[int, int | None] = {}
     for (attempt, _), curve in ends.items():
         first[attempt] = _lower(first.get(attempt), curve.begins)
     lowest: int | None = None
-    found: dict[int, int | None] = {}
+    lowest_later: dict[int, int | None] = {}
     for attempt in sorted(first, reverse=True):
-        found[attempt], lowest = lowest, _lower(lowest, first[attempt])
-    return found
+        lowest_later[attempt], lowest = lowest, _lower(lowest, first[attempt])
+    return lowest_later
 
 
 def _lower(one: int | None, other: int | None) -> int | None:
@@ -145,7 +146,7 @@ def _draw(job: JobId, name: str, pieces: Sequence[_Piece], points: int) -> Serie
     kept = sum(piece.count for piece in pieces)
     drawn.left_out = drawn.count - kept
     drawn.is_exact = kept <= points
-    # Two for each group, three where some are no numbers, and the two ends.
+    # Two points for each group, three if some are not numbers, and the two ends.
     groups = (points - 2) // (3 if any(piece.curve.odd for piece in pieces) else 2)
     for piece in pieces:
         if piece.count:
@@ -158,7 +159,7 @@ def _draw(job: JobId, name: str, pieces: Sequence[_Piece], points: int) -> Serie
 
 
 class _Piece:
-    """What is shown of one attempt's curve: its first `count` points."""
+    """The visible part of one attempt's curve: its first `count` points."""
 
     def __init__(
         self, conn: Connection, events: _Events, attempt: int, name: str, curve: Curve, before: int | None
@@ -171,18 +172,19 @@ class _Piece:
         return self._points(0, self.count)
 
     def in_groups(self, groups: int) -> list[Point]:
-        """At most so many groups, and the two ends."""
+        """Returns the points of at most `groups` groups, and the two ends."""
         level = 0
-        # A quarter of what was asked for still shows all there is to see; finer, up to 64 times as much would be read.
+        # A quarter of the requested groups still shows all that can be seen. A finer level would read up to 64 times as
+        # much.
         while self.count / FAN ** (level + 1) >= groups / 4:
             level += 1
-        found = {point[1]: point for bucket in self._grouped(level, groups) for point in _shown(bucket)}
+        chosen = {point[1]: point for bucket in self._grouped(level, groups) for point in _shown(bucket)}
         for point in (*self._points(0, 1), *self._points(self.count - 1, self.count)):
-            found[point[1]] = point
-        return [found[no] for no in sorted(found)]
+            chosen[point[1]] = point
+        return [chosen[no] for no in sorted(chosen)]
 
     def _grouped(self, level: int, groups: int) -> Iterator[Bucket]:
-        """Each of at least as many points as its share, so that there are not more groups than asked for."""
+        """Yields groups of at least an equal share of points, so that there are not more than requested."""
         share, group = self.count / groups, None
         for bucket in self._buckets(level):
             if group is None:
@@ -196,12 +198,12 @@ class _Piece:
             yield group
 
     def _buckets(self, level: int) -> Iterator[Bucket]:
-        """All points, by the buckets of this level, and at their end by ever finer ones."""
+        """Yields all points in buckets of this level, and at their end in ever finer ones."""
         first = 0
-        for each in range(level, 0, -1):
-            size = FAN**each
+        for depth in range(level, 0, -1):
+            size = FAN**depth
             behind = self.count // size
-            where = self._stretch(each, first // size, behind)
+            where = self._stretch(depth, first // size, behind)
             yield from (Bucket.read(from_json(body)) for body in curves.bodies(self._conn, where))
             first = behind * size
         for point in self._points(first, self.count):
@@ -210,14 +212,14 @@ class _Piece:
             yield Bucket(1, point[3], number, number, point if is_odd else None)
 
     def _points(self, first: int, behind: int) -> list[Point]:
-        """The points themselves, from the events that they are."""
+        """Returns the points themselves, read from their events."""
         start, end = first // FAN, -(-behind // FAN)
-        nos = [no for told in curves.nos(self._conn, self._stretch(1, start, end)) for no in read_nos(told)]
+        nos = [no for text in curves.nos(self._conn, self._stretch(1, start, end)) for no in read_nos(text)]
         nos += self.curve.open[0].nos
         return self._events.points(self._name, nos[first - start * FAN : behind - start * FAN])
 
     def _place_of(self, step: int) -> int:
-        """How many points come before the first that is at this step or behind it."""
+        """Returns the number of points before the first one at this step or after it."""
         whole = self.curve.whole
         if whole.reaches is None or whole.reaches < step:
             return whole.count
@@ -230,9 +232,9 @@ class _Piece:
                 first = where.behind * size
             else:
                 first, behind = place * size, (place + 1) * size
-        found = self._points(first, behind)
-        ahead = (place for place, point in enumerate(found) if point[3] is not None and point[3] >= step)
-        return first + next(ahead, len(found))
+        points = self._points(first, behind)
+        ahead = (place for place, point in enumerate(points) if point[3] is not None and point[3] >= step)
+        return first + next(ahead, len(points))
 
     def _stretch(self, level: int, first: int, behind: int) -> Stretch:
         return Stretch(self._events.job, self.attempt, self._name, level, first, behind)
@@ -245,7 +247,7 @@ def _shown(bucket: Bucket) -> Iterator[Point]:
 
 
 class _Events:
-    """The points' own events, each read once however many metrics it has."""
+    """The points' own events, each read once for all of its metrics."""
 
     def __init__(self, conn: Connection, job: JobId) -> None:
         self._conn, self.job = conn, job
@@ -254,7 +256,7 @@ class _Events:
     def points(self, name: str, nos: Sequence[int]) -> list[Point]:
         if missing := [no for no in nos if no not in self._known]:
             for no, (at, step, epoch, data) in curves.points(self._conn, self.job, missing).items():
-                # The quicker reader refuses half a surrogate pair, which a note beside the metric may hold.
+                # The faster parser refuses half a surrogate pair, which a note beside the metric may hold.
                 self._known[no] = at, step, epoch, json.loads(data)
         return [self._point(name, no) for no in nos]
 
@@ -264,7 +266,7 @@ class _Events:
 
 
 def on_axis(series: Series, axis: Axis) -> tuple[list[Any], list[Any], list[tuple[int, int]]]:
-    """x, y, and each attempt with the index of its first point. Points that have no such x are left out."""
+    """Returns x, y, and each attempt with the index of its first point. Points without this x are left out."""
     place = _PLACES[axis]
     xs: list[Any] = []
     ys: list[Any] = []

@@ -1,13 +1,13 @@
-"""One wake-up per job, many readers. Every reader is a loop over SQL; those at the same place share one read of it.
+"""One wake-up per job for many readers. Each reader loops over SQL, and readers at the same place share one read.
 
     async with tail.watch(project, job) as channel:
         page = await channel.after(cursor, view)    # what SQL has after the cursor, at once, perhaps nothing
         await channel.news(page)                    # until there may be more than that page saw
 
-Who reads many jobs joins and leaves their channels one by one, and is told which of them has news.
+A reader of many jobs joins and leaves their channels one by one, and learns which of them has news.
 
-A wake-up carries nothing but "look again": it may be lost, doubled or late, and a reader that is woken for nothing
-reads an empty page. So replay and live are the same loop, and there is no seam between them.
+A wake-up only means "look again". It may be lost, doubled or late, and a reader that is woken for nothing reads an
+empty page. So replay and live are the same loop, without a seam between them.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from service.store.database import Database
 from service.store.rows import EventRow
 
 PAGE_EVENTS = 128
-"""A page is some 32 KiB as text, so that a reader who stops reading costs little memory."""
+"""The size of a page, some 32 KiB as text, so that a reader that stops reading costs little memory."""
 PAGES_KEPT = 8
-"""Per job: readers that replay side by side share these."""
+"""The pages that are kept per job. Readers that replay side by side share them."""
 FALLBACK_SECONDS = 1.0
-"""Wake-ups are a courtesy: watched jobs are looked at this often without one."""
+"""The interval at which watched jobs are read without a wake-up, because wake-ups may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which events a reader wants, and what their bytes look like. Readers of equal views share them."""
+    """The kinds of events that a reader wants, and their format. Readers of equal views share pages."""
 
     render: Callable[[Sequence[EventRow]], bytes]
     kinds: frozenset[Kind] | None = None
@@ -49,11 +49,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Events after one cursor, in order, and where they lead."""
+    """Events after one cursor, in order, with the cursor that follows."""
 
     body: bytes
     last: int
-    """The cursor to go on from."""
+    """The cursor of the next page."""
     head: int
     """The job's newest `no` in the same snapshot."""
     state: JobState
@@ -66,18 +66,18 @@ class Page:
 
     @property
     def is_end(self) -> bool:
-        """The job rests, and its history is complete with this page."""
+        """Returns True if the job has ended, and its history is complete with this page."""
         return self.state.is_terminal and self.is_caught_up
 
 
 class Channel:
-    """One watched job."""
+    """One watched job, with its readers and pages."""
 
     def __init__(self, db: Database, project: str, job: JobId) -> None:
         self.project, self.job = project, job
         self.readers = 0
         self.listeners: set[Callable[[JobId], None]] = set()
-        """Told of each wake-up, which they must take without waiting."""
+        """Functions that are called at each wake-up, and that must not wait."""
         self.head = 0
         self.is_closed = False
         self._db = db
@@ -93,28 +93,28 @@ class Channel:
             listener(self.job)
 
     async def after(self, cursor: int, view: View) -> Page:
-        """What SQL has after the cursor; NotFound when the job is gone."""
+        """Returns the events after the cursor. Raises NotFound if the job was deleted."""
         key = (cursor, view)
         task = self._pages.get(key)
         if task is None or self._is_stale(task):
             task = self._pages[key] = asyncio.create_task(self._read(cursor, view))
             while len(self._pages) > (PAGES_KEPT if self.readers > 1 else 1):
                 self._pages.popitem(last=False)
-        # A reader that goes away must not take the read from the others.
+        # A reader that leaves must not cancel the read for the others.
         return await asyncio.shield(task)
 
     def forget_pages(self) -> None:
-        """Unless somebody shares them: who reads a thousand jobs must not keep a page of each."""
+        """Drops the pages unless readers share them. A reader of a thousand jobs must not keep a page of each."""
         if self.readers == 1:
             self._pages.clear()
 
     async def news(self, page: Page) -> None:
-        """Until something may have happened since this page was read."""
+        """Waits until something may have happened since this page was read."""
         while self._version == page.version:
             await self._woken.wait()
 
     def _is_stale(self, task: asyncio.Task[Page]) -> bool:
-        """A page with events stays true for ever; an empty one until the next wake-up; a failure helps nobody twice."""
+        """Returns True if a page must be read again: an empty one after a wake-up, and a failed one always."""
         if not task.done():
             return False
         if task.cancelled() or task.exception():
@@ -132,29 +132,29 @@ class Channel:
 
 
 def _look(connection: Connection, project: str, job: JobId, cursor: int, view: View, version: int) -> Page:
-    found = jobs.get(connection, project, job)
+    row = jobs.get(connection, project, job)
     rows = events.after(connection, job, cursor, PAGE_EVENTS, view.kinds)
     is_full = len(rows) == PAGE_EVENTS
-    # One snapshot: what is not among the rows up to the head was not wanted.
-    last = rows[-1].no if is_full else max(found.last_no, cursor)
-    return Page(view.render(rows) if rows else b"", last, found.last_no, found.state, version)
+    # Read in one snapshot, so rows that are missing up to the head were filtered out.
+    last = rows[-1].no if is_full else max(row.last_no, cursor)
+    return Page(view.render(rows) if rows else b"", last, row.last_no, row.state, version)
 
 
 class Tail:
-    """Every watched job of this process. `wake` may be called from any thread."""
+    """All watched jobs of this process. `wake` may be called from any thread."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self.lookout = Lookout(db)
         self._channels: dict[JobId, dict[str, Channel]] = {}
-        """By project too: who asks for a job by the wrong one must not find what its owner reads."""
+        """Channels by job and project, because a request with the wrong project must not get the owner's events."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._poll: asyncio.Task[None] | None = None
         self.is_closed = False
 
     def wake(self, job_ids: Iterable[JobId]) -> None:
-        """These jobs have something new, or may have."""
+        """Wakes the readers of these jobs, which may have new events."""
         if self._loop is None:
             return
         if threading.get_ident() == self._thread:
@@ -176,7 +176,7 @@ class Tail:
             self.leave(channel)
 
     def join(self, project: str, job: JobId) -> Channel:
-        """Until `leave`, which whoever calls this owes."""
+        """Joins a job's channel. The caller must call `leave` at the end."""
         self._start()
         channels = self._channels.setdefault(job, {})
         channel = channels.get(project)
@@ -202,17 +202,17 @@ class Tail:
         while True:
             await asyncio.sleep(FALLBACK_SECONDS)
             watched = list(self._channels)
-            # SQL that is away says so to the readers themselves.
+            # If SQL is unreachable, the readers themselves get the error.
             with suppress(FootplateError):
                 heads = await self._db.read(partial(jobs.heads, job_ids=watched)) if watched else {}
-                # A job that is gone is news too.
+                # A deleted job is news, too.
                 self._wake([job for job in watched if self._is_behind(job, heads.get(job))])
 
     def _is_behind(self, job: JobId, head: int | None) -> bool:
         return any(channel.head != head for channel in self._channels.get(job, {}).values())
 
     async def close(self) -> None:
-        """Ends every reader's loop, so that a server can stop."""
+        """Ends every reader's loop, so that the server can stop."""
         self.is_closed = True
         if self._poll is not None:
             self._poll.cancel()

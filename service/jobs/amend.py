@@ -1,4 +1,4 @@
-"""Change what is said about a job, and how urgent it is. Never what it trains."""
+"""Changes a job's name, tags, metadata and priority. Never what it trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.store.rows import JobRow
 
 
 class Amendments(TypedDict, total=False):
-    """What a PATCH may change; a key that is not there leaves its column."""
+    """The changes that a PATCH may make. A missing key leaves its column."""
 
     name: str | None
     tags: list[str]
@@ -33,7 +33,7 @@ def amend(
     if_version: int | None = None,
     by: str | None = None,
 ) -> JobRow:
-    """The job as it is then. Raises NotFound; PreconditionFailed when it is no longer at `if_version`."""
+    """Returns the changed job. Raises NotFound, or PreconditionFailed if it is no longer at `if_version`."""
     job = jobs.lock_for_user(conn, project, job_id)
     require_version(job, if_version)
     columns = _columns(changes)
@@ -47,7 +47,7 @@ def amend(
 
 
 def require_version(job: JobRow, version: int | None) -> None:
-    """For who holds the job's lock: nobody changes it between this look and the change."""
+    """Raises PreconditionFailed for another version. The caller holds the job's lock, so the version cannot change."""
     if version is not None and job.version != version:
         raise PreconditionFailed(
             f"job {job.id} is at version {job.version}, not {version}", hint="read it again, then send your change"

@@ -1,4 +1,4 @@
-"""Answers to heartbeats: whether you still hold what you run, how much of it is stored, and whether to stop."""
+"""Answers heartbeats: whether the attempt is still current, how much of it is stored, and whether to stop."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ SPOKEN = (PROTOCOL, PROTOCOL - 1)
 
 
 def protocol_refusal(protocol: int) -> str | None:
-    """Why one who speaks `protocol` gets no work; None for those who are understood."""
+    """Returns the reason for which a node with this protocol gets no work. None if the protocol is supported."""
     if protocol in SPOKEN:
         return None
     return f"it speaks protocol {protocol}; this service speaks {SPOKEN[1]} and {SPOKEN[0]}: install its version there"
 
 
 StopLeft = Callable[[JobRow], float]
-"""How many seconds a stopping job has left: by the clock of who asks."""
+"""Returns the seconds that a stopping job has left, by the caller's clock."""
 
 
 def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft) -> AttemptReply:
-    """Superseded, unless (attempt, fence, claim) is the one that holds the job now."""
+    """Answers an attempt's beat: superseded, unless (attempt, fence, claim) holds the job now."""
     job = jobs.peek(conn, beat.job)
     if job is None:
         return AttemptReply(claim=beat.claim, number=beat.number, superseded=True, closed=True)
     parts = attempts.sources_of(conn, beat.job, beat.attempt)
-    part = next((one for one in parts if one.source == beat.source), None)
+    part = next((source for source in parts if source.source == beat.source), None)
     watermark = part.watermark if part else 0
     if part is None or not holds(job, part, beat.attempt, beat.fence, beat.claim):
         is_done = part is not None and part.claim == beat.claim and part.done is not None
@@ -52,7 +52,7 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
         )
     stop = gang.stop_of(parts) or stop_of(job, stop_left)
     stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
-    held = [one.step for one in checkpoints.held(conn, job.id) if one.attempt == job.attempt]
+    held = [checkpoint.step for checkpoint in checkpoints.held(conn, job.id) if checkpoint.attempt == job.attempt]
     return AttemptReply(
         claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step,
         deeds=commands.undone(conn, job.id, after=beat.deeds), meets_at=gang.meeting(parts),
@@ -61,20 +61,20 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
 
 
 def _tell_of_the_zombie(conn: Connection, beat: AttemptBeat, now: int) -> None:
-    """Once: it beats again until it has heard that it is one."""
+    """Writes a note about a superseded attempt once, because it repeats its beats until it is answered."""
     text = f"attempt {beat.attempt} came back after it was given up; it is told to stop, and nothing of it counts"
     if not events.has_own(conn, beat.job, Kind.NOTE, text):
         events.append(conn, beat.job, Kind.NOTE, {"message": text, "code": "superseded"}, now)
 
 
 def holds(job: JobRow, part: SourceRow, attempt: int, fence: int, claim: str) -> bool:
-    """The one test of whether somebody may speak for a job."""
+    """Returns True if this claim holds the job. This is the only such test."""
     current = job.state.holds_slots and (job.attempt, job.fence) == (attempt, fence)
     return current and part.attempt == attempt and part.claim == claim and part.ended_at is None
 
 
 def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
-    """What a stopping job's worker is told."""
+    """Returns the stop request for a stopping job's worker."""
     if job.state is not JobState.STOPPING or job.stop_mode is None:
         return None
     within = max(0.0, stop_left(job))
@@ -90,30 +90,33 @@ def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
 class NodeBeaten:
     reply: NodeReply
     jobs: set[JobId] = field(default_factory=set)
-    """Whose state changed."""
+    """Jobs whose state has changed."""
     told_to_stop: set[JobId] = field(default_factory=set)
     lost: int = 0
     retries: list[Reason] = field(default_factory=list)
     failures: list[Reason] = field(default_factory=list)
     has_new_room: bool = False
-    """Placement should look again."""
+    """True if placement should run again."""
 
 
 def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings) -> NodeBeaten:
-    known = nodes.find(conn, beat.node)
-    if known is not None and beat.boot < known.boot:
+    previous = nodes.find(conn, beat.node)
+    if previous is not None and beat.boot < previous.boot:
         why = f"node {beat.node} was started again since, under a later boot id"
         return NodeBeaten(NodeReply(number=beat.number, refused=why))
     if beat.catalogue is not None and beat.catalogue_hash is not None:
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
-    row = _row(conn, beat, known, now)
-    changed = _keep(conn, row, known)
+    row = _row(conn, beat, previous, now)
+    changed = _keep(conn, row, previous)
     beaten = NodeBeaten(_reply(conn, beat, row), has_new_room=changed and row.takes_work)
     for part in nodes.open_on(conn, beat.node):
         if part.claim is not None and part.boot != beat.boot:
             _lose(conn, part, "its node was started again", now, settings, beaten)
-        elif any((one.job, one.attempt, one.claim) == (part.job_id, part.attempt, part.claim) for one in beat.dead):
-            _lose(conn, part, "its supervisor died, as its node says", now, settings, beaten)
+        elif any(
+            (attempt.job, attempt.attempt, attempt.claim) == (part.job_id, part.attempt, part.claim)
+            for attempt in beat.dead
+        ):
+            _lose(conn, part, "its supervisor died, as its node reported", now, settings, beaten)
         elif row.draining or row.drain_requested:
             _drain(conn, part, beat.name, now, settings, beaten)
     return beaten
@@ -130,7 +133,7 @@ def _row(conn: Connection, beat: NodeBeat, known: NodeRow | None, now: int) -> N
         gpus=json.dumps([gpu.model_dump() for gpu in beat.gpus]),
         lost=False,
         draining=beat.draining,
-        # A node that was started again is wanted again.
+        # A restarted node takes work again.
         drain_requested=known.drain_requested and not is_new_boot if known else False,
         consuming=beat.consuming,
         store_ok=beat.store_ok,
@@ -160,7 +163,7 @@ def _gpu_announced_twice(conn: Connection, beat: NodeBeat, known: NodeRow | None
 
 
 def _keep(conn: Connection, row: NodeRow, known: NodeRow | None) -> bool:
-    """Whether anything but the time is new."""
+    """Stores a node's row. Returns True if anything but the time has changed."""
     if known is None:
         nodes.insert_node(conn, row)
         return True
@@ -173,9 +176,9 @@ def _keep(conn: Connection, row: NodeRow, known: NodeRow | None) -> bool:
 
 def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
     digest = beat.catalogue_hash
-    known = digest if digest is not None and nodes.knows_catalogue(conn, digest) else None
+    hash_known = digest if digest is not None and nodes.knows_catalogue(conn, digest) else None
     refused = row.refused or (None if row.store_ok else row.trouble or UNREADABLE_STORE)
-    return NodeReply(number=beat.number, catalogue_known=known, drain=row.drain_requested, refused=refused)
+    return NodeReply(number=beat.number, catalogue_known=hash_known, drain=row.drain_requested, refused=refused)
 
 
 def _lose(conn: Connection, part: SourceRow, why: str, now: int, settings: ServiceSettings, beaten: NodeBeaten) -> None:
@@ -189,7 +192,7 @@ def _lose(conn: Connection, part: SourceRow, why: str, now: int, settings: Servi
 def _drain(
     conn: Connection, part: SourceRow, name: str, now: int, settings: ServiceSettings, beaten: NodeBeaten
 ) -> None:
-    """The node is going away: what runs there checkpoints and goes on elsewhere."""
+    """Stops a job on a draining node with a checkpoint. It continues elsewhere."""
     job = jobs.lock(conn, part.job_id)
     if job is None or job.attempt != part.attempt or job.state not in (JobState.STARTING, JobState.RUNNING):
         return

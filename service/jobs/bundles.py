@@ -1,4 +1,4 @@
-"""Let go of a bundle, and hold a spec against the bundle that it names."""
+"""Deletes a bundle, and checks a spec against the bundle that it names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BundleInUse(FootplateError):
 
 
 def drop(conn: Connection, project: str, sha256: str, remove: Callable[[], None]) -> None:
-    """Not while a job that is not over needs it. `remove` takes its file, once it is no project's any more."""
+    """Deletes a bundle that no unfinished job needs. `remove` deletes the file if no other project has it."""
     if (job := jobs.under_way_with(conn, project, f'"{sha256}"')) is not None:
         raise BundleInUse(f"job {job} needs this bundle and is not over", hint="cancel it, or wait for its end")
     if bundles.SHELF.remove(conn, project, sha256):
@@ -29,7 +29,7 @@ def drop(conn: Connection, project: str, sha256: str, remove: Callable[[], None]
 
 
 def check(conn: Connection, project: str, spec: JobSpec) -> list[Problem]:
-    """What a spec names and its bundle does not hold."""
+    """Returns a problem for each name in the spec that its bundle does not contain."""
     if spec.code is None:
         return []
     try:
@@ -40,7 +40,7 @@ def check(conn: Connection, project: str, spec: JobSpec) -> list[Problem]:
 
 
 def hold(conn: Connection, project: str, spec: JobSpec) -> None:
-    """In the transaction that writes the job: nobody takes its bundle away meanwhile."""
+    """Locks the bundle in the transaction that writes the job, so that it cannot be deleted meanwhile."""
     if spec.code is None:
         return
     try:
@@ -50,12 +50,12 @@ def hold(conn: Connection, project: str, spec: JobSpec) -> None:
 
 
 def not_allowed(settings: ServiceSettings, spec: JobSpec) -> list[Problem]:
-    """What this operator lets nobody do."""
-    found = refused_env(spec.env, settings.env_allowed)
+    """Returns problems for everything that this operator does not allow."""
+    problems = refused_env(spec.env, settings.env_allowed)
     if spec.code is not None and settings.code == "off":
-        found.append(Problem("/code", "code_is_off", CODE_IS_OFF, HOW_TO_TURN_ON))
-    return found
+        problems.append(Problem("/code", "code_is_off", CODE_IS_OFF, HOW_TO_TURN_ON))
+    return problems
 
 
-CODE_IS_OFF = "this service takes no code of users'"
+CODE_IS_OFF = "this service does not accept users' code"
 HOW_TO_TURN_ON = "the operator allows it with FOOTPLATE_CODE=on; registered components need none"

@@ -1,4 +1,4 @@
-"""What users do with a job's checkpoints: find one, keep it for good, let it go."""
+"""Operations of users on a job's checkpoints: find, pin, unpin and delete one."""
 
 from __future__ import annotations
 
@@ -41,17 +41,20 @@ class CheckpointNotThere(FootplateError):
 class Dropped:
     row: CheckpointRow
     frees_bytes: int
-    """Once its folder is gone, which is soon. 0: it was going already."""
+    """The bytes that its folder frees soon. 0 if it was being deleted already."""
 
 
 def look(conn: Connection, project: str, job_id: JobId, name: str) -> CheckpointRow:
-    """By its id, or the `latest` or `best` that is committed. Raises NotFound."""
+    """Returns a checkpoint by its id, or the committed one that is `latest` or `best`. Raises NotFound."""
     jobs.get(conn, project, job_id)
     return _named(checkpoints.of_job(conn, job_id), job_id, name)
 
 
 def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, by: str | None = None) -> Dropped:
-    """Raises NotFound, CheckpointPinned, CheckpointInUse, CheckpointNeeded. Saying it twice is harmless."""
+    """Deletes a checkpoint.
+
+    Raises NotFound, CheckpointPinned, CheckpointInUse, CheckpointNeeded. Repeating is harmless.
+    """
     job = jobs.lock_for_user(conn, project, job_id)
     rows = checkpoints.of_job(conn, job_id)
     row = _named(rows, job_id, name)
@@ -61,8 +64,8 @@ def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, 
         raise CheckpointPinned(f"checkpoint {row.id} is pinned", hint='PATCH it with {"pinned": false} first')
     start_checkpoint.require_unheld(conn, job_id, row.id)
     _refuse_what_is_needed(job, rows, row)
-    # A step that an attempt has saved twice is two rows and one folder, which holds the later one.
-    frees = next(one for one in rows if one.path == row.path).bytes
+    # A step that an attempt has saved twice is two rows and one folder with the later content.
+    frees = next(other for other in rows if other.path == row.path).bytes
     checkpoints.mark(conn, job_id, [row.path], DELETING)
     text = f"checkpoint {row.id}, of step {row.step}, was deleted and frees {frees:,} bytes"
     events.append(conn, job_id, Kind.NOTE, jobs.asked_by(by, {"message": text, "checkpoint": row.id}), now)
@@ -72,17 +75,17 @@ def drop(conn: Connection, project: str, job_id: JobId, name: str, now: int, *, 
 def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: CheckpointRow) -> None:
     if job.state.is_terminal:
         return
-    # One that does not verify is no place to go on from; without it the job would look like one that never had any.
+    # A corrupt checkpoint cannot be resumed from, but without it the job would look like one that never had any.
     enough = (COMMITTED,) if row.status == COMMITTED else (COMMITTED, CORRUPT)
-    others = [one for one in rows if one.status in enough and one.path != row.path]
+    others = [other for other in rows if other.status in enough and other.path != row.path]
     if not others:
         raise CheckpointNeeded(
             f"checkpoint {row.id} is the only one that job {job.id}, which is {job.state}, could continue from",
             hint="cancel the job, or wait until it has saved another",
         )
-    newest = next((one for one in rows if one.status == COMMITTED), None)
+    newest = next((other for other in rows if other.status == COMMITTED), None)
     if job.state.holds_slots and newest is not None and newest.attempt == job.attempt and newest.path == row.path:
-        # Its training may have let go of the ones before, and nobody has heard of it yet.
+        # Training may have deleted the older ones already, but the event about that has not arrived yet.
         raise CheckpointNeeded(
             f"checkpoint {row.id} is the newest of an attempt that is under way, which would continue from it",
             hint="wait until it has saved another, or pause the job",
@@ -92,7 +95,10 @@ def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: Chec
 def pin(
     conn: Connection, project: str, job_id: JobId, name: str, aside: str, now: int, *, by: str | None = None
 ) -> CheckpointRow:
-    """It lies `aside` now as well, where nobody rotates it. Raises CheckpointNotThere when it has gone meanwhile."""
+    """Pins a checkpoint that also exists at `aside`, where it is not rotated.
+
+    Raises CheckpointNotThere if it is gone.
+    """
     jobs.lock_for_user(conn, project, job_id)
     row = require_committed(_named(checkpoints.of_job(conn, job_id), job_id, name))
     if row.is_pinned:
@@ -106,7 +112,7 @@ def pin(
 def unpin(
     conn: Connection, project: str, job_id: JobId, name: str, back: str | None, now: int, *, by: str | None = None
 ) -> CheckpointRow:
-    """From now on its job's limits count for it again. `back` is where it still lies, where it came from."""
+    """Unpins a checkpoint, so that the job's limits apply again. `back` is its old path, if it still exists."""
     jobs.lock_for_user(conn, project, job_id)
     row = _named(checkpoints.of_job(conn, job_id), job_id, name)
     if not row.is_pinned:
@@ -115,7 +121,7 @@ def unpin(
     checkpoints.change(conn, row.id, path=path, pinned_from=None)
     _tell(conn, row, "not pinned any more", by, now)
     rotate(conn, job_id)
-    return next(one for one in checkpoints.of_job(conn, job_id) if one.id == row.id)
+    return next(pinned_row for pinned_row in checkpoints.of_job(conn, job_id) if pinned_row.id == row.id)
 
 
 def require_committed(row: CheckpointRow) -> CheckpointRow:
@@ -128,17 +134,20 @@ def require_committed(row: CheckpointRow) -> CheckpointRow:
 
 
 def _named(rows: Sequence[CheckpointRow], job_id: JobId, name: str) -> CheckpointRow:
-    there = [one for one in rows if one.status == COMMITTED]
+    there = [candidate for candidate in rows if candidate.status == COMMITTED]
     if name == LATEST:
-        found, why = there, f"job {job_id} has no checkpoint {'any more' if rows else 'yet'}"
+        matches, why = there, f"job {job_id} has no checkpoint {'any more' if rows else 'yet'}"
     elif name == BEST:
-        found = [one for one in there if one.is_best]
+        matches = [candidate for candidate in there if candidate.is_best]
         why = f"job {job_id} has no best checkpoint: it looks for none (metric_for_best_model), or it is gone"
     else:
-        found, why = [one for one in rows if one.id == name], f"job {job_id} has no checkpoint {name[:80]!r}"
-    if not found:
+        matches, why = (
+            [candidate for candidate in rows if candidate.id == name],
+            f"job {job_id} has no checkpoint {name[:80]!r}",
+        )
+    if not matches:
         raise NotFound(why, hint=f"GET /jobs/{job_id}/checkpoints lists them; 'latest' and 'best' are names, too")
-    return found[0]
+    return matches[0]
 
 
 def _tell(conn: Connection, row: CheckpointRow, what: str, by: str | None, now: int) -> None:

@@ -1,10 +1,12 @@
-"""An attempt has ended: close it, and decide where its job goes. `next_move` is the policy, and pure.
+"""Closes an attempt that has ended, and decides the next state of its job. `next_move` is the policy, a pure function.
 
-how it ended          desired cancel                desired pause              desired run
-finished              cancelled(finished_first)     succeeded                  succeeded
-stopped               cancelled                     paused                     queued · time limit: failed
-lost, or retryable    cancelled                     paused                     queued(retry) in budget, else failed
-failed otherwise      cancelled                     failed                     failed
+    how it ended          desired cancel                desired pause              desired run
+    finished              cancelled(finished_first)     succeeded                  succeeded
+    stopped               cancelled                     paused                     queued · time limit: failed
+    lost, or retryable    cancelled                     paused                     queued(retry) in budget, else failed
+    failed otherwise      cancelled                     failed                     failed
+
+The columns are the states that the user desires.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ POISON_AFTER = 3
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How an attempt ended."""
+    """The end of an attempt, before any decision about its job."""
 
     ending: Literal["finished", "stopped", "failed", "lost"]
     reason: Reason
@@ -37,10 +39,10 @@ class End:
 
     @classmethod
     def of(cls, done: DoneData) -> End:
-        known = done.reason in Reason.__members__.values()
+        is_known = done.reason in Reason.__members__.values()
         return cls(
             ending=done.ending.value,
-            reason=Reason(done.reason) if known else Reason.ERROR,
+            reason=Reason(done.reason) if is_known else Reason.ERROR,
             running_ms=round(done.running_s * 1000),
             error=done.error.model_dump() if done.error else None,
             result=done.result,
@@ -64,16 +66,16 @@ class RetryRules:
 
     @classmethod
     def of(cls, job: JobRow, default_backoff_seconds: float) -> RetryRules:
-        given = json.loads(job.spec).get("retry", {})
+        rules = json.loads(job.spec).get("retry", {})
         return cls(
-            max_attempts=given.get("max_attempts", 3),
-            on=frozenset(given.get("on", (Reason.NODE_LOST, Reason.CRASHED, Reason.STALLED))),
-            backoff_seconds=given.get("backoff") or default_backoff_seconds,
+            max_attempts=rules.get("max_attempts", 3),
+            on=frozenset(rules.get("on", (Reason.NODE_LOST, Reason.CRASHED, Reason.STALLED))),
+            backoff_seconds=rules.get("backoff") or default_backoff_seconds,
         )
 
 
 def conclude(conn: Connection, job: JobRow, end: End, now: int, *, retry_backoff_seconds: float) -> Move:
-    """Closes the job's current attempt, whose row the caller has locked, and moves the job. Where it went, and why."""
+    """Closes the job's current attempt, whose row the caller has locked, and moves the job. Returns the move."""
     job = _as_running(conn, job, end, now)
     attempts.change(
         conn, job.id, job.attempt, ended_at=now, ending=end.ending, reason=end.reason.value, running_ms=end.running_ms,
@@ -115,7 +117,7 @@ def _after_a_stop(job: JobRow) -> Move:
 
 
 def _queued_after(job: JobRow, why: str) -> Move:
-    """Back to the queue after a stop that was not the user's last word: a drain, or a pause that was taken back."""
+    """Returns the job to the queue after a stop that its user did not want to last: a drain, or a pause taken back."""
     if job.reason is Reason.RESUMED:
         return Move(JobState.QUEUED, Reason.RESUMED)
     return Move(JobState.QUEUED, Reason.DRAINED, why)
@@ -134,7 +136,7 @@ def _after_a_failure(job: JobRow, end: End, retry: RetryRules, now: int) -> Move
     refusal = _why_not_again(job, end, retry)
     if refusal is not None:
         return Move(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
-    # What gets further each time is not at fault, however often it is hit: its wait does not grow.
+    # A job that gets further in each attempt is not at fault, so its wait does not grow.
     wait = retry.backoff_seconds * 2**job.stuck
     message = f"{_told(job, end)}; the next attempt starts in {wait:g} s"
     return Move(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
@@ -155,7 +157,7 @@ def _why_not_again(job: JobRow, end: End, retry: RetryRules) -> tuple[Reason, st
 
 
 def _told(job: JobRow, end: End) -> str:
-    """A loss says itself whose it was."""
+    """Returns a sentence about the end. That of a loss names its cause itself."""
     return _said(end) if end.ending == "lost" else f"attempt {job.attempt} ended: {_said(end)}"
 
 
@@ -171,7 +173,7 @@ def _out_of_time(job: JobRow) -> Move:
 
 
 def _as_running(conn: Connection, job: JobRow, end: End, now: int) -> JobRow:
-    """A finish before anybody said that it ran: the table knows no shorter way than through RUNNING."""
+    """Moves a job that finished before it was reported as running to RUNNING first, because the table requires it."""
     if end.ending != "finished" or job.state is not JobState.STARTING:
         return job
     jobs.move(conn, job.id, to=JobState.RUNNING, expect=[job.state], reason=Reason.TRAINING, now=now)
@@ -179,7 +181,7 @@ def _as_running(conn: Connection, job: JobRow, end: End, now: int) -> JobRow:
 
 
 def record_loss(conn: Connection, job: JobRow, now: int) -> None:
-    """Says which events are lost with an attempt: each source's, from its watermark on."""
+    """Writes a gap event per source for the events that are lost with an attempt, from its watermark on."""
     for part in attempts.sources_of(conn, job.id, job.attempt):
         if part.claim is not None and part.done is None:
             text = f"nothing after event {part.watermark} of attempt {part.attempt} had arrived when it was lost"
@@ -191,7 +193,7 @@ def record_loss(conn: Connection, job: JobRow, now: int) -> None:
 
 
 def _drop_deeds(conn: Connection, job: JobRow, now: int) -> None:
-    """Any other end leaves them to the attempt after a resume."""
+    """Drops commands that were not carried out, if the job succeeded. After another end a later attempt may do them."""
     for deed in commands.drop_undone(conn, job.id):
         text = f"the job succeeded before it came to what event {deed.no} asked for"
         data = DoData(status="dropped", message=text, asked=deed.no)

@@ -1,4 +1,4 @@
-"""Forget a job that has ended: its rows, its history, and the Idempotency-Key that made it."""
+"""Deletes a job that has ended: its rows, its history, and the Idempotency-Key that created it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from service.store import jobs
 
 
 def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_version: int | None = None) -> list[str]:
-    """The artifact folders to remove once this is committed, relative to the store.
+    """Deletes a job and returns its artifact folders, relative to the store, which the caller then deletes.
 
-    Raises NotFound; Conflict; CheckpointInUse; PreconditionFailed when the job is no longer at `if_version`.
-
-    Whoever asked may die before they are gone: prune looks for them again.
+    Raises NotFound, Conflict, CheckpointInUse, and PreconditionFailed if the job is no longer at `if_version`. The
+    caller may die before the folders are deleted, so prune looks for them again.
     """
     job = jobs.lock_for_user(conn, project, job_id)
     require_version(job, if_version)

@@ -1,7 +1,7 @@
-"""Ring a node's bell: a Celery message with ids in it, into that node's own queue.
+"""Sends a Celery message with ids to a node's own queue (rings its bell).
 
-Rung twice is harmless, since a claim is granted once. Not rung, or lost with its Redis, is rung again while nobody
-has claimed.
+A second message is harmless, because a claim is granted once. A message that was not sent, or was lost with its Redis,
+is sent again while the attempt is not claimed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Bell:
-    """The producing half of Celery. Blocks for as long as a socket may, so it is rung from a thread of its own."""
+    """The producing half of Celery. It may block like any socket, so it runs in a thread of its own."""
 
     def __init__(self, redis_url: str) -> None:
         self._redis_url = redis_url
@@ -31,7 +31,7 @@ class Bell:
 
     @cached_property
     def _app(self) -> Celery:
-        # Imported by the thread that rings: it would make every start of the service wait for a quarter of a second.
+        # Imported by the sending thread, because the import would slow every start by a quarter of a second.
         from celery import Celery
 
         app = Celery("footplate", broker=keys.broker_url(self._redis_url), set_as_current=False)
@@ -40,7 +40,7 @@ class Bell:
             accept_content=["json"],
             task_ignore_result=True,
             task_create_missing_queues=False,
-            # Ours is the only retry: a publish that was repeated below would ring twice and hide an outage.
+            # Only our own retry, because a repetition inside of Celery would send twice and hide an outage.
             task_publish_retry=False,
             broker_connection_retry=False,
             broker_transport_options={
@@ -71,8 +71,8 @@ class Bell:
         self._app.close()
 
     def _queue(self, node: NodeId) -> Queue:
-        # The object, not its name: a name that is not configured raises, and an empty exchange with a routing key lands
-        # silently in a list called `celery`, which nobody reads.
+        # A Queue object instead of a name, because a name that is not configured raises. An empty exchange with a
+        # routing key puts messages into a list called `celery`, which no worker reads.
         from kombu.entity import Exchange, Queue
 
         if node not in self._queues:
@@ -83,12 +83,12 @@ class Bell:
 
 
 def due(rows: Sequence[BellRow], waited: Callable[[BellRow], float], ring_seconds: float) -> list[BellRow]:
-    """Those that never rang, and those that rang and were not claimed for a while."""
+    """Returns the attempts whose message was never sent, or was sent and not claimed for a while."""
     return [row for row in rows if row.rung_at is None or waited(row) > ring_seconds]
 
 
 def ring_all(bell: Bell, rows: Sequence[BellRow]) -> tuple[list[BellRow], Exception | None]:
-    """Rings until it cannot: what rang, and what stopped it."""
+    """Sends messages until one fails. Returns the sent ones and the error."""
     rung: list[BellRow] = []
     for row in rows:
         try:

@@ -1,6 +1,6 @@
-"""Ask something of a running loop: save, evaluate, change an argument. It is done after the step at hand.
+"""Sends a live command to a running loop: save, evaluate, or change an argument, after the current step.
 
-What can be known now is answered now, with a pointer; what only the loop knows, it answers with an event.
+Problems that are known now are answered now, with a pointer. The loop answers all others with an event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from service.store.rows import IdempotencyRow, JobRow, loads
 CADENCES = {"logging_steps": "logging_strategy", "eval_steps": "eval_strategy", "save_steps": "save_strategy"}
 SETTABLE = ("learning_rate", "max_steps", *CADENCES)
 MOST = 1000
-"""Deeds that a job keeps: every attempt is told of them."""
+"""The most commands that a job keeps, because every attempt receives them."""
 
 WHERE_IT_IS = "says where in the data a step is, so that no checkpoint could be continued"
 ONCE = "is read when an attempt begins"
@@ -53,9 +53,9 @@ class Wish:
     set: dict[str, Any] = field(default_factory=dict)
 
     def words(self) -> str:
-        """For a person."""
-        given = [name for name in ("save", "evaluate") if getattr(self, name)]
-        return ", ".join([*given, *(f"{name} {json.dumps(value)}" for name, value in self.set.items())])
+        """Returns the command in words, for a person."""
+        requests = [name for name in ("save", "evaluate") if getattr(self, name)]
+        return ", ".join([*requests, *(f"{name} {json.dumps(value)}" for name, value in self.set.items())])
 
 
 def do(
@@ -68,7 +68,7 @@ def do(
     once: IdempotencyUse | None = None,
     by: str | None = None,
 ) -> JobRow:
-    """The job as it is then. Raises NotFound; Conflict where no loop runs; InvalidSpec for what cannot be done."""
+    """Stores a command and returns the job. Raises NotFound, Conflict if no loop runs, and InvalidSpec."""
     job = jobs.lock_for_user(conn, project, job_id)
     if once is not None and _was_asked(conn, job, once, now):
         return job
@@ -93,7 +93,7 @@ def do(
 
 
 def _exact(wish: Wish) -> Wish:
-    """A number is what its argument is: 5e2 steps are 500, and a rate of 1 is 1.0."""
+    """Converts numbers to the type of their argument: 5e2 steps are 500, and a rate of 1 is 1.0."""
     types: dict[str, Callable[[Any], Any]] = {"max_steps": int, "learning_rate": _rate}
     return replace(wish, set={name: types.get(name, _same)(value) for name, value in wish.set.items()})
 
@@ -107,9 +107,9 @@ def _same(value: Any) -> Any:
 
 
 def _was_asked(conn: Connection, job: JobRow, once: IdempotencyUse, now: int) -> bool:
-    """Before, by the same request: who holds the job's lock sees it."""
-    known = idempotency.find(conn, job.project, once.key)
-    holder = known or idempotency.take(
+    """Returns True if the same request was made before. The caller holds the job's lock."""
+    holder_row = idempotency.find(conn, job.project, once.key)
+    holder = holder_row or idempotency.take(
         conn, IdempotencyRow(job.project, once.key, once.body_sha256, job.id, None, now)
     )  # fmt: skip
     if (holder.body_sha256, holder.job_id) != (once.body_sha256, job.id):
@@ -117,7 +117,7 @@ def _was_asked(conn: Connection, job: JobRow, once: IdempotencyUse, now: int) ->
             f"the Idempotency-Key {once.key!r} was used for something else, on job {holder.job_id}",
             hint="use a new key for every wish, or send the first request again",
         )
-    return known is not None
+    return holder_row is not None
 
 
 _LATER = {
@@ -133,7 +133,7 @@ def _refuse(job: JobRow) -> NoReturn:
     refuse(job, Action.DO, hint=_LATER.get(job.state))
 
 
-# What is wrong with a wish -------------------------------------------------------------------------------------------
+# Problems of a command -----------------------------------------------------------------------------------------------
 
 
 def _problems(job: JobRow, wish: Wish, asked: list[Deed]) -> Iterator[Problem]:
@@ -149,8 +149,8 @@ def _problems(job: JobRow, wish: Wish, asked: list[Deed]) -> Iterator[Problem]:
         yield Problem("/evaluate", "nothing_to_evaluate", "the job has no data.eval", "a fork of it could have some")
     unknown = [name for name in wish.set if name not in SETTABLE]
     yield from (_cannot_be_set(name) for name in unknown)
-    known = {name: value for name, value in wish.set.items() if name in SETTABLE}
-    yield from _wrong(job, spec, known, asked)
+    settable = {name: value for name, value in wish.set.items() if name in SETTABLE}
+    yield from _wrong(job, spec, settable, asked)
 
 
 def _has_no_loop(spec: JobSpec) -> str | None:
@@ -190,8 +190,8 @@ def _wrong(job: JobRow, spec: JobSpec, wanted: dict[str, Any], asked: list[Deed]
 
 
 def _wrong_rate(spec: JobSpec, plain: dict[str, Any]) -> Iterator[Problem]:
-    """Takes out of `plain` what the spec's own rules cannot judge."""
-    value, names = plain["learning_rate"], [one.id for one in spec.optimizers or ()]
+    """Yields problems of a rate, and removes from `plain` what the spec's own rules cannot check."""
+    value, names = plain["learning_rate"], [optimizer.id for optimizer in spec.optimizers or ()]
     at = "/set/learning_rate"
     if spec.training.follows_a_metric:
         how = spec.training.lr_scheduler_type
@@ -219,7 +219,7 @@ def _wrong_rate(spec: JobSpec, plain: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _unfit(job: JobRow, wanted: dict[str, Any], asked: list[Deed]) -> Iterator[Problem]:
-    """What the spec's own rules say of it, with these values and those that were set before."""
+    """Yields the problems that the spec's own rules find with these values and all that were set before."""
     if not wanted:
         return
     document = json.loads(job.spec)
@@ -228,7 +228,7 @@ def _unfit(job: JobRow, wanted: dict[str, Any], asked: list[Deed]) -> Iterator[P
     try:
         JobSpec.parse(document)
     except InvalidSpec as invalid:
-        for one in invalid.problems:
-            name = one.pointer.removeprefix("/training/").partition("/")[0]
-            pointer = f"/set{one.pointer.removeprefix('/training')}" if name in wanted else "/set"
-            yield Problem(pointer, one.code, one.detail, one.hint)
+        for problem in invalid.problems:
+            name = problem.pointer.removeprefix("/training/").partition("/")[0]
+            pointer = f"/set{problem.pointer.removeprefix('/training')}" if name in wanted else "/set"
+            yield Problem(pointer, problem.code, problem.detail, problem.hint)

@@ -1,6 +1,6 @@
-"""A look at an upload before it is kept: what is plainly no such file is told now, and not by the job that needs it.
+"""Checks an upload before it is stored, so that a wrong file is refused here and not by the job that needs it.
 
-Only its ends are read. That every row is good is for the reader to find out, which names the line.
+Only the ends of the file are read. The reader checks the rows in between, and names the line of a wrong one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InvalidFile(InvalidSpec):
 
 
 def checked_name(name: str) -> str:
-    """What a file is called, without the folders that it lay in. Raises InvalidFile."""
+    """Returns the file's name without folders. Raises InvalidFile."""
     last = name.replace("\\", "/").rpartition("/")[2].strip()
     if not last or len(last) > MAX_NAME_CHARS or not last.isprintable():
         text = f"a name has 1 to {MAX_NAME_CHARS} characters that can be printed"
@@ -37,7 +37,7 @@ def checked_name(name: str) -> str:
 
 
 def check_content(file: IO[bytes], kind: str, size: int) -> None:
-    """Raises InvalidFile."""
+    """Raises InvalidFile if the content does not fit the kind."""
     file.seek(0)
     head = file.read(HEAD_BYTES)
     problem = next(
@@ -50,7 +50,7 @@ def check_content(file: IO[bytes], kind: str, size: int) -> None:
 def _parquet(file: IO[bytes], head: bytes, size: int) -> Iterator[Problem]:
     file.seek(max(0, size - len(_PARQUET)), os.SEEK_SET)
     if size < 3 * len(_PARQUET) or not head.startswith(_PARQUET) or file.read() != _PARQUET:
-        yield Problem("", "not_parquet", "this is no whole Parquet file: it does not begin and end with PAR1")
+        yield Problem("", "not_parquet", "this is not a whole Parquet file: it does not begin and end with PAR1")
 
 
 def _text(head: bytes, kind: str, *, is_all: bool) -> Iterator[Problem]:
@@ -77,7 +77,7 @@ def _first_line(text: str, *, is_all: bool) -> Iterator[Problem]:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         hint = "jq -c '.[]' makes lines of an array" if line.startswith("[") else None
-        yield Problem("", "not_jsonl", f"its first line is no JSON: {str(error)[:120]}", hint)
+        yield Problem("", "not_jsonl", f"its first line is not JSON: {str(error)[:120]}", hint)
         return
     if not isinstance(row, dict):
-        yield Problem("", "not_jsonl", "its first line is no object, and a row is one", "jq -c '.[]' unpacks an array")
+        yield Problem("", "not_jsonl", "its first line is not an object, as rows are", "jq -c '.[]' unpacks an array")

@@ -1,4 +1,4 @@
-"""Let go of an uploaded file, and hold those that a spec names. Of what lies on a hub: whether anybody fetches it."""
+"""Deletes uploaded files, locks those that a spec names, and checks whether names on a hub can be fetched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FileInUse(FootplateError):
 
 
 def drop(conn: Connection, project: str, file: FileId, remove: Callable[[], None]) -> None:
-    """Not while a job that is not over needs it. `remove` takes the file, once it is no project's any more."""
+    """Deletes a file that no unfinished job needs. `remove` deletes it if no other project has it."""
     if (job := jobs.under_way_with(conn, project, f'"{file}"')) is not None:
         raise FileInUse(f"job {job} needs this file and is not over", hint="cancel it, or wait for its end")
     if files.SHELF.remove(conn, project, file):
@@ -30,7 +30,7 @@ def drop(conn: Connection, project: str, file: FileId, remove: Callable[[], None
 
 
 def check(conn: Connection, project: str, arguments: Iterable[Said], *, hold: bool = False) -> list[Problem]:
-    """What a spec names and its project does not have."""
+    """Returns a problem for each uploaded file in the spec that its project does not have."""
     problems = []
     for pointer, file in named_in(arguments):
         try:
@@ -41,16 +41,16 @@ def check(conn: Connection, project: str, arguments: Iterable[Said], *, hold: bo
 
 
 def hold(conn: Connection, project: str, arguments: Iterable[Said]) -> None:
-    """In the transaction that writes the job: nobody takes its files away meanwhile. Raises InvalidSpec."""
+    """Locks the spec's files in the transaction that writes the job, so that they stay. Raises InvalidSpec."""
     if problems := check(conn, project, arguments, hold=True):
         raise InvalidSpec(problems)
 
 
 def not_fetched(settings: ServiceSettings, told: Sequence[Catalogue], arguments: Iterable[Said]) -> list[Problem]:
-    """What a spec names on a hub, where the operator lets nobody fetch it, or no node does."""
+    """Returns problems for names on a hub if the operator or all nodes do not allow to fetch them."""
     if settings.hub == "off":
         because = "this service lets no job fetch from a hub"
-    elif told and not any(one.get(HUBS, HUB_ON) for one in told):
+    elif told and not any(catalogue.get(HUBS, HUB_ON) for catalogue in told):
         because = "no node fetches from a hub"
     else:
         return []
@@ -59,7 +59,7 @@ def not_fetched(settings: ServiceSettings, told: Sequence[Catalogue], arguments:
 
 
 def not_listed(settings: ServiceSettings, arguments: Iterable[Said]) -> list[Problem]:
-    """What a spec names by a URL of a host that the operator does not list. Its address is looked at by the node."""
+    """Returns problems for URLs whose host the operator does not list. The node checks the addresses of the host."""
     allowed, problems = Allowed.of(settings.stores_allow), []
     for pointer, url in by_url(arguments):
         host = read_url(url).host

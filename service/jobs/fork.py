@@ -1,7 +1,6 @@
-"""Another job from one of a job's checkpoints: its spec with a merge patch on it, what that changes, and what changes
-thereby of what would have come.
+"""Forks a job from one of its checkpoints: merges a patch into its spec, and lists what that changes.
 
-Pure, but for `source`: the new job is submitted as any other.
+All functions but `source` are pure. The new job is submitted as any other.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from service.store.rows import CheckpointRow, JobRow, loads
 
 Json = dict[str, Any]
 MAX_SAID = 20
-"""Pointers in the sentence of a history; the answer has them all."""
+"""The most pointers in the sentence of a history. The answer has all of them."""
 
 NEUTRAL = (
     "/name", "/tags", "/metadata", "/project", "/priority", "/retry", "/report_to", "/secrets", "/metrics",
     "/compute_metrics", "/data/test", "/resources/pool", "/resources/time_limit", "/resources/stall_limit",
 )  # fmt: skip
-"""What no step of training follows from."""
+"""Fields that have no effect on any step of training."""
 NEUTRAL_TRAINING = frozenset(
     {
         "logging_strategy", "logging_steps", "logging_first_step", "log_level", "log_level_replica", "log_on_each_node",
@@ -52,7 +51,7 @@ WHY = (
     ("/training/num_train_epochs", "the schedule of the learning rate falls over another length"),
     ("/training", "another value from here on"),
 )
-"""By the longest beginning; anything else runs other code."""
+"""Reasons by the longest matching prefix. Any other change runs other code."""
 OTHER_CODE = "other code runs, or runs in another place"
 
 
@@ -70,7 +69,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """What a fork is, beside being a job: for its answer and for its history."""
+    """The differences of a fork, for its answer and for its history."""
 
     job: JobId
     checkpoint: CheckpointRow
@@ -78,35 +77,37 @@ class Forked:
     changes: Sequence[Change]
     breaks: Sequence[tuple[str, str]]
     ends_there: bool
-    """Its `max_steps` are behind the checkpoint already."""
+    """True if its `max_steps` are not beyond the checkpoint's step."""
 
     def as_json(self) -> Json:
         return {
             "job": self.job,
             "checkpoint": {"id": self.checkpoint.id, "step": self.checkpoint.step},
             "mode": self.mode,
-            "changes": [one.as_json() for one in self.changes],
+            "changes": [change.as_json() for change in self.changes],
             "exact": not self.breaks,
             "breaks_exactness": [{"pointer": pointer, "detail": detail} for pointer, detail in self.breaks],
         }
 
     def as_note(self) -> Json:
-        """A sentence, and the values by their names alone: those of `env` are nobody's to read in a history."""
+        """Returns a sentence and the changed pointers, without values, because those of `env` may be secret."""
         what = "goes on from" if self.mode == "full" else "takes the weights of"
-        changed = _some([one.pointer for one in self.changes]) or "nothing"
-        told = f"{what} job {self.job} at step {self.checkpoint.step}; the fork changes {changed}"
+        changed = _some([change.pointer for change in self.changes]) or "nothing"
+        message = f"{what} job {self.job} at step {self.checkpoint.step}; the fork changes {changed}"
         if self.mode == "full":
             exactly = f"not as that job would have: {_some([pointer for pointer, _ in self.breaks])}"
-            told += f"; {exactly if self.breaks else 'exactly as that job would have'}"
+            message += f"; {exactly if self.breaks else 'exactly as that job would have'}"
         if self.ends_there:
-            told += f"; no step is left to train, because max_steps ends at {self.checkpoint.step} or before"
+            message += f"; no step is left to train, because max_steps ends at {self.checkpoint.step} or before"
         checkpoint = {"id": self.checkpoint.id, "step": self.checkpoint.step}
-        return {"message": told, "code": "forked", "job": self.job, "checkpoint": checkpoint, "mode": self.mode}
+        return {"message": message, "code": "forked", "job": self.job, "checkpoint": checkpoint, "mode": self.mode}
 
 
 def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[Start, Json]:
-    """And what was set of its arguments while it ran, which its spec does not say. Raises NotFound; InvalidSpec when it
-    has no such checkpoint."""
+    """Returns a job's checkpoint, and the arguments that live commands have changed, which its spec does not have.
+
+    Raises NotFound, and InvalidSpec if the job has no such checkpoint.
+    """
     job = jobs.get(conn, project, job_id)
     was_set: Json = {}
     for deed in commands.of_job(conn, job_id):
@@ -115,14 +116,14 @@ def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[
 
 
 def document_of(job: JobRow) -> Json:
-    """A job's effective spec, as it was amended, without where it started."""
+    """Returns a job's effective spec with its amendments, but without `resume_from`."""
     spec: Json = json.loads(job.spec)
     said = {"name": job.name, "tags": loads(job.tags), "metadata": loads(job.job_metadata), "priority": job.priority}
     return {**spec, **said, "resume_from": None}
 
 
 def patched(start: Start, patch: Mapping[str, Any], mode: str) -> Json:
-    """The new job's spec, not yet looked at. Raises InvalidSpec for what a patch may not touch."""
+    """Returns the new job's spec before any check. Raises InvalidSpec if the patch has a forbidden field."""
     document = document_of(start.job)
     if "resume_from" in patch:
         hint = "say checkpoint and mode beside the patch, or POST /jobs with a spec"
@@ -135,7 +136,7 @@ def patched(start: Start, patch: Mapping[str, Any], mode: str) -> Json:
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """RFC 7396: objects are merged, null takes a member away, everything else replaces."""
+    """Merges by RFC 7396: objects are merged, null removes a member, and all else replaces."""
     if not isinstance(patch, Mapping):
         return patch
     result = dict(target) if isinstance(target, Mapping) else {}
@@ -162,7 +163,7 @@ def forked(start: Start, was_set: Mapping[str, Any], spec: JobSpec, mode: str) -
 
 
 def _changes(pointer: str, old: Any, new: Any) -> Iterator[Change]:
-    """Leaf by leaf; a list is one value."""
+    """Yields the changes of all leaves. A list is one value."""
     if isinstance(old, dict) and isinstance(new, dict) and (old or new):
         for name in [*old, *(name for name in new if name not in old)]:
             left_out = _default_of(name) if pointer == "/training" else None
@@ -172,7 +173,7 @@ def _changes(pointer: str, old: Any, new: Any) -> Iterator[Change]:
 
 
 def _default_of(argument: str) -> Any:
-    """The effective spec has only what differs from it."""
+    """Returns the argument's default, because the effective spec has only other values."""
     return _defaults().get(argument)
 
 
@@ -182,19 +183,19 @@ def _defaults() -> Json:
 
 
 def _breaks(changes: Sequence[Change], mode: str) -> Iterator[tuple[str, str]]:
-    """What makes it another run than the one that its job would have gone on with, and why."""
+    """Yields changes after which the new run differs from the continued old one, with reasons."""
     if mode == "weights":
-        text = "only the weights are taken: optimizer, schedule, the place in the data and random numbers begin anew"
+        text = "only the weights are taken: optimizer, schedule, place in the data and random numbers start again"
         yield "/resume_from/mode", text
     for change in changes:
         if not _is_neutral(change.pointer):
-            found = [why for beginning, why in WHY if _is_below(change.pointer, beginning)]
-            yield change.pointer, found[0] if found else OTHER_CODE
+            reasons = [why for beginning, why in WHY if _is_below(change.pointer, beginning)]
+            yield change.pointer, reasons[0] if reasons else OTHER_CODE
 
 
 def _is_neutral(pointer: str) -> bool:
     below_training = pointer.removeprefix("/training/").partition("/")[0] if pointer.startswith("/training/") else ""
-    return below_training in NEUTRAL_TRAINING or any(_is_below(pointer, one) for one in NEUTRAL)
+    return below_training in NEUTRAL_TRAINING or any(_is_below(pointer, place) for place in NEUTRAL)
 
 
 def _is_below(pointer: str, place: str) -> bool:
@@ -203,4 +204,4 @@ def _is_below(pointer: str, place: str) -> bool:
 
 def _some(pointers: Sequence[str]) -> str:
     more = f" and {len(pointers) - MAX_SAID} more" if len(pointers) > MAX_SAID else ""
-    return ", ".join(one[:100] for one in pointers[:MAX_SAID]) + more
+    return ", ".join(pointer[:100] for pointer in pointers[:MAX_SAID]) + more

@@ -1,4 +1,4 @@
-"""May I run this? One asker gets a yes, which carries all that an attempt needs; asked again, it gets it again."""
+"""Answers claims. One supervisor gets the grant with all that its attempt needs, and a repeated claim gets it again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from service.store.rows import JobRow, SourceRow
 
 
 def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -> Grant | Denial:
-    """By one guarded UPDATE. A denial is for good: somebody else has it, or nobody wants it any more."""
+    """Grants a claim by one guarded UPDATE. A denial is final, because the attempt is taken or withdrawn."""
     node = nodes.find(conn, claim.node)
     if node is not None and node.refused is not None:
         return Denial(claim=claim.claim, reason=f"this node gets no work: {node.refused}")
-    # The job before its sources, as everyone locks them.
+    # The job is locked before its sources, as everywhere.
     job = jobs.lock(conn, claim.job)
     part = attempts.claim(
         conn, claim.job, claim.attempt, claim.fence, claim.node, claim.boot, ClaimId(claim.claim), now, claim.meets_at
@@ -36,7 +36,7 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
 
 
 def _granted(conn: Connection, claim: Claim, job: JobRow, part: SourceRow, settings: ServiceSettings) -> Grant:
-    # What this very attempt has saved is not for its other nodes: all of them continue from the same place.
+    # This attempt's own checkpoints are left out, because all of its nodes must continue from the same one.
     offers = [
         CheckpointOffer(
             id=row.id,

@@ -1,4 +1,4 @@
-"""What workers say, answered: many messages in one transaction, each as a function of (SQL, message, now)."""
+"""Answers the messages of workers, many in one transaction. Each answer is a function of (SQL, message, now)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from service.store import attempts, commands, jobs
 
 @dataclass(slots=True)
 class Heard:
-    """The answers, by the list that each goes to; and what else follows."""
+    """The answers, by the list that each goes to, and further consequences."""
 
     replies: list[tuple[str, Message]] = field(default_factory=list)
     alive: list[tuple[Hashable, int]] = field(default_factory=list)
-    """Whose lease a heartbeat extends, and the heartbeat's number."""
+    """The leases that a heartbeat extends, with the heartbeat's number."""
     jobs: set[JobId] = field(default_factory=set)
     told_to_stop: set[JobId] = field(default_factory=set)
     granted: int = 0
@@ -36,9 +36,9 @@ class Heard:
     retries: list[Reason] = field(default_factory=list)
     failures: list[Reason] = field(default_factory=list)
     depths: dict[str, int] = field(default_factory=dict)
-    """By claim, or by node for what its dead attempts have left: events that are in a journal and not in SQL."""
+    """Events in a journal but not in SQL, by claim, or by node for dead attempts."""
     unreadable: dict[str, int] = field(default_factory=dict)
-    """By node: journals that were set aside."""
+    """Journals that were set aside, by node."""
     has_new_room: bool = False
 
 
@@ -76,11 +76,11 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
 
 
 def _tell_where_they_meet(conn: Connection, last: Grant, heard: Heard) -> None:
-    """This was the last of several nodes to claim: the others wait for it."""
+    """Sends the rendezvous to the other nodes, which wait for this last claim."""
     for part in attempts.sources_of(conn, last.job, last.attempt):
         if part.claim is not None and part.claim != last.claim:
-            told = AttemptReply(claim=part.claim, meets_at=last.meets_at, watermark=part.watermark)
-            heard.replies.append((keys.reply(part.claim), told))
+            reply = AttemptReply(claim=part.claim, meets_at=last.meets_at, watermark=part.watermark)
+            heard.replies.append((keys.reply(part.claim), reply))
 
 
 def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, heard: Heard) -> None:
@@ -112,14 +112,14 @@ def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings,
 
 
 def words(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, int], AttemptReply]:
-    """What workers must hear without being asked, by claim and by what a new decision, or a new deed, moves."""
-    told: dict[tuple[str, int], AttemptReply] = {}
+    """Returns messages that workers get without asking, by claim and by the number of the decision."""
+    replies: dict[tuple[str, int], AttemptReply] = {}
     for job in jobs.stopping(conn):
         for part in attempts.sources_of(conn, job.id, job.attempt):
             if part.claim is not None and part.ended_at is None:
-                told[part.claim, job.version] = AttemptReply(
+                replies[part.claim, job.version] = AttemptReply(
                     claim=part.claim, stop=stop_of(job, stop_left), watermark=part.watermark
                 )
     for claim, asked in commands.to_tell(conn).items():
-        told[claim, -asked[-1].no] = AttemptReply(claim=claim, deeds=asked)
-    return told
+        replies[claim, -asked[-1].no] = AttemptReply(claim=claim, deeds=asked)
+    return replies

@@ -1,4 +1,4 @@
-"""What a job needs installed, in words that placement can hold against what each node announces.
+"""The components, packages and secrets that a job needs, as texts that placement compares with nodes' catalogues.
 
     models/hf/causal-lm     a component, in its group
     packages/einops>=0.8    a package, as `code.requires` says it
@@ -6,7 +6,7 @@
     secrets/wandb           the name of a secret
     hubs/FOOTPLATE_HUB=on   that it fetches from a hub
 
-A name that no node has is refused where the job is posted. This is for the others: what only some nodes have.
+A name that no node has is refused at POST. These texts are for names that only some nodes have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_KEPT = 4096
 
 
 def parts_of(spec: JobSpec) -> tuple[str, ...]:
-    """Sorted, so that jobs which need the same are of one shape."""
+    """Returns the parts sorted, so that jobs with equal needs have one shape."""
     return tuple(sorted(set(_parts(spec))))
 
 
@@ -63,21 +63,21 @@ def libraries_of(spec: JobSpec) -> Iterator[tuple[str, str, Library]]:
 
 
 class Installed:
-    """What nodes of one catalogue have. Asked by every look at the queue, so that answers are kept."""
+    """The contents of one catalogue. Answers are cached, because every look at the queue asks for them."""
 
     def __init__(self, catalogue: Catalogue | None) -> None:
-        """None: nobody can read what they have told."""
+        """Takes a catalogue, or None if the node's catalogue could not be read."""
         self._catalogue = catalogue
         self._lacking: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def lacking(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that are not there, as a person would say it."""
-        found = self._lacking.get(parts)
-        if found is None:
+        """Returns the missing parts in words for a person."""
+        missing = self._lacking.get(parts)
+        if missing is None:
             if len(self._lacking) >= MOST_KEPT:
                 self._lacking.clear()
-            found = self._lacking[parts] = tuple(_missing(parts, self._catalogue)) if self._catalogue else ()
-        return found
+            missing = self._lacking[parts] = tuple(_missing(parts, self._catalogue)) if self._catalogue else ()
+        return missing
 
 
 def _missing(parts: Sequence[str], there: Catalogue) -> Iterator[str]:
@@ -87,12 +87,12 @@ def _missing(parts: Sequence[str], there: Catalogue) -> Iterator[str]:
             if there.get(HUBS, name) is None:
                 yield name
         elif group in (PACKAGES, SECRETS):
-            # A node that is one version older tells neither, and says what it lacks when it runs the job.
+            # A node of an older version announces neither, and reports what it lacks when it runs the job.
             if there.names(group) is not None and not _has(there, group, name):
                 yield f"{group.removesuffix('s')} {name.replace(EITHER, ' or ')}"
-        elif (one := there.get(group, name)) is None or one.needs:
-            # A name may be accepted before any node has told what it has.
-            how = one.needs if one else did_you_mean(name, there.known(group))
+        elif (member := there.get(group, name)) is None or member.needs:
+            # A name may be accepted before any node has announced its components.
+            how = member.needs if member else did_you_mean(name, there.known(group))
             yield f"{GROUPS[group]} {name}" + (f" ({how})" if how else "")
 
 

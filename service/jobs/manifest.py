@@ -1,4 +1,4 @@
-"""What a checkpoint is made of, by the manifest that was sealed when it was committed."""
+"""The files of a checkpoint, from the manifest that was written when it was committed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ class SealedFile:
 
 
 def sealed(artifacts: Store, row: CheckpointRow) -> list[SealedFile]:
-    """Its files, the manifest last. Raises NotFound where they are gone, CheckpointDamaged where nobody can say what
-    they should be."""
+    """Returns the files, the manifest last.
+
+    Raises NotFound if they are gone, and CheckpointDamaged if the manifest does not describe them.
+    """
     if row.status in (checkpoints.DELETING, checkpoints.DELETED):
         raise NotFound(f"checkpoint {row.id}, of step {row.step}, was deleted: only what is known of it is left")
     file = open_below(artifacts, f"{row.path}/{MANIFEST}")
@@ -54,7 +56,7 @@ def sealed(artifacts: Store, row: CheckpointRow) -> list[SealedFile]:
 
 
 def opened(artifacts: Store, row: CheckpointRow, sealed_file: SealedFile) -> IO[bytes]:
-    """Its content is not compared here, which would be to read it twice: whoever downloads it knows its sha256."""
+    """Opens a file of a checkpoint. Its content is not verified here, because whoever downloads it knows its sha256."""
     file = open_below(artifacts, f"{row.path}/{sealed_file.path}")
     if file is None:
         raise _damaged(row, f"{sealed_file.path} is missing")
@@ -66,19 +68,19 @@ def opened(artifacts: Store, row: CheckpointRow, sealed_file: SealedFile) -> IO[
 
 
 def _files(text: bytes, row: CheckpointRow) -> list[SealedFile]:
-    """Training wrote it, and a user's own code runs there: what it names is as good as what a stranger sends."""
+    """Parses a manifest like a stranger's input, because users' code runs in training, which wrote it."""
     if has_more_values_than(VALUES_OF_A_FILE * MAX_FILES, text):
         raise _damaged(row, f"{MANIFEST} names more than {MAX_FILES:,} files")
     try:
-        told: dict[str, dict[str, Any]] = json.loads(text)["files"]
-        found = [SealedFile(path, about["bytes"], about["sha256"]) for path, about in sorted(told.items())]
+        document: dict[str, dict[str, Any]] = json.loads(text)["files"]
+        files = [SealedFile(path, about["bytes"], about["sha256"]) for path, about in sorted(document.items())]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(row, f"{MANIFEST} cannot be read") from error
-    for one in found:
-        is_good = isinstance(one.bytes, int) and one.bytes >= 0 and isinstance(one.sha256, str)
-        if not (is_good and _SHA256.fullmatch(one.sha256) and stays_inside(one.path)):
-            raise _damaged(row, f"{MANIFEST} does not say what {one.path[:100]!r} should be")
-    return found
+    for file in files:
+        is_good = isinstance(file.bytes, int) and file.bytes >= 0 and isinstance(file.sha256, str)
+        if not (is_good and _SHA256.fullmatch(file.sha256) and stays_inside(file.path)):
+            raise _damaged(row, f"{MANIFEST} does not say what {file.path[:100]!r} should be")
+    return files
 
 
 def _damaged(row: CheckpointRow, what: str) -> CheckpointDamaged:

@@ -1,4 +1,4 @@
-"""What a job asks of nodes: the little of its spec that placement reads, so that no spec is parsed again."""
+"""The needs of a job: the few fields of its spec that placement reads, so that no spec is parsed again."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ VOLTA, AMPERE, ANY = (7, 0), (8, 0), (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The shape of a job. Equal ones fit the same nodes."""
+    """The shape of a job. Jobs with equal needs fit the same nodes."""
 
     nodes: int = 1
     gpus_per_node: int | None = None
-    """None: one slot of whatever the node has. 0: CPU. n: n GPUs."""
+    """The number of GPUs. None is one slot of any kind, and 0 is CPU."""
     processes_per_node: int | None = None
     pool: str = "default"
     gpu: str | None = None
-    """Part of the GPU's name."""
+    """A text in the GPU's name."""
     capability: tuple[int, int] = ANY
-    """The least that the precision can do with, on a GPU."""
+    """The least CUDA capability for the precision, on a GPU."""
     parts: tuple[str, ...] = ()
-    """What each of its nodes has to have installed (`installed.py`)."""
+    """The parts that each of its nodes must have installed (`installed.py`)."""
 
     @classmethod
     def of(cls, spec: JobSpec) -> Needs:
@@ -42,10 +42,10 @@ class Needs:
 
     @classmethod
     def from_json(cls, text: str) -> Needs:
-        given = json.loads(text)
-        # One that waits since before an upgrade has no parts, and goes to any node, as it did.
-        parts = tuple(given.get("parts", ()))
-        return cls(**{**given, "capability": tuple(given["capability"]), "parts": parts})
+        fields = json.loads(text)
+        # A job that was queued before an upgrade has no parts, and goes to any node, as before.
+        parts = tuple(fields.get("parts", ()))
+        return cls(**{**fields, "capability": tuple(fields["capability"]), "parts": parts})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

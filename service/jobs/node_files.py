@@ -19,7 +19,7 @@ from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots
 from footplate.contract.rules import ROOTS
 
 MOST_NAMES = 1000
-"""Of one folder, among which the nearest name is looked for."""
+"""The most names of one folder among which the nearest one is searched."""
 
 
 def missing(arguments: Sequence[Said], nodes: Sequence[FileRoots | None]) -> list[Problem]:
@@ -41,7 +41,7 @@ def _missing(arguments: Sequence[Said], nodes: Sequence[FileRoots]) -> Iterator[
 
 
 def _is_seen(node: FileRoots | None) -> bool:
-    """Whether this process sees the folders that the node has announced."""
+    """Returns True if this process sees the folders that the node has announced."""
     return node is not None and node.machine == _machine() and _is_same(node.data) and _is_same(node.models)
 
 
@@ -59,7 +59,7 @@ def _is_same(root: FileRoot) -> bool:
 
 
 def _is_there(root: FileRoot, name: str) -> bool:
-    """True if the file is there, or if that cannot be told."""
+    """Returns True if the file exists, or if that cannot be found out."""
     path = Path(root.path, name.lstrip("/"))
     try:
         os.stat(path)
@@ -71,7 +71,7 @@ def _is_there(root: FileRoot, name: str) -> bool:
 
 
 def _has_match(pattern: Path) -> bool:
-    """Looks through one folder only: what a deeper pattern matches is for the node to find out."""
+    """Looks into one folder only. The node resolves deeper patterns."""
     if any(letter in str(pattern.parent) for letter in "*?[") or "**" in pattern.name:
         return True
     try:

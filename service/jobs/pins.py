@@ -1,11 +1,9 @@
-"""Where a pinned checkpoint lies: under a second name that no attempt knows, so that no rotation finds it.
+"""Stores a pinned checkpoint under a second name that no attempt knows, so that no rotation deletes it.
 
-Training rotates by itself, and may be at it in the very moment in which somebody pins. The files get a second name
-each (hard links: no byte is copied), in a folder of the service's own; what training does to the first one is all the
-same from then on, and nobody has to be told in time.
+Training rotates by itself, perhaps in the very moment in which a user pins. So each file gets a second name, a hard
+link, in a folder of the service. From then on it does not matter what training does to the first name.
 
-In a bucket nobody but the service lets go of anything, and it looks at the row first: there a pinned one stays where
-it is.
+In a bucket only the service deletes files, and it reads the row first. There a pinned checkpoint stays where it is.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from service.store.checkpoints import DELETED
 from service.store.rows import CheckpointRow
 
 LEFT_SECONDS = 24 * 3600.0
-"""What no row names is taken for left behind when it is as old."""
+"""The age from which a folder without a row counts as left behind."""
 
 
 class CannotPin(FootplateError):
@@ -36,7 +34,7 @@ class CannotPin(FootplateError):
 
 
 def put_aside(artifacts: Store, row: CheckpointRow) -> str:
-    """Its path there, relative to the store. Raises NotFound, CheckpointDamaged, CannotPin."""
+    """Makes the second names and returns their path in the store. Raises NotFound, CheckpointDamaged, CannotPin."""
     files = sealed(artifacts, row)
     if isinstance(artifacts, RemoteStore):
         return row.path
@@ -46,10 +44,10 @@ def put_aside(artifacts: Store, row: CheckpointRow) -> str:
         return str(place)
     scratch = folder.parent / f".tmp-{uuid7()}"
     try:
-        for one in files:
-            _link(artifacts, row, one, scratch / one.path)
-        for each in {scratch / one.path for one in files}:
-            sync_folder(each.parent)
+        for file in files:
+            _link(artifacts, row, file, scratch / file.path)
+        for path in {scratch / file.path for file in files}:
+            sync_folder(path.parent)
         scratch.rename(folder)
         sync_folder(folder.parent)
     except OSError as error:
@@ -68,13 +66,13 @@ def _link(artifacts: Path, row: CheckpointRow, sealed_file: SealedFile, target: 
     with opened(artifacts, row, sealed_file) as file:
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(artifacts / row.path / sealed_file.path, target, follow_symlinks=False)
-        # By name, and names may have changed since: it must be the file that was looked at.
+        # Opened by name, and names may have changed since, so it must be the same file that was checked.
         if not os.path.samestat(os.fstat(file.fileno()), os.lstat(target)):
             raise CheckpointDamaged(f"checkpoint {row.id}: {sealed_file.path} was changed in this moment")
 
 
 def lies_where_it_was(artifacts: Store, row: CheckpointRow) -> str | None:
-    """Where a pinned one came from, if it is still there."""
+    """Returns the original path of a pinned checkpoint, if it still exists."""
     if row.pinned_from is None or row.pinned_from == row.path or isinstance(artifacts, RemoteStore):
         return None
     there, here = (artifacts / path / MANIFEST for path in (row.pinned_from, row.path))
@@ -85,17 +83,17 @@ def lies_where_it_was(artifacts: Store, row: CheckpointRow) -> str | None:
 
 
 def remove(artifacts: Store, row: CheckpointRow) -> None:
-    """The second name of one that is not pinned any more."""
+    """Removes the second names of a checkpoint that is no longer pinned."""
     if isinstance(artifacts, RemoteStore):
         return
     shutil.rmtree((artifacts / pinned_folder(row.job_id, row.id, row.step)).parent, ignore_errors=True)
 
 
 def prune_pins(artifacts: Store, read: Callable[[CheckpointId], CheckpointRow | None]) -> list[Path]:
-    """Removes second names that nobody uses: whoever made or gave up one has died before all was written down.
+    """Removes second names without a row, left by a process that died while it pinned or unpinned.
 
-    Never the last name of something that may be wanted: after a database was restored from a backup, a folder that no
-    row knows is all that there is.
+    The last name of a checkpoint is never removed. After a database was restored from a backup, a folder without a row
+    may be all that is left.
     """
     if isinstance(artifacts, RemoteStore):
         return []

@@ -1,7 +1,7 @@
-"""Looks at what waits and what is free, and starts what can start.
+"""Reads what waits and what is free, and starts what can start.
 
-`look` only reads: it costs nobody who writes. `start` and `queue.explain` write what it found, in short transactions.
-Meanwhile the world may have changed, so `start` looks again at the few jobs and nodes that it is about.
+`look` only reads, so it delays no writer. `start` and `queue.explain` write its results in short transactions. Jobs and
+nodes may have changed meanwhile, so `start` reads those that it is about again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.store.queue import Head, QueuedRow
 from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
 
 MOST_CATALOGUES = 256
-"""Nodes that come and go have few kinds; beyond that all are read again."""
+"""The number of kept catalogues. Nodes have few kinds; beyond this number all are read again."""
 log = logging.getLogger(__name__)
 _INSTALLED: dict[str, Installed] = {}
 _GPUS = TypeAdapter(tuple[Gpu, ...])
@@ -37,27 +37,27 @@ _GPUS = TypeAdapter(tuple[Gpu, ...])
 
 @dataclass(frozen=True, slots=True)
 class Glimpse:
-    """What has to change before another look can find something else to start, but for nodes that come or change."""
+    """The state that must change before another look can start anything, except for nodes that come or change."""
 
     heads: tuple[Head, ...]
-    """The first job of every line: if the first one cannot start, none behind it can."""
+    """The first job of every line. If it cannot start, no job behind it can."""
     held: int
-    """Parts of attempts that hold slots."""
+    """The number of sources that hold slots."""
     to_drain: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look found."""
+    """The results of one look at the queue and the nodes."""
 
     glimpse: Glimpse
     is_news: bool = True
-    """False: nothing has changed, and nothing else was looked at."""
+    """False if nothing has changed since the last look, so that nothing else was read."""
     placements: list[Placement] = field(default_factory=list)
     changed: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Reason and message of the shapes that wait for something else than before."""
+    """Reason and message of the shapes whose reason has changed."""
     gone: set[str] = field(default_factory=set)
-    """Shapes of which no job waits any more."""
+    """Shapes that no waiting job has any more."""
 
 
 def look(conn: Connection, unless: Glimpse | None = None) -> Look:
@@ -78,11 +78,11 @@ def _jobs(needs: Needs, rows: Iterable[QueuedRow]) -> Iterator[Waiting]:
 
 
 def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[JobId]:
-    """Returns the jobs that it started. One that has changed since the look, or whose nodes have, stays where it is."""
+    """Starts jobs and returns them. A job that has changed since the look, or whose nodes have, is left as it is."""
     wanted = {share.node for placement in placements for share in placement.shares}
     rooms = {room.node: room for room in load_rooms(conn, wanted)}
     free = Free(rooms.values())
-    # All locked at once in the order of their ids, as everybody does who locks many.
+    # All are locked at once in the order of their ids, as everywhere.
     queued = jobs.lock_many(conn, [placement.job_id for placement in placements])
     started = []
     for placement in placements:
@@ -99,8 +99,10 @@ def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[J
 
 
 def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list[Room]:
-    """Every node that is up (of these nodes, where they are named), with what its open attempts leave free. Nodes that
-    are turned away or drained are among them, so that a job that waits can be told of them."""
+    """Returns every node that is up, or those of `only`, with what its open attempts leave free.
+
+    Refused and drained nodes are among them, so that the reason for a wait can name them.
+    """
     taken: dict[str, list[SourceRow]] = {}
     for part in attempts.open_sources(conn, only):
         taken.setdefault(part.node, []).append(part)
@@ -110,21 +112,21 @@ def load_rooms(conn: Connection, only: Collection[NodeId] | None = None) -> list
 
 
 def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installed]:
-    """A catalogue never changes under its hash: it is read and understood once."""
-    known = {digest: one for digest in hashes if (one := _INSTALLED.get(digest)) is not None}
-    for digest, body in nodes.catalogues_of(conn, hashes - known.keys()).items():
-        known[digest] = Installed(_understood(body))
+    """Returns parsed catalogues. A catalogue never changes under its hash, so each is parsed once."""
+    catalogues = {digest: kept for digest in hashes if (kept := _INSTALLED.get(digest)) is not None}
+    for digest, body in nodes.catalogues_of(conn, hashes - catalogues.keys()).items():
+        catalogues[digest] = Installed(_understood(body))
     if len(_INSTALLED) > MOST_CATALOGUES:
         _INSTALLED.clear()
-    _INSTALLED.update(known)
-    return known
+    _INSTALLED.update(catalogues)
+    return catalogues
 
 
 def _understood(body: dict[str, Any]) -> Catalogue | None:
     try:
         return Catalogue.model_validate(body)
     except ValidationError as error:
-        log.warning("a node tells what it has in a way that nobody understands: %s", error)
+        log.warning("the catalogue of a node cannot be read: %s", error)
         return None
 
 
@@ -149,7 +151,7 @@ def _room(node: NodeRow, taken: list[SourceRow], installed: Mapping[str, Install
 
 
 def _refusal(node: NodeRow) -> str | None:
-    """Why nothing is planned for it, other than for one that takes no work for a moment."""
+    """Returns the reason for which nothing is planned for the node, unless it just takes no work for a moment."""
     if node.drain_requested:
         return f"{node.name} has it, and is drained until that is taken back (footplate nodes --undrain {node.name})"
     if node.draining:

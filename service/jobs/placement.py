@@ -1,11 +1,11 @@
 """Decides which waiting job goes where. Pure: the same jobs, nodes and rules give the same placements.
 
 Jobs are tried by priority, then by age. A job gets all its nodes at once or none, so no two jobs can each hold half.
-The first job of a pool that does not fit now, and would fit if the nodes that take work were empty, reserves what it
-will get. The other jobs use the rest, so small jobs fill the gaps and never keep a big one waiting for ever
+The first job of a pool may not fit now, although it would fit if the nodes that take work were empty. Then it reserves
+what it will get. The other jobs use the rest, so small jobs fill the gaps and never keep a big one waiting forever
 (docs/decisions/0012).
 
-Jobs with the same needs stand in one line, because one answer holds for all of them: if the first job of a line cannot
+Jobs with the same needs stand in one line, because one answer holds for all of them. If the first job of a line cannot
 start, no job behind it can, and all of them wait for the same reason. A line is read only as far as its jobs start
 (docs/decisions/0019).
 """
@@ -24,7 +24,7 @@ from service.jobs.installed import Installed
 from service.jobs.needs import Needs
 
 MOST_REFUSALS = 3
-"""Told to a job that waits."""
+"""The most refusals in the message of a waiting job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Waiting:
     needs: Needs
     priority: int
     since: int
-    """When it was queued: the older one goes first."""
+    """The time at which it was queued. The older job goes first."""
     version: int = 1
     """The job's version when it was read. A job that has changed since then is not started."""
 
     @property
     def rank(self) -> tuple[int, int, JobId]:
-        """By this they are sorted."""
+        """Returns the sorting key of waiting jobs."""
         return -self.priority, self.since, self.job_id
 
 
@@ -48,13 +48,13 @@ class Line:
     """The jobs that wait with the same needs, in the order in which they are tried."""
 
     shape: str
-    """Names the needs in SQL."""
+    """The name of the needs in SQL."""
     jobs: Iterable[Waiting]
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A node as placement sees it: what it has, and what of that is free."""
+    """A node as placement sees it: what it has, and what is free."""
 
     node: NodeId
     boot: str
@@ -64,19 +64,19 @@ class Room:
     gpus: tuple[Gpu, ...] = ()
     free_gpus: tuple[Gpu, ...] = ()
     is_open: bool = True
-    """Takes work now. A node that is up but does not, for the moment, still counts as a shape that exists."""
+    """True if it takes work now. A node that is up but takes none for the moment still counts as an existing shape."""
     closed: str | None = None
-    """The sentence why it is not open."""
+    """The reason if it is not open, as a sentence."""
     refused: str | None = None
-    """The sentence why it gets no work at all: it counts for nothing, but for explaining a job that waits."""
+    """The reason if it gets no work at all, as a sentence. Such a node only helps to explain a wait."""
     shares_jobs: bool = True
-    """Whether it knows how to run a part of a job."""
+    """True if it can run a part of a job on several nodes."""
     name: str = ""
     installed: Installed | None = field(default=None, compare=False)
-    """None: it has not told."""
+    """The installed components. None if the node has not announced them."""
 
     def lacks(self, needs: Needs) -> str | None:
-        """The sentence why it cannot run such a job, however much of it is free."""
+        """Returns the reason for which it can never run such a job, as a sentence."""
         missing = self.installed.lacking(needs.parts) if self.installed and needs.parts else ()
         return f"{self.name} has no {', no '.join(missing)}" if missing else None
 
@@ -101,7 +101,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why the jobs of a line wait."""
+    """The reason for which the jobs of a line wait."""
 
     reason: Reason
     message: str
@@ -111,16 +111,16 @@ class Wait:
 class Plan:
     placements: list[Placement] = field(default_factory=list)
     waits: dict[str, Wait] = field(default_factory=dict)
-    """By shape, for each line that has a job left which was not placed."""
+    """The waits by shape, for each line with a job that was not placed."""
 
 
 def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
-    """Returns placements in the order in which they were decided, and why what is left of each line waits."""
+    """Returns placements in the order of their decisions, and the reason for which the rest of each line waits."""
     rooms = [_Free(room) for room in sorted(nodes, key=lambda room: room.node)]
     shapes: dict[str, _Shapes] = {}
     pools_with_reservation: set[str] = set()
     plan = Plan()
-    # Each line with its first job. A job's id makes its rank unique, so that nothing behind the rank is compared.
+    # Each line with its first job. A job's id makes its rank unique, so that nothing after the rank is compared.
     heads = [(job.rank, job, line, rest) for line in lines for rest in [iter(line.jobs)] for job in islice(rest, 1)]
     heapify(heads)
     while heads:
@@ -142,20 +142,20 @@ def place(lines: Iterable[Line], nodes: Sequence[Room]) -> Plan:
 
 
 def explain(needs: Needs, nodes: Sequence[Room]) -> Placement | Wait:
-    """Where a job of this shape would go at this moment, or why it would wait."""
+    """Returns the placement that a job of this shape would get now, or the reason for which it would wait."""
     alone = Line("", [Waiting(JobId(""), needs, priority=0, since=0)])
     plan = place([alone], nodes)
     return plan.placements[0] if plan.placements else plan.waits[alone.shape]
 
 
 class Free:
-    """What is free on some nodes, for who starts what was planned a moment ago."""
+    """The free resources of some nodes, for a caller that starts what was planned a moment ago."""
 
     def __init__(self, rooms: Iterable[Room]) -> None:
         self._rooms = {room.node: room for room in rooms}
 
     def take(self, shares: Sequence[Share]) -> bool:
-        """Takes all of these shares. False: takes none, because one of the nodes is not as it was."""
+        """Takes all of these shares. Returns False and takes none if one of the nodes has changed."""
         if not all(self._has(share) for share in shares):
             return False
         for share in shares:
@@ -172,7 +172,7 @@ class Free:
 
 
 class _Free:
-    """A node while placing: what is free shrinks, and never grows."""
+    """A node during placement. Its free resources only shrink."""
 
     __slots__ = ("gpus", "room", "slots")
 
@@ -185,7 +185,7 @@ class _Free:
         return self.room.is_open and _fits(needs, self.room, self.slots, self.gpus)
 
     def take(self, needs: Needs) -> Share:
-        """What it needs; of what it waits for, as much as there is."""
+        """Reserves what the job needs. If the node has less, reserves all that is free."""
         count = gpu_count(needs, self.room)
         taken = [gpu for gpu in self.gpus if _suits(needs, gpu)][:count]
         self.gpus = [gpu for gpu in self.gpus if gpu not in taken]
@@ -194,20 +194,23 @@ class _Free:
         return Share(self.room.node, self.room.boot, slots, tuple(gpu.uuid for gpu in taken))
 
     def missing(self, needs: Needs) -> int:
-        """How many slots and GPUs have to come free before it fits."""
+        """Returns the number of slots and GPUs that must become free before it fits."""
         gpus = gpu_count(needs, self.room) - sum(_suits(needs, gpu) for gpu in self.gpus)
         return max(0, gpus) + max(0, slot_count(needs, self.room) - self.slots)
 
 
 class _Shapes:
-    """All jobs with the same needs. Where several nodes give whatever they have, all give a GPU, or all have none:
-    ranks of both kinds cannot train together."""
+    """All jobs with the same needs.
+
+    If several nodes give what they have, either all give a GPU or none does, because ranks of both kinds cannot train
+    together.
+    """
 
     def __init__(self, needs: Needs, rooms: list[_Free]) -> None:
         together = [[free for free in rooms if free.room.gpus], [free for free in rooms if not free.room.gpus]]
         alike = together if needs.nodes > 1 and needs.gpus_per_node is None else [rooms]
-        self._kinds = [_Shape(needs, each) for each in alike]
-        # Whoever comes nearest to it says what is missing.
+        self._kinds = [_Shape(needs, kind_rooms) for kind_rooms in alike]
+        # The kind that is nearest to fitting has the reason.
         self.wait = max(self._kinds, key=lambda kind: (kind.exists, kind.count)).wait
         self.exists = any(kind.exists for kind in self._kinds)
 
@@ -215,12 +218,12 @@ class _Shapes:
         return next((chosen for kind in self._kinds if (chosen := kind.choose()) is not None), None)
 
     def reserve(self) -> bool:
-        """Whether there is anything to hold for it."""
+        """Reserves nodes. Returns True if there is anything to reserve."""
         return any(kind.reserve() for kind in self._kinds)
 
 
 class _Shape:
-    """All jobs with the same needs: their candidates are found once, and dropped as they fill up."""
+    """All jobs with the same needs. Their candidates are found once, and dropped as they fill up."""
 
     def __init__(self, needs: Needs, rooms: list[_Free]) -> None:
         self.needs = needs
@@ -241,7 +244,7 @@ class _Shape:
         heapify(self._heap)
 
     def choose(self) -> list[_Free] | None:
-        """As many nodes as such a job needs, or None. Ranks in the heap may be out of date, and are renewed."""
+        """Returns as many nodes as such a job needs, or None. Outdated ranks in the heap are renewed."""
         if len(self._heap) < self.needs.nodes:
             return None
         chosen: list[tuple[int, int, _Free]] = []
@@ -258,8 +261,10 @@ class _Shape:
         return [free for _, _, free in chosen] if len(chosen) == self.needs.nodes else None
 
     def reserve(self) -> bool:
-        """On the nodes where least is missing: the next time they are still those, since what is held is given to
-        nobody. Nothing is held for who waits for a node that takes no work."""
+        """Reserves the nodes that lack least. The next time they are the same ones, because no other job gets them.
+
+        Nothing is reserved for a job that waits for a node that takes no work.
+        """
         working = [free for free in self._fitting if free.room.is_open]
         nearest = sorted(working, key=lambda free: free.missing(self.needs))[: self.needs.nodes]
         if len(nearest) < self.needs.nodes:
@@ -269,21 +274,24 @@ class _Shape:
         return True
 
     def _rank(self, free: _Free) -> int:
-        """GPUs are packed, so that whole nodes stay whole for who needs one; CPU work is spread, away from GPUs."""
+        """Returns the sorting key of candidates.
+
+        GPU jobs fill nodes up, and CPU jobs spread over nodes without GPUs.
+        """
         if gpu_count(self.needs, free.room):
             return len(free.gpus)
         return 1_000_000 * bool(free.room.gpus) - free.slots
 
 
 def gpu_count(needs: Needs, room: Room) -> int:
-    """How many GPUs one node gives to such a job."""
+    """Returns the number of GPUs that one node gives to such a job."""
     if needs.gpus_per_node is not None:
         return needs.gpus_per_node
     return (needs.processes_per_node or 1) if room.gpus else 0
 
 
 def slot_count(needs: Needs, room: Room) -> int:
-    """One slot for each rank."""
+    """Returns the number of slots, one for each rank."""
     return needs.processes_per_node or max(1, gpu_count(needs, room))
 
 
@@ -292,13 +300,13 @@ def _fits(needs: Needs, room: Room, slots: int, gpus: Sequence[Gpu]) -> bool:
         return False
     wanted = gpu_count(needs, room)
     if not wanted:
-        # Without a GPU there is none of that name. Precision is no matter: the CPU has its own autocast.
+        # Without a GPU there is none of that name. Precision does not matter, because the CPU has its own autocast.
         return needs.gpu is None or needs.gpus_per_node == 0
     return wanted <= len(gpus) and sum(_suits(needs, gpu) for gpu in gpus) >= wanted
 
 
 def _too_few_slots(needs: Needs, room: Room) -> str | None:
-    """The sentence why a node that has everything else does not fit: its operator gave it too few slots."""
+    """Returns the reason if only the number of slots of a node is too small, as a sentence."""
     asked = slot_count(needs, room)
     if room.refused is not None or room.slots >= asked or not _fits(needs, room, asked, room.gpus):
         return None
@@ -315,5 +323,5 @@ def _suits(needs: Needs, gpu: Gpu) -> bool:
 def _wait(needs: Needs, exists: bool, fitting: int, refusals: list[str], closed: list[str]) -> Wait:
     if exists:
         return Wait(Reason.CAPACITY, "; ".join([f"waits for room: {needs}", *closed[:MOST_REFUSALS]]))
-    found = "no node that takes work has it" if needs.nodes == 1 else f"{fitting} that take work fit"
-    return Wait(Reason.NO_SUCH_SHAPE, "; ".join([f"waits for {needs}: {found}", *refusals[:MOST_REFUSALS]]))
+    finding = "no node that takes work has it" if needs.nodes == 1 else f"{fitting} that take work fit"
+    return Wait(Reason.NO_SUCH_SHAPE, "; ".join([f"waits for {needs}: {finding}", *refusals[:MOST_REFUSALS]]))

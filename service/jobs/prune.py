@@ -1,4 +1,4 @@
-"""Forget what nobody will ask for again. Never a job."""
+"""Deletes rows and files that are no longer needed. Never a job."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ NODES_DAYS = 7
 DEAD_EVENTS_DAYS = 30
 DELIVERIES_DAYS = 30
 DELETED_DAYS = 7
-"""For so long the files of a deleted job are looked for: a worker that was frozen may write them once more."""
+"""The days in which a deleted job's files are looked for, because a worker that was frozen may write them again."""
 LATE_DAYS, LATE_FOR_DAYS = 1, 7
-"""What a given-up attempt has written without anyone hearing of it stays so long, and is then looked for so long."""
+"""The days that unreported files of a lost attempt stay, and the days after that in which they are looked for."""
 TEMPORARY_SECONDS = 2 * 24 * 3600.0
-"""No save takes as long: what is left of one belongs to nobody."""
+"""The age from which temporary files of a save count as left behind, because no save takes as long."""
 
 
 def prune(conn: Connection, now: int) -> int:
-    """How many rows went."""
+    """Deletes old rows and returns their number."""
     return (
         idempotency.prune(conn, now - KEYS_DAYS * DAY_MS)
         + nodes.prune(conn, now - NODES_DAYS * DAY_MS)
@@ -44,22 +44,22 @@ def prune(conn: Connection, now: int) -> int:
 
 
 def prune_deleted(artifacts: Store, deleted: Iterable[JobId]) -> dict[JobId, str]:
-    """Removes what a delete that was cut off, or a disk that was away, has left, and says why what stays does.
+    """Deletes folders that an interrupted delete has left. Returns the reasons for those that stay.
 
-    A folder without rows is no proof: after a database was restored from a backup, it is all that there is of a job.
+    Only jobs in `deleted` count. A folder without rows may be all that is left of a job after a restore from a backup.
     """
     tried = {job: why_it_stays_there(artifacts, str(job_folder(job))) for job in deleted}
     return {job: why for job, why in tried.items() if why is not None}
 
 
 def rotate(conn: Connection, job_id: JobId) -> None:
-    """Marks what a job need not keep any more: all but its newest checkpoints and its best, over all of its attempts.
+    """Marks checkpoints for deletion: all but the newest and the best ones of a job, over all of its attempts.
 
-    Of the best, `keep_best` stay; an attempt that trains keeps so many of its own as well, until the next one.
+    `keep_best` of the best stay. A training attempt keeps as many of its own as well, until the next one starts.
 
-    Only of attempts before the newest that has any: of its own, that one's training relies on the newest that it knows
-    to be stored, and it may still be at work after it was given up. And only while nobody may have to continue from
-    what he was offered; what another job has to start from stays as well.
+    Only attempts before the newest one with checkpoints are affected. That one's training relies on the newest
+    checkpoint that it knows to be stored, and it may still run after it was given up. No attempt may be about to
+    continue from what it was offered. Checkpoints that other jobs start from stay as well.
     """
     rows = checkpoints.offers(conn, job_id)
     committed = [row for row in rows if row.status == checkpoints.COMMITTED]
@@ -72,36 +72,41 @@ def rotate(conn: Connection, job_id: JobId) -> None:
     if job is None or limit is None or len(counted) < limit or not _is_past_resuming(conn, job, committed[0].attempt):
         return
     last = counted[limit - 1].no
-    stay = _best(job, rows) | {one.id for one in checkpoints.held(conn, job_id)}
+    stay = _best(job, rows) | {checkpoint.id for checkpoint in checkpoints.held(conn, job_id)}
     gone = {row.id for row in free if row.no < last and row.id not in stay}
     paths = {row.path for row in rows if row.id in gone} - {row.path for row in rows if row.id not in gone}
     checkpoints.mark(conn, job_id, paths, checkpoints.DELETING)
 
 
 def _may_go(row: CheckpointRow, newest: int) -> bool:
-    """Pinned ones stay, beside as many as the limit says; of one that was pinned no training knows."""
+    """Returns True if rotation may delete it.
+
+    Pinned ones stay, and training does not know of those that were pinned.
+    """
     return not row.is_pinned and (row.attempt < newest or row.lies_aside)
 
 
 def _limit(job: JobRow) -> int | None:
-    """How many of the newest stay. None: all."""
+    """Returns the number of newest checkpoints that stay. None means all."""
     training = json.loads(job.spec)["training"]
     limit: int | None = training.get("keep_last") or training.get("save_total_limit")
     return limit
 
 
 def _best(job: JobRow, rows: Sequence[CheckpointRow]) -> set[CheckpointId]:
-    """The best one as training says, and so many more as the spec wants, by their scores: of equals the older ones."""
+    """Returns training's best checkpoint and the `keep_best` best ones by score. Of equal ones the older stay."""
     training = json.loads(job.spec)["training"]
     scored = [
         (row.score, row.id) for row in reversed(rows) if row.score is not None and row.status == checkpoints.COMMITTED
     ]
     ranked = sorted(scored, key=itemgetter(0), reverse=bool(training.get("greater_is_better")))
-    return {row.id for row in rows if row.is_best} | {one for _, one in ranked[: training.get("keep_best") or 0]}
+    return {row.id for row in rows if row.is_best} | {
+        checkpoint for _, checkpoint in ranked[: training.get("keep_best") or 0]
+    }
 
 
 def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
-    """Nobody runs it, or all who do have begun, and the attempt has a checkpoint of its own."""
+    """Returns True if no attempt can still resume: none runs, or all parts run and it has a checkpoint of its own."""
     if not job.state.holds_slots:
         return True
     parts = attempts.sources_of(conn, job.id, job.attempt)
@@ -109,45 +114,45 @@ def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
 
 
 def late_window(now: int) -> tuple[int, int]:
-    """After what and until when an attempt was given up whose unheard checkpoints go now."""
+    """Returns the times between which an attempt was given up whose unreported checkpoints are deleted now."""
     return now - (LATE_DAYS + LATE_FOR_DAYS) * DAY_MS, now - LATE_DAYS * DAY_MS
 
 
 def prune_late(artifacts: Store, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[Path]:
-    """Removes checkpoints that nobody can continue from: their attempt was given up before anyone had heard of them.
+    """Deletes checkpoints that no job can continue from, because their attempt was given up before they were reported.
 
-    By the attempt's end in SQL, and not by the folder's age: after a database was restored from a backup it has no row
-    of what had been saved since, and those attempts are given up only then.
+    The time is the attempt's end in SQL, not the folder's age. After a restore from a backup, SQL has no row of newer
+    checkpoints, but those attempts are given up only then.
     """
     if isinstance(artifacts, RemoteStore):
         return _prune_late_there(artifacts, lost)
     root, gone = artifacts.resolve(), []
-    for (job, attempt), known in lost.items():
+    for (job, attempt), known_paths in lost.items():
         folder = root / attempt_folder(job, attempt)
         for late in folder.glob("checkpoint-*"):
-            if str(late.relative_to(root)) not in known and late.resolve() == late and late.is_dir():
+            if str(late.relative_to(root)) not in known_paths and late.resolve() == late and late.is_dir():
                 shutil.rmtree(late, ignore_errors=True)
                 gone.append(late)
     return gone
 
 
 def _prune_late_there(store: RemoteStore, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[Path]:
-    """And what was half uploaded: the node that was at it died."""
+    """Does the same in a bucket, also with half uploads of nodes that died."""
     gone = []
-    for (job, attempt), known in lost.items():
+    for (job, attempt), known_paths in lost.items():
         folder = str(attempt_folder(job, attempt))
-        names = {found.path.partition("/")[0] for found in store.files(folder)}
+        names = {file.path.partition("/")[0] for file in store.files(folder)}
         for late in sorted(f"{folder}/{name}" for name in names if name.startswith("checkpoint-")):
-            if late not in known:
+            if late not in known_paths:
                 store.remove(late)
                 gone.append(Path(late))
     return gone
 
 
 def prune_folders(artifacts: Store, older_than_seconds: float = TEMPORARY_SECONDS) -> list[Path]:
-    """Removes what saves that died have left in attempts' folders: its names begin with a dot or end in .tmp."""
+    """Deletes what interrupted saves have left in attempts' folders. The names begin with a dot or end in .tmp."""
     if isinstance(artifacts, RemoteStore):
-        # Saves are written on nodes, and come here when they stand.
+        # Saves are written on nodes, and uploaded only when they are complete.
         return []
     horizon = time.time() - older_than_seconds
     gone = []

@@ -1,4 +1,4 @@
-"""Folders that are to go. One that stays is said once, with the reason, and tried again ever more rarely."""
+"""Deletes folders. A failure is logged once, with the reason, and repeated less and less often."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from service.artifact_files import Store
 log = logging.getLogger("footplate.control")
 
 FIRST_SECONDS, LONGEST_SECONDS = 2.0, 600.0
-"""Until a folder that stayed is tried again; doubles with each try."""
+"""The wait before a folder that stayed is tried again, which doubles with each try."""
 
 Going = tuple[JobId, str]
 """A checkpoint's job, and its path in the artifact store."""
 
 
 def why_it_stays(root: Path, path: str) -> str | None:
-    """Removes it, or as much of it as goes. None: it is not there any more. No link is followed: training may put one
-    on the way there while this looks, and what that leads to is not ours."""
+    """Deletes a folder as far as possible. Returns the reason if it stays, or None.
+
+    No link is followed, because training may put one on the way there meanwhile, to files that are not ours.
+    """
     parent, _, name = path.rpartition("/")
     try:
         with folder_below(root, parent) as at:
@@ -38,7 +40,7 @@ def why_it_stays(root: Path, path: str) -> str | None:
 
 
 def why_it_stays_there(store: Store, folder: str) -> str | None:
-    """The same, of the store."""
+    """Does the same in either kind of store."""
     if not isinstance(store, RemoteStore):
         return why_it_stays(store, folder)
     try:
@@ -55,7 +57,7 @@ class _Stay:
 
 
 class Remover:
-    """Of checkpoints that no job need keep."""
+    """Deletes checkpoints that no job needs to keep, and remembers failures."""
 
     def __init__(self) -> None:
         self._stays: dict[Going, _Stay] = {}
@@ -65,19 +67,19 @@ class Remover:
         return len(self._stays)
 
     def remove(self, artifacts: Store, going: Collection[Going], clock: float) -> list[Going]:
-        """Those whose folders are not there any more. Where the store itself is not, that says nothing."""
-        self._stays = {one: stay for one, stay in self._stays.items() if one in going}
+        """Returns those whose folders no longer exist. None of them if the store itself is missing."""
+        self._stays = {key: stay for key, stay in self._stays.items() if key in going}
         if not _is_there(artifacts):
             return []
         root = artifacts if isinstance(artifacts, RemoteStore) else artifacts.resolve()
-        return [one for one in going if self._is_due(one, clock) and self._is_removed(one, root, clock)]
+        return [key for key in going if self._is_due(key, clock) and self._is_removed(key, root, clock)]
 
     def _is_due(self, one: Going, clock: float) -> bool:
         stay = self._stays.get(one)
         return stay is None or clock >= stay.again_at
 
     def _is_removed(self, one: Going, root: Store, clock: float) -> bool:
-        # A link on the way there: training may have put it, and what it leads to is not ours.
+        # Training may have put a link on the way there, to files that are not ours.
         is_link = isinstance(root, Path) and (root / one[1]).resolve() != root / one[1]
         why = None if is_link else why_it_stays_there(root, one[1])
         if why is None:

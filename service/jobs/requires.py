@@ -1,6 +1,6 @@
-"""Packages and secrets that a spec needs, held against what the nodes announce.
+"""Compares the packages and secrets that a spec needs with those that the nodes announce.
 
-A node that is one version older announces neither; then the job is accepted, and the node that runs it says so.
+A node of an older version announces neither. Then the job is accepted, and its node reports what is missing.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from service.jobs.installed import has_package, libraries_of, meets
 
 
 def nowhere(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
-    """What no node has, as far as every one of them has told."""
+    """Returns problems for what no node has, if all nodes have announced what they have."""
     return [*_packages(spec, told), *_libraries(spec, told), *_secrets(spec, told)]
 
 
 def _libraries(spec: JobSpec, told: Sequence[Catalogue]) -> Iterator[Problem]:
-    """Libraries of trackers, strategies, optimizers and adapters."""
-    if not told or any(one.names(PACKAGES) is None for one in told):
+    """Yields problems for libraries of trackers, strategies, optimizers and adapters."""
+    if not told or any(catalogue.names(PACKAGES) is None for catalogue in told):
         return
     for pointer, what, library in libraries_of(spec):
         needs = [Requirement(text) for text in library.packages]
-        if not any(has_package(one, need) for one in told for need in needs):
+        if not any(has_package(catalogue, need) for catalogue in told for need in needs):
             detail = f"{what} needs the package {' or '.join(library.packages)}, and no node has it"
             how = f"pip install {library.install} on a node, and start that again"
             yield Problem(pointer, "package_missing", detail, how)
 
 
 def _secrets(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
-    announced = [one.names(SECRETS) for one in told]
+    announced = [catalogue.names(SECRETS) for catalogue in told]
     if not announced or None in announced:
         return []
-    # A job that needs two of them needs them on one node.
+    # A job that needs two secrets needs them on the same node.
     wrong = [unknown_secrets(spec.secrets, names or []) for names in announced]
     return min(wrong, key=len)
 
@@ -47,27 +47,27 @@ def _packages(spec: JobSpec, told: Sequence[Catalogue]) -> list[Problem]:
     if spec.code is None or not spec.code.requires:
         return []
     needs = [_parsed(index, text) for index, text in enumerate(spec.code.requires)]
-    if misread := [one for one in needs if isinstance(one, Problem)]:
+    if misread := [need for need in needs if isinstance(need, Problem)]:
         return misread
-    if not told or any(one.names(PACKAGES) is None for one in told):
+    if not told or any(catalogue.names(PACKAGES) is None for catalogue in told):
         return []
-    wrong = [list(_unmet([one for one in needs if not isinstance(one, Problem)], node)) for node in told]
+    wrong = [list(_unmet([need for need in needs if not isinstance(need, Problem)], node)) for node in told]
     return min(wrong, key=len)
 
 
 def _parsed(index: int, text: str) -> Requirement | Problem:
     where = f"/code/requires/{index}"
     try:
-        found = Requirement(text)
+        requirement = Requirement(text)
     except InvalidRequirement as error:
         why = str(error).partition("\n")[0]
         return Problem(
-            where, "not_a_requirement", f"{text[:80]!r} is no requirement: {why}", 'for example "einops>=0.8"'
+            where, "not_a_requirement", f"{text[:80]!r} is not a requirement: {why}", 'for example "einops>=0.8"'
         )
-    if found.url or found.marker or found.extras:
+    if requirement.url or requirement.marker or requirement.extras:
         detail = "takes a package's name and versions only: nothing is installed"
-        return Problem(where, "not_a_requirement", detail, f'"{found.name}{found.specifier}"')
-    return found
+        return Problem(where, "not_a_requirement", detail, f'"{requirement.name}{requirement.specifier}"')
+    return requirement
 
 
 def _unmet(needs: Sequence[Requirement], node: Catalogue) -> Iterator[Problem]:

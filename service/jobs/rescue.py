@@ -1,7 +1,7 @@
-"""What is not heard of is lost; what was told to stop and did not is gone; nothing is stuck.
+"""Declares silent attempts lost, and ends those that did not follow a stop, so that nothing is stuck.
 
-Time here is control's own monotonic clock, given in seconds as `clock`: a wall clock that jumps rescues nobody early.
-What a new control, or one that had no Redis, has not timed yet gets its full time first.
+Time here is control's own monotonic clock, in seconds as `clock`, so a jump of the wall clock rescues nothing too
+early. A new control, or one that had no Redis, first gives everything its full time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from service.store import attempts, jobs, nodes
 from service.store.rows import JobRow, NodeRow, SourceRow
 
 MISSED_BEATS = 3
-"""A node that has missed so many, and whose attempt was just lost for its silence, is silent as well."""
+"""The number of missed beats after which a node is silent, if its attempt was just lost for its silence."""
 
 
 class Timers:
-    """For how long each thing has been as it is. Written by the event loop, read by a writer thread."""
+    """The times since which each thing is as it is. Written by the event loop, read by a writer thread."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, float] = {}
@@ -38,11 +38,11 @@ class Timers:
         self._lock = Lock()
 
     def heard(self, key: Hashable, number: int, clock: float) -> None:
-        """A heartbeat: only a number that was not seen before counts."""
+        """Notes a heartbeat. Only a new number counts."""
         with self._lock:
             if number > self._numbers.get(key, -1):
                 self._numbers[key] = number
-                # Who was read before an outage and is answered behind it has a full lease from there, as all have.
+                # A beat that was read before an outage and answered after it also gets a full lease from there.
                 self._since[key] = max(clock, self._all_since)
 
     def restart(self, key: Hashable, clock: float) -> None:
@@ -50,7 +50,7 @@ class Timers:
             self._since[key] = clock
 
     def elapsed(self, key: Hashable, clock: float) -> float:
-        """Seconds since it was heard or restarted, or since anybody first asked."""
+        """Returns the seconds since the last beat or restart, or since the first question."""
         with self._lock:
             return clock - self._since.setdefault(key, clock)
 
@@ -60,12 +60,12 @@ class Timers:
             self._since = dict.fromkeys(self._since, clock)
 
     def forget(self, family: str, *, but: Iterable[Hashable]) -> None:
-        """Drops the keys of one family, whose first part is its name, that are no longer used."""
+        """Drops the keys of one family, whose first part is its name, except those in `but`."""
         wanted = set(but)
         with self._lock:
-            for known in (self._since, self._numbers):
-                for key in [key for key in known if isinstance(key, tuple) and key[0] == family and key not in wanted]:
-                    del known[key]
+            for timers in (self._since, self._numbers):
+                for key in [key for key in timers if isinstance(key, tuple) and key[0] == family and key not in wanted]:
+                    del timers[key]
 
 
 def attempt_key(job_id: str, attempt: int, source: int) -> Hashable:
@@ -77,44 +77,46 @@ def node_key(node: str, boot: str) -> Hashable:
 
 
 def stop_left(job: JobRow, timers: Timers, clock: float, settings: ServiceSettings) -> float:
-    """Seconds that a stopping job has left, less than none when they are over. By no wall clock: one that jumps would
-    kill it before its checkpoint."""
-    given = settings.stop_seconds if job.stop_mode is not StopMode.KILL else 0.0
-    return given - timers.elapsed(_stop_key(job), clock)
+    """Returns the seconds that a stopping job has left, negative when they are over.
+
+    It uses no wall clock, because a jump would kill the job before its checkpoint.
+    """
+    seconds = settings.stop_seconds if job.stop_mode is not StopMode.KILL else 0.0
+    return seconds - timers.elapsed(_stop_key(job), clock)
 
 
 def _stop_key(job: JobRow) -> Hashable:
-    # With the deadline, because a harder cancel moves it.
+    # The deadline is part of the key, because a harder cancel moves it.
     return ("stop", job.id, job.attempt, job.stop_deadline)
 
 
 @dataclass(slots=True)
 class Rescued:
-    """What changed."""
+    """The changes that one rescue made."""
 
     jobs: set[JobId] = field(default_factory=set)
     told_to_stop: set[JobId] = field(default_factory=set)
     lost: int = 0
     retries: list[Reason] = field(default_factory=list)
-    """Why jobs were queued again, one for each."""
+    """The reasons of jobs that were queued again, one per job."""
     failures: list[Reason] = field(default_factory=list)
-    """Why jobs failed."""
+    """The reasons of jobs that failed."""
     nodes_lost: list[NodeId] = field(default_factory=list)
     silent_on: set[NodeId] = field(default_factory=set)
-    """Whose attempts are not heard any more: these are silent, too, if they have missed a few beats."""
+    """Nodes whose attempts are silent. They are silent, too, if they have missed a few beats."""
 
 
 def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: ServiceSettings) -> Rescued:
-    """One look at every attempt that is under way and every node that is up."""
+    """Checks every active attempt and every node that is up."""
     rescued = Rescued()
     used: set[Hashable] = set()
-    known = {node.id: node for node in nodes.everyone(conn)}
+    nodes_by_id = {node.id: node for node in nodes.everyone(conn)}
     for job in jobs.active(conn):
         parts = attempts.sources_of(conn, job.id, job.attempt)
-        look = _Look(conn, job, parts, known, timers, clock, now, settings, rescued)
+        look = _Look(conn, job, parts, nodes_by_id, timers, clock, now, settings, rescued)
         look.at_the_job()
         used |= look.used
-    used |= _silent_nodes(conn, known.values(), timers, clock, settings, rescued)
+    used |= _silent_nodes(conn, nodes_by_id.values(), timers, clock, settings, rescued)
     for family in ("lease", "node", "claim", "start", "stop", "end", "running"):
         timers.forget(family, but=used)
     if rescued.jobs:
@@ -123,7 +125,7 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
 
 
 class _Look:
-    """One active job, and the ways in which its time can be up."""
+    """One active job, and the ways in which its time can be over."""
 
     def __init__(
         self, conn: Connection, job: JobRow, parts: list[SourceRow], known: Mapping[NodeId, NodeRow], timers: Timers,
@@ -160,7 +162,7 @@ class _Look:
         return self.timers.elapsed(key, self.clock)
 
     def _why_not_claimed(self, unclaimed: list[SourceRow]) -> str | None:
-        """None: whoever is to claim it has time left."""
+        """Returns the reason if an attempt will not be claimed. None while there is time left."""
         if self._waited_for_claims():
             by = f" by {self._named(unclaimed)}" if self.nodes > 1 else ""
             return f"was not claimed within {self.settings.claim_seconds:g} s{by}"
@@ -174,7 +176,10 @@ class _Look:
         return self._elapsed(attempt_key(part.job_id, part.attempt, part.source)) > self.settings.lease_seconds
 
     def _overran_its_start(self) -> bool:
-        """Its supervisor would have noticed a training that hangs: it is the supervisor that does."""
+        """Returns True if it took too long to start.
+
+        Then the supervisor hangs, because it would notice a hanging training.
+        """
         waited = self._elapsed(("start", self.job.id, self.job.attempt))
         return waited > self.settings.start_seconds and waited > _stall_seconds(self.job)
 
@@ -183,12 +188,12 @@ class _Look:
         return stop_left(self.job, self.timers, self.clock, self.settings) < -self.settings.kill_seconds
 
     def _overran_its_end(self) -> bool:
-        """A part of it is over, and the others go on."""
+        """Returns True if some parts of it ended long ago and the others still run."""
         waited = self._elapsed(("end", self.job.id, self.job.attempt))
         return waited > self.settings.stop_seconds + self.settings.kill_seconds
 
     def _names(self, parts: list[SourceRow]) -> str:
-        """Of several nodes, which."""
+        """Returns a text for these parts: the names of several nodes, or "it"."""
         return "it" if self.nodes == 1 else self._named(parts)
 
     def _named(self, parts: list[SourceRow]) -> str:
@@ -201,10 +206,11 @@ class _Look:
         return self._elapsed(("running", self.job.id, self.job.attempt)) > left
 
     def _give_back(self, why: str) -> None:
-        """Whoever claims it later finds the attempt over. Costs no retry."""
+        """Queues the job again without using up a retry. A later claim finds the attempt over."""
         job = jobs.lock(self.conn, self.job.id)
         if job is None or (job.state, job.attempt) != (JobState.STARTING, self.job.attempt):
-            # Another control, or its user, was quicker: ending its sources now would leave it running and held by none.
+            # Another control or the user was faster. Ending its sources now would leave a running attempt without a
+            # holder.
             return
         withdraw(self.conn, job, self.now)
         jobs.move(
@@ -243,19 +249,19 @@ def lose(
     settings: ServiceSettings,
     reason: Reason = Reason.NODE_LOST,
 ) -> Move | None:
-    """Declares an attempt lost: its events end in a gap, its job goes where the policy says. None: it was over."""
+    """Declares an attempt lost: writes its gaps and moves its job by the policy. None if it was over already."""
     job = jobs.lock(conn, job_id)
     if job is None or job.attempt != attempt or not job.state.holds_slots:
         return None
     record_loss(conn, job, now)
     row = attempts.get(conn, job_id, attempt)
-    if (known := gang.known_end(attempts.sources_of(conn, job_id, attempt))) is not None:
-        return conclude(conn, job, End.of(known), now, retry_backoff_seconds=settings.retry_backoff_seconds)
+    if (done := gang.known_end(attempts.sources_of(conn, job_id, attempt))) is not None:
+        return conclude(conn, job, End.of(done), now, retry_backoff_seconds=settings.retry_backoff_seconds)
     names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
     end = End(
         ending="lost",
         reason=reason,
-        # By its supervisor's own count, as far as it came: who can still say more of an attempt that is lost?
+        # The running time as the supervisor last reported it, because a lost attempt reports nothing more.
         running_ms=row.running_ms if row else 0,
         error={"code": reason.value, "message": f"attempt {attempt} on {names} was lost: {why}"},
     )
@@ -280,7 +286,7 @@ def _silent_nodes(
             continue
         key = node_key(node.id, node.boot)
         used.add(key)
-        # The attempt that was just lost there must not be placed there again, though its node beat a moment later.
+        # The job must not be placed on this node again, although the node sent a beat a moment later.
         allowed = MISSED_BEATS * settings.beat_seconds if node.id in rescued.silent_on else settings.lease_seconds
         if timers.elapsed(key, clock) > min(allowed, settings.lease_seconds):
             nodes.change(conn, node.id, lost=True)

@@ -1,6 +1,6 @@
-"""Queue a resting job again. It continues from its newest verified checkpoint, with what the user changed.
+"""Queues a paused, failed or cancelled job again. It continues from its newest verified checkpoint, with changes.
 
-A job that still stops for a pause is turned around: its attempt stops all the same, and then it is queued at once.
+A job that still stops for a pause is queued as soon as its attempt has stopped.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ IT_IS_DONE = "it is done: POST /jobs/{id}/fork goes on from one of its checkpoin
 
 @dataclass(frozen=True, slots=True)
 class ResumeChanges:
-    """What a resume may change. None leaves it."""
+    """The changes that a resume can make. None leaves a field as it is."""
 
     priority: int | None = None
     pool: str | None = None
     resources: dict[str, Any] | None = None
-    """Fields of spec.resources to replace; here None is a value."""
+    """Fields of spec.resources to replace. Here None is a value."""
     max_steps: int | None = None
     num_train_epochs: float | None = None
     time_limit: float | str | None = None
@@ -55,8 +55,10 @@ def resume(
     by: str | None = None,
     told: Sequence[Catalogue] = (),
 ) -> JobRow:
-    """The job as it is then. Raises NotFound; Conflict; InvalidSpec when it would not be valid with the changes, or
-    when no node has what they ask for: `told` is what nodes have."""
+    """Resumes a job and returns it. `told` has the catalogues of all nodes.
+
+    Raises NotFound, Conflict, and InvalidSpec if the changed spec is not valid, or needs something that no node has.
+    """
     job = jobs.lock_for_user(conn, project, job_id)
     is_pausing = job.state is JobState.STOPPING and job.desired is Desired.PAUSE
     if job.state not in _RESTING and not is_pausing:
@@ -79,7 +81,7 @@ def resume(
             hint=f"it ran for {job.running_ms / 1000:g} s of {limit_ms / 1000:g} s: raise time_limit",
         )
     if changes.max_steps is not None or changes.num_train_epochs is not None:
-        # What somebody set while it ran is older.
+        # A command from while it ran is older than this change.
         commands.forget_set(conn, job.id, ["max_steps"])
     columns |= {"desired": Desired.RUN, "spent": 0, "stuck": 0, "error": None}
     if is_pausing:
@@ -93,7 +95,7 @@ def resume(
 
 
 def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, columns: dict[str, Any]) -> None:
-    """Its worker may have begun to stop, and is not told otherwise."""
+    """Marks a pausing job to be queued again. Its worker may be stopping already, and is not stopped from it."""
     why = {"reason": Reason.RESUMED, "message": "it is queued again as soon as it has stopped"}
     jobs.change(conn, job.id, now=now, **why, **columns)
     data = {"state": job.state, **why}
@@ -101,7 +103,7 @@ def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, column
 
 
 def _require_held(job: JobRow, changes: ResumeChanges) -> None:
-    """Said twice it is harmless; what comes too late is not dropped without a word. Raises Conflict; InvalidSpec."""
+    """Accepts a repeated resume, but raises Conflict or InvalidSpec for changes that come too late."""
     columns = _changed(job, changes, told=())
     if not columns:
         return
@@ -118,7 +120,7 @@ def _require_held(job: JobRow, changes: ResumeChanges) -> None:
 
 
 def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None:
-    """An end that lies behind it would be a success without a step. Raises InvalidSpec."""
+    """Raises InvalidSpec for an end before the newest checkpoint, which would be a success without a step."""
     there = (row.step for row in checkpoints.of_job(conn, job.id) if row.status == checkpoints.COMMITTED)
     if max_steps is not None and 0 < max_steps < (reached := next(there, 0)):
         hint = f"at least {reached}, with which it ends where it is; /fork goes on from an older checkpoint"
@@ -126,7 +128,7 @@ def _require_ahead(conn: Connection, job: JobRow, max_steps: int | None) -> None
 
 
 def _changed(job: JobRow, changes: ResumeChanges, told: Sequence[Catalogue]) -> dict[str, Any]:
-    """The columns that follow from the changes; none when there are none."""
+    """Returns the columns that the changes lead to, or none without changes."""
     if changes == NO_CHANGES:
         return {}
     document = json.loads(job.spec)

@@ -1,7 +1,7 @@
-"""Where a job starts that goes on from another's checkpoint: found as it is accepted, kept until it has its own.
+"""Finds the checkpoint of another job that a new job starts from, and keeps it until the new job has its own.
 
-What is asked for by "latest" or "best" is the one that is so when the job is accepted. It is pinned in the job's spec,
-which then says what was trained, whatever the other job does meanwhile.
+"latest" and "best" are resolved when the job is accepted. The job's spec then has the checkpoint's id, so that it says
+what was trained, whatever the other job does later.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ class CheckpointInUse(FootplateError):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The checkpoint that a job starts from, and whose it is."""
+    """The checkpoint that a job starts from, and the job that wrote it."""
 
     job: JobRow
     checkpoint: CheckpointRow
 
     def pinned(self, spec: JobSpec) -> JobSpec:
-        """The spec with this very checkpoint in it."""
+        """Returns the spec with the id of this checkpoint in it."""
         assert spec.resume_from is not None
         place = spec.resume_from.model_copy(update={"checkpoint": self.checkpoint.id})
         return spec.model_copy(update={"resume_from": place})
 
 
 def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -> Start | None:
-    """None: it starts from no other job. Raises InvalidSpec. With `hold`, nobody rotates it before this transaction,
-    which writes the job that needs it, has ended."""
+    """Returns the start of a spec, or None if it starts from no other job. Raises InvalidSpec.
+
+    With `hold`, no rotation can delete the checkpoint before the end of this transaction, which writes the new job.
+    """
     if spec.resume_from is None or spec.resume_from.job is None:
         return None
     job_id = JobId(spec.resume_from.job)
@@ -61,16 +63,16 @@ def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -
 
 
 def choose(rows: Sequence[CheckpointRow], job: JobRow, wanted: str) -> CheckpointRow:
-    """Of all that a job has and had, newest first. Raises InvalidSpec."""
+    """Returns the wanted one of a job's checkpoints, which are sorted newest first. Raises InvalidSpec."""
     there = [row for row in rows if row.status == checkpoints.COMMITTED]
-    found = {"latest": there, "best": [row for row in there if row.is_best]}.get(wanted)
-    if found is None:
-        found = [row for row in there if row.id == wanted]
-    if found:
-        return found[0]
+    matches = {"latest": there, "best": [row for row in there if row.is_best]}.get(wanted)
+    if matches is None:
+        matches = [row for row in there if row.id == wanted]
+    if matches:
+        return matches[0]
     code, detail = _why_not(rows, there, job, wanted)
-    anew = f"wait for one; or submit its spec, GET /jobs/{job.id}/spec, which begins at step 0"
-    hint = f"its newest is {there[0].id}, of step {there[0].step}" if there else anew
+    hint = f"wait for one; or submit its spec, GET /jobs/{job.id}/spec, which begins at step 0"
+    hint = f"its newest is {there[0].id}, of step {there[0].step}" if there else hint
     raise InvalidSpec([Problem("/resume_from/checkpoint", code, detail, hint)])
 
 
@@ -89,7 +91,7 @@ def _why_not(
 
 
 def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
-    """What of the two specs makes it certain that training could not go on from there."""
+    """Yields differences of the two specs with which training could certainly not continue."""
     place = spec.resume_from
     if place is None or place.mode == "weights" or (spec.data.train is None and spec.loop is None):
         return
@@ -113,19 +115,23 @@ def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
 
 
 def require_unheld(conn: Connection, job_id: JobId, checkpoint: CheckpointId | None = None) -> None:
-    """Raises CheckpointInUse where another job has to start from this checkpoint, or from any of the job's. For who
-    holds the job's lock: nobody begins to need one meanwhile."""
-    for one in checkpoints.held(conn, job_id):
-        if checkpoint in (None, one.id):
+    """Raises CheckpointInUse if another job has to start from this checkpoint, or from any of the job's.
+
+    The caller holds the job's lock, so that no other job can start to need one meanwhile.
+    """
+    for held in checkpoints.held(conn, job_id):
+        if checkpoint in (None, held.id):
             raise CheckpointInUse(
-                f"job {one.by} has to start from checkpoint {one.id} of job {job_id}, of step {one.step}",
-                hint=f"cancel job {one.by}, or wait until it has a checkpoint of its own",
+                f"job {held.by} has to start from checkpoint {held.id} of job {job_id}, of step {held.step}",
+                hint=f"cancel job {held.by}, or wait until it has a checkpoint of its own",
             )
 
 
 def offer(conn: Connection, job: JobRow) -> list[CheckpointOffer]:
-    """What an attempt is given that has nothing of its own job to continue from. None: it starts nowhere else, or the
-    other job was deleted, and its worker says so."""
+    """Returns the offer for an attempt whose own job has no checkpoint yet.
+
+    Empty if it starts from no other job, or if that job was deleted, which its worker reports.
+    """
     row = None if job.starts_from is None else checkpoints.find(conn, CheckpointId(job.starts_from))
     if row is None:
         return []

@@ -1,4 +1,4 @@
-"""What cancel and pause share: end at once what nobody runs, and tell to stop what somebody does."""
+"""The common part of cancel and pause: ends a job that no worker runs, and asks a running one to stop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from service.store.rows import JobRow
 
 
 def is_claimed(conn: Connection, job: JobRow) -> bool:
-    """Whether some worker holds a grant of the current attempt."""
+    """Returns True if a worker holds a grant of the current attempt."""
     return any(part.claim is not None for part in attempts.sources_of(conn, job.id, job.attempt))
 
 
 def withdraw(conn: Connection, job: JobRow, now: int) -> None:
-    """Ends an attempt before anyone claimed it. A late claim finds its fence gone."""
+    """Ends an attempt before it was claimed. A late claim finds an old fence."""
     attempts.change(conn, job.id, job.attempt, ended_at=now, ending="withdrawn")
     attempts.end_sources(conn, job.id, job.attempt, now)
 
@@ -27,7 +27,7 @@ def withdraw(conn: Connection, job: JobRow, now: int) -> None:
 def settle(
     conn: Connection, job: JobRow, *, to: JobState, desired: Desired, reason: Reason, now: int, by: str | None
 ) -> None:
-    """Straight to its resting state, for a job that no worker holds."""
+    """Moves a job that no worker holds directly to its final or paused state."""
     if job.state is JobState.STARTING:
         withdraw(conn, job, now)
     jobs.move(conn, job.id, to=to, expect=[job.state], reason=reason, now=now, by=by, desired=desired, not_before=None)
@@ -37,7 +37,7 @@ def tell(
     conn: Connection, job: JobRow, *, desired: Desired, reason: Reason, mode: StopMode, stop_seconds: float, now: int,
     message: str | None = None, by: str | None = None,
 ) -> None:  # fmt: skip
-    """STOPPING, with a deadline. Told again, it keeps the earlier deadline and the harder mode."""
+    """Moves a job to STOPPING with a deadline. A second request keeps the earlier deadline and the harder mode."""
     deadline = now if mode is StopMode.KILL else now + round(stop_seconds * 1000)
     columns: dict[str, Any] = {"desired": desired, "stop_mode": mode, "stop_deadline": deadline}
     if job.state is not JobState.STOPPING:

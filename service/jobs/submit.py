@@ -1,4 +1,4 @@
-"""Accept a job: its row, its first event, and the key under which the same request is the same job."""
+"""Accepts a job: writes its row, its first event, and the key by which a repeated request is recognised."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IdempotencyUse:
     key: str
     body_sha256: str
     respond: Callable[[JobRow], str] | None = None
-    """Makes the answer that a repeated request gets again; without it a replay carries the job as it is then."""
+    """Makes the answer that a repeated request gets again. Without it a repetition gets the job's present state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Submitted:
     job: JobRow
     replayed: bool
     response: str | None
-    """What `respond` made, the first time and every time."""
+    """The result of `respond`, the same for every repetition."""
 
 
 def submit(
@@ -58,9 +58,9 @@ def submit(
     traceparent: str | None = None,
     warnings: Sequence[SpecWarning] = (),
 ) -> Submitted:
-    """Raises IdempotencyMismatch when the key was used with another body; InvalidSpec when what it needs is gone.
+    """Writes a new job. Raises IdempotencyMismatch for a key with another body, and InvalidSpec if its needs are gone.
 
-    A `note` is the second event of its history. `is_heard=False` is for who knows that its project has no webhooks.
+    A `note` is the second event of its history. `is_heard=False` is for callers that know of no webhook in its project.
     """
     job = _new_job(project, spec, spec_json, now, job_id, last_no=1 if note is None else 2)
     if warnings:
@@ -82,8 +82,8 @@ def submit(
     if note is not None:
         events.insert_own(conn, job_id, 2, 0, Kind.NOTE, jobs.asked_by(by, note), now)
     if is_heard:
-        told = Moved(job_id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
-        webhooks.announce(conn, told, now)
+        move = Moved(job_id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
+        webhooks.announce(conn, move, now)
     reached(Moment.BEFORE_SUBMIT_COMMITS)
     return Submitted(job, replayed=False, response=response)
 
@@ -95,7 +95,7 @@ def reads(spec: JobSpec, idempotency: IdempotencyUse | None, *, is_heard: bool) 
 
 
 def replay(conn: Connection, project: str, use: IdempotencyUse) -> Submitted | None:
-    """What this key was answered before. For who would have to look at much that may have changed since."""
+    """Returns what this key was answered before, for callers whose checks may fail by now for other reasons."""
     holder = keys.find(conn, project, use.key)
     return None if holder is None else _replayed(conn, use, holder)
 

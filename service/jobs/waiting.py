@@ -1,4 +1,4 @@
-"""Who waits, in the order in which placement tries them, and how many stand before each, whoever's they are."""
+"""The waiting jobs in the order in which placement tries them, and the number of jobs before each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from service.store.queue import Rank
 from service.store.waiting import MOST, ReadyRow, WaitingRow
 
 Key = tuple[int, int, int, str]
-"""A job's position in the list, from which a reader goes on while the queue moves. It is 0 and the rank of a ready job,
-and 1 and the time of a later one: ready jobs come first."""
+"""A job's position in the list, from which a reader continues while the queue moves. A ready job has 0 and its rank. A
+later job has 1 and its time, so ready jobs come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,40 +25,43 @@ class Place:
     id: JobId
     key: Key
     number: int | None = None
-    """From 1, among the jobs of its pool; None: it may not start yet."""
+    """The place from 1 among the jobs of its pool. None if it may not start yet."""
     yours: int = 0
-    """Jobs of its own project before it,"""
+    """The number of its own project's jobs before it."""
     others: int = 0
-    """and of others."""
+    """The number of other projects' jobs before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     data: list[tuple[Place, WaitingRow]]
     following: Key | None
-    """Where the next page begins; None: this is the last."""
+    """The position where the next page begins. None on the last page."""
 
 
 def page(conn: Connection, project: str | None, behind: Key | None, limit: int) -> Page:
-    """Returns the jobs of a project (None: of any) behind a position. A page may have fewer than `limit` although more
-    follow, because it is made from at most `MOST` jobs of all projects."""
-    found: list[Place] = []
+    """Returns the jobs of a project (None for any) after a position.
+
+    A page may have fewer than `limit` although more follow, because it is made from at most `MOST` jobs of all
+    projects.
+    """
+    places: list[Place] = []
     last, looked_at = behind, 0
     for key, place in _walk(conn, project, behind):
         last, looked_at = key, looked_at + 1
         if place is not None:
-            found.append(place)
-        if len(found) > limit or looked_at == MOST:
+            places.append(place)
+        if len(places) > limit or looked_at == MOST:
             break
     else:
         last = None
-    seen = rows.seen(conn, [place.id for place in found[:limit]])
-    data = [(place, seen[place.id]) for place in found[:limit]]
-    return Page(data, found[limit - 1].key if len(found) > limit else last)
+    seen = rows.seen(conn, [place.id for place in places[:limit]])
+    data = [(place, seen[place.id]) for place in places[:limit]]
+    return Page(data, places[limit - 1].key if len(places) > limit else last)
 
 
 def of_job(conn: Connection, project: str | None, job_id: JobId) -> Page:
-    """Returns this job alone; nothing if it does not wait."""
+    """Returns this job alone, or nothing if it does not wait."""
     row = rows.seen(conn, [job_id]).get(job_id)
     if row is None or project not in (None, row.project):
         return Page([], None)
@@ -69,7 +72,7 @@ def of_job(conn: Connection, project: str | None, job_id: JobId) -> Page:
 
 
 def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator[tuple[Key, Place | None]]:
-    """The jobs of all projects, without a place for those that are not asked for."""
+    """Yields the jobs of all projects, without a place for those that are not wanted."""
     kind, number, queued_at, job_id = behind or (0, 0, 0, "")
     if kind == 0:
         ahead: _Ahead | None = None
@@ -84,10 +87,10 @@ def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator
 
 
 class _Ahead:
-    """How many jobs of each project stand before the next one of a pool, counted while the queue is walked."""
+    """The numbers of jobs of each project before the next one of a pool, counted while the queue is walked."""
 
     def __init__(self, conn: Connection, rank: Rank | None) -> None:
-        """Begins with the job of this rank; None: with the first."""
+        """Begins before the job of this rank. None means before the first job."""
         self._pools = {head.shape: Needs.from_json(head.needs).pool for head in queue.heads(conn)}
         self._counts: dict[str, Counter[str]] = {pool: Counter() for pool in self._pools.values()}
         for (project, shape), count in (rows.count_ready(conn, before=rank) if rank else {}).items():

@@ -25,7 +25,7 @@ SENTENCES = {
     ],
     "its supervisor is killed": [
         r"nothing after event \d+ of attempt \d+ had arrived when it was lost",
-        r"attempt \d+ on node-1 was lost: its supervisor died, as its node says; the next attempt starts in",
+        r"attempt \d+ on node-1 was lost: its supervisor died, as its node reported; the next attempt starts in",
         r"continues at step \d+",
     ],
     "Redis is away": [r"Redis did not answer for \d+ s: what was said meanwhile waited on the node's disk"],
