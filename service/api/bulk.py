@@ -149,11 +149,9 @@ async def _one(services: Services, given: Bulk, job: str) -> BulkItem:
     except Unavailable:
         raise
     except FootplateError as error:
-        why_not = BulkError(status=error.status, code=error.code, detail=error.message, hint=error.hint)
-        if not isinstance(error, Conflict):
-            return BulkItem(job=job, state=None, error=why_not)
-        why_not = why_not.model_copy(update={"state": error.state, "allowed": error.allowed})
-        return BulkItem(job=job, state=error.state, error=why_not)
+        more = {"state": error.state, "allowed": error.allowed} if isinstance(error, Conflict) else {}
+        why_not = BulkError(status=error.status, code=error.code, detail=error.message, hint=error.hint, **more)
+        return BulkItem(job=job, state=why_not.state, error=why_not)
     reached(Moment.AFTER_VERB_COMMITS)
     if folders:
         await asyncio.to_thread(remove_folders, services.settings.store, folders)
