@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.faults.off import SWITCHES
-from tests.support.processes import Processes, kill_left_behind
+from tests.support.processes import Processes, kill_left_behind, until
 from tests.support.redis_server import RedisServer
 from tests.support.system import System
 
@@ -80,5 +80,5 @@ def system(processes: Processes, redis: RedisServer, database_url: str, protecti
     """Nothing of ours runs yet; the schema stands."""
     yield System(processes, redis, database_url, without=protection_off)
     if protection_off:
-        # What should have ended may live for ever.
-        kill_left_behind(processes.folder)
+        # What should have ended may live for ever, and fork while it is killed.
+        until(lambda: not kill_left_behind(processes.folder), within=30, what="nothing of the control is left")

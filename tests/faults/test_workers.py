@@ -53,8 +53,11 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint_and_nothing_e
     system.start_service()
     system.start_node(1)
     system.start_node(2)
-    quiet, job = system.submit(), system.submit()
+    # It waits there for ever: training that outlives its worker must not end by itself while we look.
+    gate = system.gate()
+    quiet, job = system.submit(), system.submit(callbacks=[gate.at(25)])
     system.until_checkpoint(job, 20)
+    system.until_reached(job, gate, 25)
     node = node_of(system, job)
 
     training = system.training_pids(job)
