@@ -1,5 +1,7 @@
-"""The names in an accepted spec: its components, and the files in their arguments. Walks the typed spec, not its
-JSON."""
+"""The names in an accepted spec: its components, and the files in their arguments.
+
+This module walks the typed spec, not its JSON.
+"""
 
 from __future__ import annotations
 
