@@ -36,17 +36,17 @@ export const reasonOf = (job: Job): string => job.error?.message ?? job.message 
 const share = (job: Job) => (job.progress?.max_steps ? job.progress.step / job.progress.max_steps : null);
 
 export const COLUMNS: Column[] = [
-  { id: "name", title: "Name", width: 190, text: jobTitle, value: (job) => jobTitle(job).toLowerCase() },
+  { id: "name", title: "Name", width: 180, text: jobTitle, value: (job) => jobTitle(job).toLowerCase() },
   { id: "state", title: "State", width: 104, text: (job) => job.state, value: (job) => job.state },
   {
-    id: "why", title: "Reason", width: 200, text: reasonOf, value: reasonOf,
+    id: "why", title: "Reason", width: 190, text: reasonOf, value: reasonOf,
   },
   {
     id: "progress", title: "Progress", width: 128, isNumber: true,
     text: (job) => (share(job) === null ? "" : `${Math.floor(share(job)! * 100)} %`), value: share,
   },
   {
-    id: "eta", title: "Left", width: 76, isNumber: true,
+    id: "eta", title: "Left", width: 100, isNumber: true,
     text: (job) => (job.state === "running" && job.progress?.eta_s ? formatDuration(job.progress.eta_s) : ""),
     value: (job) => (job.state === "running" ? (job.progress?.eta_s ?? null) : null),
   },
@@ -54,7 +54,7 @@ export const COLUMNS: Column[] = [
   { id: "started", title: "Started", width: 104, text: (job, { now }) => (job.started_at ? formatAge(job.started_at, now) : ""), value: (job) => time(job.started_at) },
   { id: "finished", title: "Finished", width: 104, text: (job, { now }) => (job.finished_at ? formatAge(job.finished_at, now) : ""), value: (job) => time(job.finished_at) },
   { id: "running", title: "Ran", width: 88, isNumber: true, text: (job, { now }) => formatDuration(runningSeconds(job, now)), value: (job, { now }) => runningSeconds(job, now) },
-  { id: "tags", title: "Tags", width: 90, text: (job) => job.tags.join(", "), value: (job) => job.tags.join() || null },
+  { id: "tags", title: "Tags", width: 84, text: (job) => job.tags.join(", "), value: (job) => job.tags.join() || null },
   { id: "project", title: "Project", width: 110, text: (job) => job.project, value: (job) => job.project },
   { id: "node", title: "Node", width: 110, text: (job) => job.nodes.join(", ") || (job.node ?? ""), value: (job) => job.nodes.join(", ") || job.node },
   { id: "attempt", title: "Attempt", width: 80, isNumber: true, text: (job) => String(job.attempt), value: (job) => job.attempt },

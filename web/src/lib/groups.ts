@@ -34,11 +34,11 @@ function compareNames(a: string, b: string): number {
 
 /** Whether a smaller value of this metric is better. */
 export function lowerIsBetter(name: string): boolean {
-  return /loss|error|perplexity|mse|mae|wer|cer|runtime|norm|nan/i.test(name);
+  return /loss|error|perplexity|mse|mae|wer|cer/i.test(name);
 }
 
 /** A schedule, a speed or a counter has no best value. */
-export const hasBest = (name: string): boolean => !/learning_rate|(^|[_/])lr$|epoch|step|tokens|runtime|per_second|^system\//i.test(name);
+export const hasBest = (name: string): boolean => !/learning_rate|(^|[_/])lr$|epoch|step|tokens|runtime|per_second|norm|nan|^system\//i.test(name);
 
 /** The best finite value of a metric, or undefined where there is none. */
 export function bestOf(values: number[], name: string): number | undefined {

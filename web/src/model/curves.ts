@@ -42,13 +42,25 @@ export function curveOf(id: string, name: string, axis: Axis, startedAt: number)
   return { x: points[axis], y: points.y };
 }
 
-/** Follows these jobs: loads the history of those that are new, and keeps what was loaded of the others. */
-export function followJobs(jobs: Job[]): void {
+/** Which axis the history of a job was loaded with, beside its steps. */
+const axes = new Map<string, Axis>();
+/** Events that arrive while a history is on its way. They are drawn again behind it. */
+const arrived = new Map<string, JobEvent[]>();
+/** Jobs whose history is on its way. */
+export const curvesPending = signal(0);
+
+/** Follows these jobs: loads the history of those that are new or have another axis, and keeps what was loaded of the others. */
+export function followJobs(jobs: Job[], axis: Axis): void {
   for (const job of jobs) {
-    if (!curves.has(job.id) && !pending.has(job.id)) {
-      pending.set(job.id, load(job).finally(() => pending.delete(job.id)));
+    const isLoaded = curves.has(job.id) && (axis === "step" || axes.get(job.id) === axis || (axis === "relative" && axes.get(job.id) === "time"));
+    if (!isLoaded && !pending.has(job.id)) {
+      pending.set(job.id, load(job, axis).finally(() => {
+        pending.delete(job.id);
+        curvesPending.value = pending.size;
+      }));
     }
   }
+  curvesPending.value = pending.size;
   void Promise.allSettled(jobs.map((job) => pending.get(job.id))).then(() => {
     feed.follow(new Map(jobs.map((job) => [job.id, cursors.get(job.id) ?? job.last_no])));
   });
@@ -64,32 +76,46 @@ interface SeriesAnswer {
   data: { job: string; name: string; x: (number | string)[]; y: (number | string | null)[] }[];
 }
 
-async function load(job: Job): Promise<void> {
+async function load(job: Job, axis: Axis): Promise<void> {
   // The cursor is taken first: an event that arrives between the two is drawn twice at one place, never lost.
-  cursors.set(job.id, job.last_no);
-  const summary = await request<{ data: { name: string }[] }>(`/jobs/${job.id}/metrics/summary`);
-  const names = summary.data.map((row) => row.name);
+  if (!cursors.has(job.id)) cursors.set(job.id, job.last_no);
+  arrived.set(job.id, []);
+  const other = axis === "step" ? null : axis === "epoch" ? "epoch" : "time";
   const mine = new Map<string, Points>();
-  for (let start = 0; start < names.length; start += NAMES_PER_REQUEST) {
-    const some = names.slice(start, start + NAMES_PER_REQUEST).map(encodeURIComponent).join(",");
-    const address = (x: string) => `/jobs/${job.id}/metrics/series?names=${some}&x=${x}&points=${HISTORY_POINTS}`;
-    const [steps, times, epochs] = await Promise.all(
-      ["step", "time", "epoch"].map((x) => request<SeriesAnswer>(address(x))),
-    );
-    for (const series of steps!.data) {
-      const time = times!.data.find((other) => other.name === series.name);
-      const epoch = epochs!.data.find((other) => other.name === series.name);
-      mine.set(series.name, {
-        step: series.x.map(Number),
-        // Points without a step or an epoch are left out by the server, so the axes may differ in length.
-        time: fit(time?.x.map((at) => (typeof at === "number" ? at : Date.parse(at))) ?? [], series.x.length),
-        epoch: fit(epoch?.x.map(Number) ?? [], series.x.length),
-        y: series.y.map(toNumber),
-      });
+  try {
+    for (const names of await partsOf(job)) {
+      const address = (x: string) => `/jobs/${job.id}/metrics/series?x=${x}&points=${HISTORY_POINTS}${names}`;
+      const [steps, others] = await Promise.all([request<SeriesAnswer>(address("step")), other ? request<SeriesAnswer>(address(other)) : null]);
+      for (const series of steps.data) {
+        const x = others?.data.find((one) => one.name === series.name)?.x ?? [];
+        const nothing: number[] = Array(series.x.length).fill(NaN);
+        mine.set(series.name, {
+          step: series.x.map(Number),
+          // Points without a step or an epoch are left out by the server, so the axes may differ in length.
+          time: other === "time" ? fit(x.map((at) => Date.parse(String(at))), series.x.length) : nothing,
+          epoch: other === "epoch" ? fit(x.map(Number), series.x.length) : nothing.slice(),
+          y: series.y.map(toNumber),
+        });
+      }
     }
+    curves.set(job.id, mine);
+    axes.set(job.id, other ?? "step");
+    for (const event of arrived.get(job.id)!) draw(event);
+  } finally {
+    arrived.delete(job.id);
+    curvesVersion.value += 1;
   }
-  curves.set(job.id, mine);
-  curvesVersion.value += 1;
+}
+
+/** Every metric in one request, or for a job with many metrics some in each: an answer holds 100,000 points at most. */
+async function partsOf(job: Job): Promise<string[]> {
+  if (Object.keys(job.metrics).length <= NAMES_PER_REQUEST) return [""];
+  const { data } = await request<{ data: { name: string }[] }>(`/jobs/${job.id}/metrics/summary`);
+  const parts: string[] = [];
+  for (let start = 0; start < data.length; start += NAMES_PER_REQUEST) {
+    parts.push(`&names=${data.slice(start, start + NAMES_PER_REQUEST).map((row) => encodeURIComponent(row.name)).join(",")}`);
+  }
+  return parts;
 }
 
 function fit(values: number[], length: number): number[] {
@@ -101,10 +127,9 @@ const toNumber = (value: unknown) => (typeof value === "number" ? value : Number
 function receive(events: JobEvent[]): void {
   let isDrawn = false;
   for (const event of events) {
-    if (event.kind === "log" || event.kind === "eval") {
-      for (const [name, value] of Object.entries(event.data)) isDrawn = add(event, name, value) || isDrawn;
-    } else if (event.kind === "system") {
-      for (const [name, value] of Object.entries(event.data)) isDrawn = add(event, `system/${name}`, value) || isDrawn;
+    if (["log", "eval", "system"].includes(event.kind)) {
+      arrived.get(event.job)?.push(event);
+      isDrawn = draw(event) || isDrawn;
     } else {
       lines.set(event.job, [...(lines.get(event.job) ?? []), event].slice(-2000));
     }
@@ -112,6 +137,12 @@ function receive(events: JobEvent[]): void {
   }
   if (isDrawn) curvesVersion.value += 1;
   linesVersion.value += 1;
+}
+
+/** Adds each value of an event to its curve. Returns false if none could be drawn. */
+function draw(event: JobEvent): boolean {
+  const prefix = event.kind === "system" ? "system/" : "";
+  return Object.entries(event.data).map(([name, value]) => add(event, prefix + name, value)).some(Boolean);
 }
 
 /** Adds a point. A retried job goes back some steps: what it runs again replaces what it ran. */

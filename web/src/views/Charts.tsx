@@ -5,7 +5,7 @@ import type { Job } from "../api/types";
 import { diff } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
 import { familiesOf, groupMetrics, isFigure } from "../lib/groups";
-import { type Axis, curveOf, curvesVersion, followJobs, namesOf } from "../model/curves";
+import { type Axis, curveOf, curvesPending, curvesVersion, followJobs, namesOf } from "../model/curves";
 import { detailsVersion, needSpec, specOf } from "../model/details";
 import { param, setParams } from "../model/route";
 import { Chart, type Settings } from "../ui/Chart";
@@ -27,7 +27,7 @@ export function Charts({ jobs }: { jobs: Job[] }) {
     smoothing: Number(param("smooth", "0")) || 0,
     withoutOutliers: param("outliers") === "0",
   };
-  useEffect(() => followJobs(jobs), [ids]);
+  useEffect(() => followJobs(jobs, axis), [ids, axis]);
   useEffect(() => {
     if (jobs.length > 1) jobs.forEach((job) => needSpec(job.id));
   }, [ids]);
@@ -43,7 +43,7 @@ export function Charts({ jobs }: { jobs: Job[] }) {
         <input type="search" placeholder="Find a metric" aria-label="Filter metrics" value={search}
           onInput={(event) => setParams({ metric: event.currentTarget.value })} />
         <label>
-          x <select value={axis} onChange={(event) => setParams({ x: event.currentTarget.value })}>
+          x <select aria-label="x axis" value={axis} onChange={(event) => setParams({ x: event.currentTarget.value })}>
             {AXES.map(([value, text]) => <option key={value} value={value}>{text}</option>)}
           </select>
         </label>
@@ -56,7 +56,8 @@ export function Charts({ jobs }: { jobs: Job[] }) {
         <Toggle name="log" on="1" text="Log y" />
         <Toggle name="outliers" on="0" text="Ignore outliers" />
       </div>
-      {groups.length === 0 && <p class="empty">No metric{search && ` with “${search}”`} yet. Metrics appear with the first log of a job, every <code>logging_steps</code> steps.</p>}
+      {groups.length === 0 && curvesPending.value > 0 && <p class="empty">Loading curves…</p>}
+      {groups.length === 0 && curvesPending.value === 0 && <p class="empty">No metric{search && ` with “${search}”`} yet. Metrics appear with the first log of a job, every <code>logging_steps</code> steps.</p>}
       {groups.map((group) => (
         <details class="metric-group" open key={group.title}>
           <summary>{group.title} <small>{group.names.length}</small></summary>

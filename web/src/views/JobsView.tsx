@@ -17,7 +17,7 @@ import { Charts } from "./Charts";
 
 const ROW = 36;
 const CARD = 62;
-const VISIBLE_ROWS = 14;
+const VISIBLE_ROWS = 10;
 const EYE = 44;
 const MOST_SELECTED = 20;
 const BULK = ["pause", "resume", "cancel", "delete"] as const;
