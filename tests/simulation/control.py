@@ -186,9 +186,9 @@ def in_place_of_reality(world: World, redis: Redis, store: Store) -> Iterator[No
         "LONGEST_SILENCE_SECONDS": 8.0,
     }
     with ExitStack() as stack:
-        stack.enter_context(patch.multiple(service.turns, **turns))
-        stack.enter_context(patch.multiple(service.upkeep, **upkeep))
+        stack.enter_context(patch.multiple(service.control.turns, **turns))
+        stack.enter_context(patch.multiple(service.control.cleanup, **upkeep))
         stack.enter_context(patch.object(service.control.turns.log, "exception", _is_a_bug))
-        stack.enter_context(patch.multiple(worker.control, **control))
-        stack.enter_context(patch.multiple(worker.journal, INDEX_EVERY=4, FORGET_BYTES=600))
+        stack.enter_context(patch.multiple(worker.attempt.control_link, **control))
+        stack.enter_context(patch.multiple(worker.attempt.journal, INDEX_EVERY=4, FORGET_BYTES=600))
         yield

@@ -34,7 +34,7 @@ class Story:
         """The watermarks of the first job at the backup and at its end."""
         railway, books = self.railway, self.railway.books
         reality = in_place_of_reality(self.world, railway.redis, railway.store)
-        with reality, patch.object(worker.journal, "FORGET_BYTES", self.forget_bytes):
+        with reality, patch.object(worker.attempt.journal, "FORGET_BYTES", self.forget_bytes):
             railway.open()
             self.world.run(until=15)
             self.job = railway.users.jobs[0]
