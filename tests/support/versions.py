@@ -11,7 +11,7 @@ from tests.support.system import System
 BEFORE, AFTER = PROTOCOL - 1, PROTOCOL + 1
 
 OF_ANOTHER_VERSION = """
-from contract import messages
+from footplate.contract import messages
 for each in vars(messages).values():
     if isinstance(each, type) and issubclass(each, messages.Message):
         each.model_fields["protocol"].default = {protocol}

@@ -213,7 +213,10 @@ def test_an_adapter_that_cannot_be_is_told(bert: Path, peft: dict[str, Any], say
 def test_an_adapter_that_is_merged_at_the_end_is_refused_where_the_model_is_in_pieces(bert: Path) -> None:
     peft = {"r": 2, "target_modules": ["query"], "merge": True}
     model = hf_models.sequence_classification(None, path=str(bert), peft=peft)
-    whole, cut = (SimpleNamespace(model=model, strategy=SimpleNamespace(holds_whole=each)) for each in (True, False))
+    whole, cut = (
+        SimpleNamespace(model=model, _footplate=SimpleNamespace(strategy=SimpleNamespace(holds_whole=each)))
+        for each in (True, False)
+    )
 
     suit(whole, None, [])
 
