@@ -247,7 +247,7 @@ function Webhooks() {
       )}
       {secret && <div role="status"><p class="good">Deliveries are signed with this secret, shown once:</p><Copy text={secret} what="the secret" /></div>}
       <form class="toolbar" onSubmit={make} style={{ marginTop: "10px" }}>
-        <label>Address <input name="url" type="url" required placeholder="https://…" /></label>
+        <label>Address <input name="url" type="url" required placeholder="the URL that gets a POST" /></label>
         <label>States <input name="states" placeholder="all, or succeeded, failed" /></label>
         <label>Tags <input name="tags" placeholder="all" class="short" /></label>
         <button>Add a webhook</button>
