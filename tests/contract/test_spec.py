@@ -14,6 +14,8 @@ from footplate.contract.errors import InvalidSpec
 from footplate.contract.json_schema import violations
 from footplate.contract.lifecycle import Reason
 from footplate.contract.machine import RetryOn
+from footplate.contract.references import used
+from footplate.contract.short_forms import components
 from footplate.contract.spec import JobSpec, job_schema, read_spec
 from tests.contract.specs import SPECS, TOY, VALUES, places
 
@@ -58,6 +60,16 @@ def test_a_good_spec_fits_the_schema_and_its_effective_form_parses_back(body):
     assert again.as_json() == spec.as_json()
     assert violations(SCHEMA, body) == []
     assert body == before
+
+
+@given(SPECS)
+def test_the_typed_spec_and_its_long_form_name_the_same_components(body):
+    spec = JobSpec.parse(body)
+
+    typed = sorted((component.pointer, component.group) for component in used(spec))
+    written = sorted((named.pointer, named.group) for named in components(spec.as_json()))
+
+    assert typed == written
 
 
 @given(SPECS, st.data())
