@@ -35,7 +35,7 @@ class Facade(Protocol):
     model: nn.Module
     """The user's own."""
     model_wrapped: nn.Module
-    """What a step calls: the model, in whatever the strategy put around it."""
+    """The model with the wrapper of the strategy. A step calls this one."""
     model_init: Callable[..., nn.Module] | None
     model_accepts_loss_kwargs: bool
     can_return_loss: bool

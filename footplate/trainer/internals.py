@@ -1,5 +1,7 @@
-"""What a Trainer holds beside Hugging Face's attributes. All of it is in one object, `trainer._footplate`, so that a
-subclass may choose any other name for what it keeps itself."""
+"""The attributes of a Trainer that Hugging Face's does not have.
+
+All of them are in one object, `trainer._footplate`, so that a subclass may use any other name for its own attributes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ log = logging.getLogger("footplate.trainer")
 
 
 class StepResults(Protocol):
-    """What the log reads of an optimizer step."""
+    """The results of an optimizer step that the log reads."""
 
     tally: Tally
     grad_norm: Tensor | None
@@ -78,7 +80,7 @@ def warn_that_saving_failed(failed: SaveFailed) -> None:
 
 @dataclass
 class CheckpointHooks:
-    """What a program around the Trainer adds to its checkpoints."""
+    """The additions to checkpoints by a program that runs the Trainer."""
 
     stamp: dict[str, Any] = field(default_factory=dict)
     """Is written into every checkpoint's manifest."""
@@ -113,7 +115,7 @@ class Search:
 
 @dataclass
 class Internals:
-    """See the module."""
+    """The object `trainer._footplate`, which lives as long as its Trainer."""
 
     overrides: Overrides
     memory: Memory
@@ -122,17 +124,17 @@ class Internals:
     given_model: Any = None
     """The model that the script handed in."""
     strategy: Single = field(init=False)
-    """Where and how the Trainer runs: in one process, or in many."""
+    """The way in which the Trainer runs: in one process, or in many."""
     anatomy: Anatomy = field(init=False)
-    """What the model's class and signature say."""
+    """The facts that the Trainer reads from the model's class and signature."""
     model_divides_by_items: bool | None = None
-    """Whether a model that takes `num_items_in_batch` divides its loss by it. None until the first step finds out."""
+    """True if a model that takes `num_items_in_batch` divides its loss by it. None until the first step finds out."""
     loss_is_scaled: bool | None = None
-    """Whether the last loss is already a share of its whole window. None if `compute_loss` did not say so."""
+    """True if the last loss is already a share of its whole window. None if `compute_loss` did not say so."""
     counts_full_batches: bool = False
     """A last, smaller batch of an evaluation counts as a full one in the mean of losses."""
     named_optimizers: list[NamedOptimizer] = field(default_factory=list)
-    """What each of several optimizers was asked to be. Empty if there is one optimizer."""
+    """The settings of each of several optimizers. Empty if there is one optimizer."""
     made_schedule: bool = False
     """The Trainer made the schedule, so another `train()` makes another one."""
     hooks: CheckpointHooks = field(default_factory=CheckpointHooks)

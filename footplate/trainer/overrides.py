@@ -39,12 +39,19 @@ def left_out_by(*shortcuts: Shortcut) -> Callable[[Method], Method]:
 
 
 def methods_of(facade: type) -> Mapping[str, Any]:
-    """The methods and properties of the Trainer, as they are when its module is imported. A script that assigns to the
-    class later replaces a method as a subclass does."""
+    """Returns the methods and properties of the Trainer, as they are when its module is imported.
+
+    A script that assigns to the class later therefore replaces a method, as a subclass does.
+    """
     names = [name for name in dir(facade) if not name.startswith("__")]
-    found = {name: inspect.getattr_static(facade, name) for name in names}
-    kinds = (staticmethod, property)
-    return MappingProxyType({name: each for name, each in found.items() if callable(each) or isinstance(each, kinds)})
+    attributes = {name: inspect.getattr_static(facade, name) for name in names}
+    return MappingProxyType(
+        {
+            name: attribute
+            for name, attribute in attributes.items()
+            if callable(attribute) or isinstance(attribute, staticmethod | property)
+        }
+    )
 
 
 class Overrides:
@@ -58,7 +65,7 @@ class Overrides:
         )
 
     def __contains__(self, name: str) -> bool:
-        """Whether the class, or the object since it was made, replaces the method of this name."""
+        """Returns True if the class, or the object since it was made, replaces the method of this name."""
         if name not in self._methods:
             raise KeyError(f"the Trainer has no method {name}")
         return name in self._in_class or name in vars(self._trainer)

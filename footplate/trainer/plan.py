@@ -1,4 +1,4 @@
-"""How much a run has to do: epochs, steps and samples, counted before the first step."""
+"""The size of a run: its epochs, steps and samples, counted before the first step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from footplate.trainer.data import has_length
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much there is to do, counted before the first step."""
+    """The size of a run, counted before its first step."""
 
     epochs: int
     steps_per_epoch: int
     """Optimizer steps; the last one of an epoch may have fewer micro-batches."""
     examples: int
     samples: float
-    """Over the whole run, for the speed that is logged at its end."""
+    """The number in the whole run, for the speed that is logged at its end."""
     step_samples: int
     batches_per_epoch: int
     max_steps: int
@@ -49,7 +49,7 @@ class Plan:
         return dataclasses.astuple(self)
 
     def until(self, max_steps: int) -> Plan:
-        """Over the same data, for so many steps in all."""
+        """Returns the plan of a run over the same data that ends after `max_steps` steps."""
         samples = max_steps * self.step_samples
         if self.epochs == sys.maxsize:
             batches = self.batches_per_epoch // self.steps_per_epoch * max_steps
@@ -60,7 +60,7 @@ class Plan:
         return replace(self, epochs=math.ceil(max_steps / self.steps_per_epoch), samples=samples, max_steps=max_steps)
 
     def micro_batches(self, step: int, accumulate: int) -> int:
-        """In optimizer step number `step` of an epoch."""
+        """Returns the number of micro-batches in optimizer step `step` of an epoch."""
         if step < self.steps_per_epoch - 1:
             return accumulate
         return self.batches_per_epoch - (self.steps_per_epoch - 1) * accumulate

@@ -62,7 +62,7 @@ class Trainer:
     """
 
     loss_is_scaled_for_ga: bool | None = None
-    """Whether your `compute_loss` already divides by the whole window of micro-batches. None finds out."""
+    """True if your `compute_loss` already divides by the whole window of micro-batches. None finds out."""
     _footplate: Internals
     model: nn.Module
     model_wrapped: nn.Module
@@ -290,7 +290,7 @@ class Trainer:
 
     def get_num_trainable_parameters(self) -> int:
         elements = self._footplate.strategy.elements
-        return sum(elements(each) for each in self.model.parameters() if each.requires_grad)
+        return sum(elements(parameter) for parameter in self.model.parameters() if parameter.requires_grad)
 
     def get_learning_rates(self) -> list[float]:
         return [group["lr"] for group in optimizing.require_optimizer(self).param_groups]
@@ -383,12 +383,14 @@ class Trainer:
         reporting.store_flos(self)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Those of forward and backward of one micro-batch: 6 per parameter and token if the model has
-        `num_parameters`, else 0."""
+        """Returns the operations in forward and backward of one micro-batch.
+
+        These are 6 per parameter and token if the model has `num_parameters`, else 0.
+        """
         return reporting.floating_point_ops(self, inputs)
 
     def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
-        """Prints the metrics, aligned."""
+        """Prints the metrics of one split in aligned columns."""
         reporting.log_metrics(self, split, metrics)
 
     @staticmethod
@@ -407,8 +409,10 @@ class Trainer:
 
     @left_out_by(Shortcut.PLAIN_SAVE)
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Writes the model's weights, with its config and the processor if these can save themselves. With
-        `push_to_hub` they are uploaded too."""
+        """Writes the model's weights, with its config and the processor if these can save themselves.
+
+        With `push_to_hub` they are uploaded too.
+        """
         saving.save_model(self, output_dir, _internal_call)
 
     @left_out_by(Shortcut.PLAIN_SAVE)

@@ -232,7 +232,7 @@ class Harmless(Trainer):
 
 @about("include_num_input_tokens_seen")
 def _(folder: Path) -> None:
-    def eval_totals(wanted: Any) -> int:
+    def tokens_seen(wanted: Any) -> int:
         words, rows = sides.tokenizer(), [{"input_ids": each, "label": 0} for each in sides.sentences()]
         model = sides.bert("BertForSequenceClassification")
         made = a_trainer(
@@ -242,7 +242,7 @@ def _(folder: Path) -> None:
         assert ("num_input_tokens_seen" in made.state.log_history[0]) is (wanted != "no")
         return made.state.num_input_tokens_seen
 
-    assert eval_totals("no") == 0 < eval_totals("non_padding") < eval_totals("all") == eval_totals(True)
+    assert tokens_seen("no") == 0 < tokens_seen("non_padding") < tokens_seen("all") == tokens_seen(True)
 
 
 @about("disable_tqdm")
@@ -326,10 +326,10 @@ def _(folder: Path) -> None:
 
 @about("include_for_metrics")
 def _(folder: Path) -> None:
-    eval_totals: list[Any] = []
+    predictions: list[Any] = []
 
-    def note(found: Any) -> dict[str, Any]:
-        eval_totals.append((found.inputs, found.losses))
+    def note(prediction: Any) -> dict[str, Any]:
+        predictions.append((prediction.inputs, prediction.losses))
         return {}
 
     class Named(toy_mlp()):  # type: ignore[misc]
@@ -338,7 +338,7 @@ def _(folder: Path) -> None:
     a_trainer(
         folder, model=Named(8, 16, 2, 4, 0.0), include_for_metrics=["inputs", "loss"], options={"compute_metrics": note}
     ).evaluate()
-    inputs, losses = eval_totals[0]
+    inputs, losses = predictions[0]
     assert inputs.shape == (22, 8)
     assert losses.shape == (22,)
     with pytest.raises(ValueError, match="known are inputs and loss"):
@@ -478,16 +478,16 @@ def _(folder: Path) -> None:
 
 
 def trained_on(folder: Path, resume: str | None = None, **values: Any) -> list[str]:
-    """Which batches were seen."""
-    eval_totals: list[str] = []
+    """Returns the digests of the batches that were trained on."""
+    digests: list[str] = []
 
     class Note(Trainer):
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-            eval_totals.append(digest(inputs["x"]))
+            digests.append(digest(inputs["x"]))
             return super().training_step(model, inputs, num_items_in_batch)
 
     a_trainer(folder, kind=Note, **values).train(resume_from_checkpoint=resume)
-    return eval_totals
+    return digests
 
 
 @about("full_determinism")

@@ -1,6 +1,6 @@
 """An override is called wherever the Trainer's own method is, whatever else is overridden beside it.
 
-The expected calls are those of a Trainer that has every method overridden, so that no shortcut is left.
+The expected calls are those of a Trainer that has every method overridden, so that no shortcut is left. The file
 tests/trainer/test_methods.py compares the calls of such a Trainer with those of Hugging Face's.
 """
 
@@ -74,7 +74,7 @@ def overriding(names: Iterable[str], calls: Counter[str]) -> type[Trainer]:
 
 
 def calls_of(names: Iterable[str], folder: Path, on: str = "a subclass", **arguments: Any) -> dict[str, Counter[str]]:
-    """How often making a Trainer, training, an evaluation and a prediction call the overrides of these names."""
+    """Counts the calls of these overrides as a Trainer is made, trains, evaluates and predicts."""
     calls: Counter[str] = Counter()
     args = TrainingArguments(
         str(folder), max_steps=2, per_device_train_batch_size=1, gradient_accumulation_steps=2,
@@ -84,7 +84,7 @@ def calls_of(names: Iterable[str], folder: Path, on: str = "a subclass", **argum
     own = overriding(names, calls)
     data: dict[str, Any] = {"train_dataset": ROWS, "eval_dataset": ROWS[:2]}
     trainer = (own if on == "a subclass" else Trainer)(model_init=Point, args=args, **data)
-    found = {"make": Counter(calls)}
+    counted = {"make": Counter(calls)}
     if on == "the object":
         for name in names:
             setattr(trainer, name, getattr(own, name).__get__(trainer))
@@ -95,12 +95,12 @@ def calls_of(names: Iterable[str], folder: Path, on: str = "a subclass", **argum
     ):
         before = Counter(calls)
         run()
-        found[path] = calls - before
-    return found
+        counted[path] = calls - before
+    return counted
 
 
 def only(names: Iterable[str], calls: dict[str, Counter[str]]) -> dict[str, dict[str, int]]:
-    return {path: {name: each[name] for name in names} for path, each in calls.items()}
+    return {path: {name: counts[name] for name in names} for path, counts in calls.items()}
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_two_overrides_are_each_called_on_every_path(
 
 
 @pytest.mark.parametrize("name", ["save_model", "_save", "_save_checkpoint"])
-def test_an_override_that_saves_is_called_where_checkpoints_are_written_beside_training(
+def test_an_override_that_saves_is_called_if_checkpoints_are_written_in_background(
     tmp_path: Path, expected: dict[str, Counter[str]], name: str
 ) -> None:
     assert only([name], calls_of([name], tmp_path, save_in_background=True)) == only([name], expected)
