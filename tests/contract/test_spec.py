@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from footplate.contract.body import read_json
@@ -63,6 +63,9 @@ def test_a_good_spec_fits_the_schema_and_its_effective_form_parses_back(body):
 
 
 @given(SPECS)
+@example({"model": "toy/mlp", "data": {"train": "toy/text", "eval": {"one": "toy/text"}, "map": ["keep", "drop"]}})
+@example({**TOY, "metrics": ["f1"], "callbacks": ["ema"], "loss": "mse", "collator": "stack"})
+@example({**TOY, "optimizers": [{"id": "all", "use": "adamw", "params": [".*"], "schedule": {"use": "linear"}}]})
 def test_the_typed_spec_and_its_long_form_name_the_same_components(body):
     spec = JobSpec.parse(body)
 
