@@ -107,6 +107,30 @@ def test_a_batch_cut_by_hand_or_for_memory_is_the_same_step(tmp_path: Path) -> N
     assert step(tmp_path, "masked language model", 4, auto_find_batch_size=True)[0] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("fits", [{}, {"auto_find_batch_size": True}], ids=["plain", "cut to fit"])
+def test_gradients_are_to_be_synchronized_in_a_windows_last_micro_batch_alone(
+    tmp_path: Path, fits: dict[str, Any]
+) -> None:
+    """Libraries read `accelerator.sync_gradients` in their losses, GRPO's adaptive entropy for one."""
+
+    def script(side: Any, folder: Path) -> list[bool]:
+        class Reads(side.Trainer):  # type: ignore[misc, name-defined]
+            def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+                read.append(self.accelerator.sync_gradients)
+                return super().training_step(*args, **kwargs)  # type: ignore[no-any-return]
+
+        read: list[bool] = []
+        # Eight batches an epoch: the last window of each has two.
+        args = arguments(side, folder, gradient_accumulation_steps=3, **fits)
+        Reads(Noisy(divides=False), args, train_dataset=points()).train()
+        return read
+
+    ours, theirs = script(footplate, tmp_path / "ours"), script(transformers, tmp_path / "theirs")
+
+    assert ours == theirs
+    assert ours[:8] == [False, False, True, False, False, True, False, True]
+
+
 # Finding out
 
 

@@ -62,6 +62,7 @@ class FittingStep(Step):
         parts = [(part, batch) for batch in window for part in cut(batch, self.parts)]
         for number, (part, batch) in enumerate(parts, start=1):
             # What a mean loss is divided by: a part of a batch weighs less than the whole.
+            self.gradient_state.sync_gradients = number == len(parts)
             share = batch_length(part) / batch_length(batch)
             trainer.current_gradient_accumulation_steps = len(window) if share == 1 else len(window) / share
             self.tally.add(self.micro_step(part, items))

@@ -41,6 +41,7 @@ class SharedStep(Step):
         trainer, last = self.trainer, len(window)
         tokens = trainer.state.num_input_tokens_seen
         for number, batch in enumerate(window, start=1):
+            self.gradient_state.sync_gradients = number == last
             self.strategy.hold_back(self.model, self.by_hand or (self.holds and number < last))
             trainer.current_gradient_accumulation_steps = self._divisor(batch, last)
             is_hollow = isinstance(batch, Hollow)

@@ -37,6 +37,8 @@ class Step:
         if not isinstance(self.micro_step, partial):
             self.micro_step = partial(self._first_micro_step, self.micro_step)
         self.count = _counter(trainer)
+        # A loss may read `accelerator.sync_gradients`: True in the last micro-batch of a window.
+        self.gradient_state = trainer.accelerator.gradient_state
         # In the model's order, so that the norm is summed up as the reference sums it.
         self.parameters = list(trainer.model.parameters())
         self.zeroed = self.parameters + strategy.held_by_optimizer(trainer.model, self.optimizer)
@@ -93,6 +95,7 @@ class Step:
         trainer, last = self.trainer, len(window)
         trainer.current_gradient_accumulation_steps = last
         for number, batch in enumerate(window, start=1):
+            self.gradient_state.sync_gradients = number == last
             self.tally.add(self.micro_step(batch, items))
             self.count(batch)
             if number < last:
