@@ -43,13 +43,13 @@ MADE = "<!-- Made by docs/generate.py; edit the code that it is made from. -->\n
 
 def pages() -> dict[str, str]:
     return {
-        "settings.md": settings_page(),
-        "lifecycle.md": lifecycle_page(),
-        "events.md": events_page(),
-        "parity.md": parity_page(),
-        "metrics.md": metrics_page(),
-        "components.md": components_page(),
-        "spec.md": spec_page(MADE),
+        "reference/settings.md": settings_page(),
+        "reference/lifecycle.md": lifecycle_page(),
+        "reference/events.md": events_page(),
+        "reference/parity.md": parity_page(),
+        "reference/metrics.md": metrics_page(),
+        "reference/components.md": components_page(),
+        "reference/spec.md": spec_page(MADE),
         "openapi.json": json.dumps(describe_api(routes()), indent=1, ensure_ascii=False) + "\n",
     }
 
@@ -149,7 +149,7 @@ def metrics_page() -> str:
         [
             "# What Prometheus may scrape",
             MADE,
-            "`GET /metrics` of any API process. What to alert on: [operations](operations.md).",
+            "`GET /metrics` of any API process. What to alert on: [operations](../guides/operations.md).",
             "\n## Of control: counted since its start\n",
             "| name | meaning | what to do when it moves |",
             "|---|---|---|",
@@ -181,7 +181,7 @@ def components_page() -> str:
             "All fields of a spec, with an example each: [the job spec](spec.md).\n",
             'A name alone, or `{"use": name, "args": {…}}`. `GET /components` answers with the same, and with what the',
             "plugins bring that your nodes have installed; a wrong name or argument is told at `POST /jobs`. Paths are",
-            "names under `data://` or `models://`, or [on a hub](hub.md). What needs a library beyond the",
+            "names under `data://` or `models://`, or [on a hub](../guides/hub.md). What needs a library beyond the",
             "Trainer's says which extra has it.",
             *lines,
             "",

@@ -1,4 +1,4 @@
-"""Takes the pictures of the dashboard for README.md and docs/dashboard.md.
+"""Takes the pictures of the dashboard for README.md and docs/guides/dashboard.md.
 
 Starts a whole system on a free port and trains small jobs until the table has one job of every kind. Then saves each
 view from Chromium. The pictures look best where the font Inter is installed: `apt-get install fonts-inter`.

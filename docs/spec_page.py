@@ -1,4 +1,4 @@
-"""Makes docs/spec.md, the job spec field by field, from the models in footplate/contract/.
+"""Makes docs/reference/spec.md, the job spec field by field, from the models in footplate/contract/.
 
 Every field has an example, and every example is parsed and checked before the page is written. The page is not made if
 an example is refused, if an example shows a field's default, or if a field has no example.
@@ -50,14 +50,14 @@ INSIDE: dict[str, dict[str, type[Group]]] = {
 MORE = {
     "model": "Every field that takes a component takes a name, or an object with `use` and `args`. All names and their "
     "arguments: [components](components.md).",
-    "trainer": "[Bring your own code](bundles.md) has a whole example.",
-    "loop": "[A loop of your own](bundles.md#a-loop-of-your-own) explains both forms.",
+    "trainer": "[Bring your own code](../guides/bundles.md) has a whole example.",
+    "loop": "[A loop of your own](../guides/bundles.md#a-loop-of-your-own) explains both forms.",
     "data": "A path works wherever a dataset is named. Paths begin with `data://` or `models://`, or are the id of an "
-    "[uploaded file](files.md), or "
-    "[a name on a hub](hub.md).",
+    "[uploaded file](../guides/files.md), or "
+    "[a name on a hub](../guides/hub.md).",
     "training": "All arguments that work, and what to use instead of the others: [parity](parity.md).",
-    "resources": "[Several processes](strategies.md) explains shapes and strategies.",
-    "env": "[Variables and secrets](bundles.md#variables-and-secrets) lists what a job may set.",
+    "resources": "[Several processes](../guides/strategies.md) explains shapes and strategies.",
+    "env": "[Variables and secrets](../guides/bundles.md#variables-and-secrets) lists what a job may set.",
     "retry": "[The life of a job](lifecycle.md) lists all reasons.",
     "priority": "`footplate queue` shows the order.",
 }
@@ -325,11 +325,11 @@ def checked(example: Json, name: str) -> Json:
         problems = invalid.problems
     if problems:
         details = "; ".join(f"{problem.pointer}: {problem.detail}" for problem in problems)
-        raise ValueError(f"the example of {name or example} on docs/spec.md is refused: {details}")
+        raise ValueError(f"the example of {name or example} on docs/reference/spec.md is refused: {details}")
     if name and at(name, long_form(example).document) is None:
-        raise ValueError(f"the example of {name} on docs/spec.md does not set it")
+        raise ValueError(f"the example of {name} on docs/reference/spec.md does not set it")
     if name and at(name, parsed.as_json()) == at(name, smallest()):
-        raise ValueError(f"the example of {name} on docs/spec.md shows only its default")
+        raise ValueError(f"the example of {name} on docs/reference/spec.md shows only its default")
     return example or SMALLEST
 
 

@@ -106,7 +106,7 @@ def _of_fsdp(config: Json, training: TrainingArguments, world: int) -> Iterator[
     try:
         FsdpConfig.read(config, training)
     except (ValueError, TypeError) as error:
-        hint = "it takes the options of training's fsdp_config: docs/strategies.md"
+        hint = "it takes the options of training's fsdp_config: docs/guides/strategies.md"
         yield Problem(f"{STRATEGY}/config", "disagreement", str(error)[:500], hint)
 
 

@@ -21,7 +21,10 @@ SETTINGS = frozenset({
     "STORES_ALLOW", "STORES_MAX_MB", "TRAINING_USER",
     "UPLOAD_MAX_MB", "URL", "URL_FILE", "WEBHOOKS_ALLOW", "WRITERS",
 })  # fmt: skip
-"""The settings of all programs, because one environment may serve them all. docs/settings.md has their meanings."""
+"""The settings of all programs, because one environment may serve them all.
+
+docs/reference/settings.md has their meanings.
+"""
 OF_TESTS = frozenset({"CHROMIUM", "SOAK_SECONDS", "TEST_EXAMPLES", "TEST_SEED"})
 """Variables that the tests read. The programs that they start inherit them."""
 
@@ -46,4 +49,8 @@ def unknown(environ: Mapping[str, str]) -> list[str]:
 
 def _instead(name: str) -> str:
     near = get_close_matches(name, SETTINGS, n=1, cutoff=0.6)
-    return f"did you mean {PREFIX}{near[0]}?" if near else "unset it, or look for the one you mean in docs/settings.md."
+    return (
+        f"did you mean {PREFIX}{near[0]}?"
+        if near
+        else "unset it, or look for the one you mean in docs/reference/settings.md."
+    )

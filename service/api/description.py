@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 JSON = "application/json"
 ABOUT = "A job server for training: POST a JSON spec, watch it live, pause, resume, cancel."
-MORE = "Websockets are beyond what OpenAPI can say: docs/stream.md describes them."
+MORE = "Websockets are beyond what OpenAPI can say: docs/reference/stream.md describes them."
 PROJECT = {
     "name": "project",
     "in": "query",

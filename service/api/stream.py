@@ -3,7 +3,7 @@
     {"events": […]}  …  {"caught_up": 1234}  …  {"events": […]}  …  {"end": "succeeded", "last": 2345}  close 1000
 
 Close codes: 4400 bad cursor, 4401 no key or one that is gone, 4403 a key that may not, 4404 no such job, 4408 slow
-reader (carries the last `no`), 4429 too many open, 1012 restart. docs/stream.md tells users.
+reader (carries the last `no`), 4429 too many open, 1012 restart. docs/reference/stream.md tells users.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What control counts while it works, for Prometheus: since its start, or as it is now. docs/metrics.md tells it."""
+"""The numbers that control counts for Prometheus. docs/reference/metrics.md explains them."""
 
 from __future__ import annotations
 

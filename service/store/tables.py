@@ -343,7 +343,7 @@ tickets = Table(
     Column("expires_at", BigInteger, nullable=False),
 )
 
-# A secret must sign, so it is stored as it is: see docs/webhooks.md.
+# A secret must sign, so it is stored as it is: see docs/guides/webhooks.md.
 webhooks = Table(
     "webhooks",
     metadata,

@@ -30,7 +30,7 @@ def test_a_port_that_is_no_setting_is_not_taken_for_one_of_kubernetes() -> None:
 
 def test_one_that_is_like_none_is_refused_with_where_they_are_listed() -> None:
     assert unknown({"FOOTPLATE_XYLOPHONE": "1"}) == [
-        "FOOTPLATE_XYLOPHONE is not a setting: unset it, or look for the one you mean in docs/settings.md."
+        "FOOTPLATE_XYLOPHONE is not a setting: unset it, or look for the one you mean in docs/reference/settings.md."
     ]
 
 

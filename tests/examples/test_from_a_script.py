@@ -1,4 +1,4 @@
-"""docs/from-a-script.md: the script and the spec that stand there side by side are the same training."""
+"""docs/tutorials/from-a-script.md: the script and the spec that stand there side by side are the same training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from tests.examples.conftest import Examples
 from tests.support.processes import REPOSITORY
 
-PAGE = REPOSITORY / "docs/from-a-script.md"
+PAGE = REPOSITORY / "docs/tutorials/from-a-script.md"
 TELL = "\nprint(json.dumps(trainer.state.log_history))"
 
 

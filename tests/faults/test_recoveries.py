@@ -1,6 +1,6 @@
 """A user who reads a job's history understands every recovery: what happened, to what, and what was done.
 
-docs/recoveries.md shows what this prints.
+docs/explanation/recoveries.md shows what this prints.
 """
 
 from __future__ import annotations

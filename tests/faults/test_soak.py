@@ -1,7 +1,7 @@
 """Mixed load under random faults, and the books at the end: every line of them must be zero.
 
 `make test` runs a sample on each database; `make soak` runs FOOTPLATE_SOAK_SECONDS (an hour) and adds a row to
-docs/soak.md. Prints its seed.
+docs/developers/soak.md. Prints its seed.
 """
 
 from __future__ import annotations
@@ -105,6 +105,6 @@ def test_an_hour_of_mixed_load_under_random_faults_leaves_the_books_in_order(
 ) -> None:
     books, report = soak(system, LONG, LONG_SECONDS, LONG_READERS, (1.0, 7.0), crashing, scratch)
 
-    page = REPOSITORY / "docs" / "soak.md"
+    page = REPOSITORY / "docs/developers/soak.md"
     page.write_text(f"{page.read_text()}\n## {report}\n")
     assert not any(books.values()), report

@@ -25,7 +25,7 @@ def run(command: Command, *words: str) -> str:
 
 
 def test_every_snippet_of_the_page_about_the_client_runs(command: Command) -> None:
-    said = run(command, sys.executable, "-c", snippets("docs/sdk.md", "python"))
+    said = run(command, sys.executable, "-c", snippets("docs/reference/sdk.md", "python"))
 
     assert "/training/learning_rat did you mean 'learning_rate'?" in said
     assert "['queued', 'starting', 'running', 'succeeded']" in said
@@ -33,7 +33,7 @@ def test_every_snippet_of_the_page_about_the_client_runs(command: Command) -> No
 
 
 def test_every_snippet_of_the_page_about_the_command_runs(command: Command) -> None:
-    said = run(command, "bash", "-euo", "pipefail", "-c", snippets("docs/cli.md", "sh"))
+    said = run(command, "bash", "-euo", "pipefail", "-c", snippets("docs/reference/cli.md", "sh"))
 
     assert "valid: as many steps as the data has" in said
     assert "succeeded (completed)" in said
@@ -57,7 +57,7 @@ def test_what_the_readme_shows_of_both_runs(command: Command) -> None:
 
 
 def test_the_page_names_every_verb(command: Command) -> None:
-    page = (REPOSITORY / "docs/cli.md").read_text()
+    page = (REPOSITORY / "docs/reference/cli.md").read_text()
     verbs = re.findall(r"^    (\w+)(?:  |$)", command.good("--help"), re.MULTILINE)
 
     assert len(verbs) > 15

@@ -18,9 +18,7 @@ from tests.support.processes import REPOSITORY
 from worker.settings import WorkerSettings
 
 README = (REPOSITORY / "README.md").read_text()
-DOCUMENTS = [
-    path for pattern in ("*.md", "docs/*.md", "docs/decisions/*.md") for path in sorted(REPOSITORY.glob(pattern))
-]
+DOCUMENTS = [path for pattern in ("*.md", "docs/**/*.md") for path in sorted(REPOSITORY.glob(pattern))]
 ALL_SETTINGS = (ServiceSettings, WorkerSettings, ClientSettings)
 SETTINGS = {variable(name) for settings in ALL_SETTINGS for name in settings.model_fields}
 
@@ -40,7 +38,7 @@ def test_the_pages_that_are_made_from_code_are_what_the_code_says_now() -> None:
     [({"priority": 101}, "refused: /priority"), ({"priority": 5}, "only its default"), ({"tags": []}, "not set it")],
 )
 def test_an_example_that_shows_no_good_spec_stops_the_spec_page(example: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=f"the example of priority on docs/spec.md .*{why}"):
+    with pytest.raises(ValueError, match=f"the example of priority on docs/reference/spec.md .*{why}"):
         spec_page.checked(example, "priority")
 
 
@@ -64,15 +62,15 @@ def has_source(folder: Path) -> bool:
 
 
 def test_operations_says_what_to_do_about_each_part_that_may_be_degraded() -> None:
-    page = (REPOSITORY / "docs/operations.md").read_text()
+    page = (REPOSITORY / "docs/guides/operations.md").read_text()
     told = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
 
     assert told[1:] == list(get_args(readiness.Part)), "its table has one row for each name of /readyz, in their order"
 
 
 def test_every_number_that_operations_names_is_scraped() -> None:
-    named = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/operations.md").read_text()))
-    scraped = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/metrics.md").read_text()))
+    named = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/guides/operations.md").read_text()))
+    scraped = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/reference/metrics.md").read_text()))
 
     assert named <= scraped
 
@@ -92,7 +90,7 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 
 
 def test_the_glossary_is_alphabetical_and_explains_each_word_in_one_sentence() -> None:
-    page = (REPOSITORY / "docs/glossary.md").read_text()
+    page = (REPOSITORY / "docs/reference/glossary.md").read_text()
     lines = re.findall(r"^- .*", page, re.MULTILINE)
     entry = re.compile(r"- \*\*\[?([A-Za-z -]+)\]?(?:\(\S+\))?\*\*: [A-Z](?:[^.]|\.\w)+\.")
 
@@ -102,10 +100,11 @@ def test_the_glossary_is_alphabetical_and_explains_each_word_in_one_sentence() -
 
 
 def test_every_file_that_the_journey_names_is_there() -> None:
-    named = re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)*/?(?:\.py)?)`", (REPOSITORY / "docs/journey.md").read_text())
+    page = (REPOSITORY / "docs/explanation/journey.md").read_text()
+    named = re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)*/?(?:\.py)?)`", page)
     paths = {name for name in named if "/" in name}
 
-    assert paths, "docs/journey.md follows the job from file to file"
+    assert paths, "docs/explanation/journey.md follows the job from file to file"
     assert sorted(name for name in paths if not (REPOSITORY / name).exists()) == []
 
 

@@ -1,4 +1,4 @@
-"""What operators paste from docs/operations.md, while a system trains: upgrade, drain, back up, lose all, restore."""
+"""The commands of docs/guides/operations.md, pasted while jobs train: upgrade, drain, back up, lose all, restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/operations.md tells operators to paste, and pasting it."""
+"""What docs/guides/operations.md tells operators to paste, and pasting it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.processes import REPOSITORY
 
-PAGE = (REPOSITORY / "docs/operations.md").read_text()
+PAGE = (REPOSITORY / "docs/guides/operations.md").read_text()
 SQLITE, POSTGRES = 0, 1
 """Which of a section's blocks, where it has one for each database."""
 

@@ -829,7 +829,7 @@ def test_a_network_that_is_none_ends_the_start(text: str) -> None:
 
 
 async def test_the_receiver_of_the_docs_takes_ours_and_no_other(api: Api) -> None:
-    page = (REPOSITORY / "docs/webhooks.md").read_text()
+    page = (REPOSITORY / "docs/guides/webhooks.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     port = free_port()
     hook = await a_hook(api, f"http://127.0.0.1:{port}/", states=["queued"])
@@ -867,7 +867,7 @@ async def connects(port: int) -> bool:
 
 
 def test_the_docs_say_the_schedule_that_is_kept() -> None:
-    page = " ".join((REPOSITORY / "docs/webhooks.md").read_text().split())
+    page = " ".join((REPOSITORY / "docs/guides/webhooks.md").read_text().split())
 
     assert AGAIN_SECONDS == (5, 300, 1800, 7200, 18000, 36000, 50400)
     assert "tried again after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h and 14 h" in page
