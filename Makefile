@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 ARGS ?=
 .DEFAULT_GOAL := help
-.PHONY: help web up test faults check fix bench soak gpu clean
+.PHONY: help web up test faults check fix docs bench soak gpu clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-6s %s\n' "$$name" "$$text"; done
@@ -31,6 +31,10 @@ fix: $(VENV)/.dev ## format, fix what the linter can, and write the pages that a
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 	PYTHONPATH=. $(VENV)/bin/python docs/generate.py
+
+docs: $(VENV)/.docs ## build the docs site from docs/ into build/docs; a broken link stops it
+	@$(VENV)/bin/sphinx-build -q -W --keep-going -b html docs build/docs
+	@echo 'Open build/docs/index.html in a browser.'
 
 bench: $(VENV)/.dev ## our figures beside our peers', in one run
 	@$(VENV)/bin/python -m bench $(ARGS)
@@ -67,6 +71,9 @@ $(VENV)/.ready: $(VENV)/bin/python constraints.txt pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.ready
 	$(call install,what tests,-e '.[embedded]' --group dev)
+
+$(VENV)/.docs: $(VENV)/bin/python constraints.txt pyproject.toml
+	$(call install,what builds the docs,--group docs)
 
 $(VENV)/bin/python:
 	@set -eu; \

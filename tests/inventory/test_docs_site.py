@@ -1,0 +1,59 @@
+"""The docs site is built as `make docs` builds it: strictly, and without anything from another server."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.conf import relink
+from tests.support.processes import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. A broken link, an unknown anchor or a page that no menu lists stops the build."""
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", folder / "cache"]
+    done = subprocess.run([*build, "docs", folder / "html"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_the_site_has_a_page_for_every_page_of_the_folder(site: Path) -> None:
+    pages = {path.relative_to(REPOSITORY / "docs").with_suffix("") for path in (REPOSITORY / "docs").rglob("*.md")}
+    built = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
+
+    assert pages - built == {Path("decisions/template")}
+
+
+def test_no_page_loads_a_script_a_font_or_a_picture_from_another_server(site: Path) -> None:
+    loads = re.compile(r"<(?:script|img|source|iframe)[^>]*\"https?://[^>]*>|<link[^>]*stylesheet[^>]*https?://[^>]*>")
+    styles = re.compile(r"(?:@import|url\()[^;)]*https?://")
+
+    assert [match[0] for path in site.rglob("*.html") for match in loads.finditer(path.read_text())] == []
+    assert [path.name for path in site.rglob("*.css") if styles.search(path.read_text())] == []
+
+
+def test_the_search_finds_words_of_the_pages(site: Path) -> None:
+    index = (site / "searchindex.js").read_text()
+
+    assert "footplate_artifact" in index
+    assert (site / "search.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("origin", "link", "rewritten"),
+    [
+        ("README.md", "[the spec](docs/reference/spec.md#model)", "[the spec](../reference/spec.md#model)"),
+        ("docs/guides/hub.md", "[rights](../../SECURITY.md)", "[rights](../explanation/security-policy.md)"),
+        ("docs/guides/hub.md", "[example](../../examples/two-nodes)", "example (`examples/two-nodes`)"),
+        ("docs/guides/hub.md", "[nothing](../../nowhere.md)", "[nothing](../../nowhere.md)"),
+        ("docs/guides/hub.md", "[elsewhere](https://example.org/a.md)", "[elsewhere](https://example.org/a.md)"),
+    ],
+)
+def test_a_link_leads_to_the_page_of_the_site_or_becomes_a_path(origin: str, link: str, rewritten: str) -> None:
+    assert relink(link, origin, "docs/guides/hub.md") == rewritten
