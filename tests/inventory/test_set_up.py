@@ -23,11 +23,15 @@ EXTRAS = [
     if extra not in ("bitsandbytes", "liger")
     for one in brings
 ]
+GROUPS = [
+    one for one in PROJECT["dependency-groups"]["dev"] + PROJECT["dependency-groups"]["docs"] if isinstance(one, str)
+]
+"""What the group `dev` installs, with the group `docs` that it includes."""
 
 
 def asked() -> set[str]:
     """Every distribution that `.[embedded]` and the group `dev` bring, at any depth."""
-    direct = PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]
+    direct = PROJECT["project"]["dependencies"] + GROUPS
     waiting = [*direct, *EXTRAS]
     found: set[tuple[str, str]] = set()
     while waiting:
@@ -66,7 +70,7 @@ def test_no_pin_is_left_over() -> None:
 
 
 def test_what_we_ask_for_admits_what_we_pin() -> None:
-    for text in PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"] + EXTRAS:
+    for text in PROJECT["project"]["dependencies"] + GROUPS + EXTRAS:
         requirement = Requirement(text)
         if requirement.name != "footplate":
             assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)]), text
