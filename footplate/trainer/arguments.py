@@ -60,7 +60,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         if said in ("bf16", "fp16") and not (self.bf16 or self.fp16):
             setattr(self, said, True)
         self.use_cpu = self.use_cpu or launched_on_cpu()
-        launcher_arguments.heed(self)
+        launcher_arguments.apply(self)
         super().__post_init__()
         # As the reference has them: `args.eval_strategy.value` is read by people's callbacks.
         for name, choices in _CHOICES.items():

@@ -158,7 +158,7 @@ def test_strategies_that_cut_a_model_refuse_it(
     for variable, value in launched.items():
         monkeypatch.setenv(variable, value)
 
-    with pytest.raises(NotAvailableYet, match=f"fp8 puts layers of its own into a model, and {name} cuts these"):
+    with pytest.raises(NotAvailableYet, match=f"fp8 replaces layers of the model, and {name} shards these"):
         choose(TrainingArguments("out", use_cpu=True, **values))
 
 

@@ -1,4 +1,4 @@
-"""What one process is asked to do, all do: a callback, or a signal, may have asked only one of them."""
+"""Makes all processes agree on the control flags, because a callback or a signal may have set them in one process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _STOPS = ("should_training_stop", "should_epoch_stop")
 
 
 class Agreeing(CallbackHandler):
-    """Votes after every step, epoch and evaluation. A vote is one small message on the host.
+    """Exchanges the control flags after every step, epoch and evaluation, in one small message on the host.
 
-    Logs and saves may be told of by one process alone, so there is no vote in them: a stop that is asked for there
-    waits for the next one.
+    Logs and saves may run on one process alone, so no exchange happens there. A stop that is requested there waits for
+    the next exchange.
     """
 
     def __init__(self, peers: Alone, *args: Any) -> None:

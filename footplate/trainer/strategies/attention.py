@@ -1,8 +1,8 @@
-"""Attention over a sequence that is cut over a group: queries stay, keys and values come from everybody.
+"""Attention over a sequence that is split over a group of processes, for context parallel.
 
-For the time of a forward and its backward, in which activation checkpointing may compute forward again, torch's
-`scaled_dot_product_attention` is ours, and transformers' models are told to use no other and to make no mask: theirs
-would be that of a piece.
+Each process keeps its own queries and gathers the keys and values of all. During forward and backward, this module
+replaces torch's `scaled_dot_product_attention`. Backward is included because activation checkpointing runs forward
+again there. Models of transformers use this attention without a mask, because their own mask fits only one piece.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SharedAttention:
 
     @contextmanager
     def over(self, configs: list[Any], length: int) -> Iterator[None]:
-        """`length` is that of each of the two pieces that this process has."""
+        """Replaces attention inside the `with` block. Each process has two pieces of `length` tokens."""
         self.length = length
         before = [(config, config._attn_implementation) for config in configs]
         functional.scaled_dot_product_attention = self._attend
@@ -43,8 +43,8 @@ class SharedAttention:
         finally:
             functional.scaled_dot_product_attention = _TORCHS
             self._masks.clear()
-            for config, asked in before:
-                config._attn_implementation = asked
+            for config, name in before:
+                config._attn_implementation = name
 
     def _attend(
         self,
@@ -58,36 +58,36 @@ class SharedAttention:
         enable_gqa: bool = False,
     ) -> Tensor:
         if attn_mask is not None or not is_causal:
-            raise NotAvailableYet("the model has attention that is not causal, or with a mask of its own", hint=_HINT)
+            raise NotAvailableYet("the model has attention that is not causal, or that has its own mask", hint=_HINT)
         if not query.shape[-2] == key.shape[-2] == 2 * self.length:
             raise NotAvailableYet(
-                f"the model attends from {query.shape[-2]} places to {key.shape[-2]}, of a piece with "
-                f"{2 * self.length}: cp_size shares attention from all places to all",
+                f"the model attends from {query.shape[-2]} tokens to {key.shape[-2]}, in a piece of "
+                f"{2 * self.length}: cp_size supports only attention from all tokens to all",
                 hint=_HINT,
             )
         key, value = self._everyones(key, value)
         if enable_gqa:
-            # With a mask torch's kernels for GPUs take as many heads of each.
+            # torch's GPU kernels need equal numbers of heads if a mask is given.
             times = query.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
-        found = []
+        outputs = []
         for part, piece in zip(query.chunk(2, -2), own_pieces(self.rank, self.size), strict=True):
             until = (piece + 1) * self.length
             mask = self._mask(until, query.device)
-            one = _TORCHS(part, key[..., :until, :], value[..., :until, :], mask, dropout_p, scale=scale)
-            found.append(one)
-        return torch.cat(found, -2)
+            output = _TORCHS(part, key[..., :until, :], value[..., :until, :], mask, dropout_p, scale=scale)
+            outputs.append(output)
+        return torch.cat(outputs, -2)
 
     def _everyones(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """In the sequence's order, in one message."""
+        """Gathers the keys and values of all processes in one message, in the order of the sequence."""
         width = key.shape[-1]
         every = _Gathered.apply(torch.cat([key, value], -1), self.group, self.rank, self.size)  # type: ignore[no-untyped-call]
-        fronts, backs = zip(*(each.chunk(2, -2) for each in every), strict=True)
+        fronts, backs = zip(*(tensor.chunk(2, -2) for tensor in every), strict=True)
         both = torch.cat([*fronts, *reversed(backs)], -2)
         return both[..., :width], both[..., width:]
 
     def _mask(self, until: int, device: torch.device) -> Tensor:
-        """Of a piece that ends there: what each of its places sees. Made once for all layers."""
+        """Returns the mask of the piece that ends at `until`. It is made once for all layers."""
         key = (self.length, until, device)
         if key not in self._masks:
             sees = torch.ones(self.length, until, dtype=torch.bool, device=device)
@@ -96,7 +96,7 @@ class SharedAttention:
 
 
 class _Gathered(torch.autograd.Function):
-    """Each process's tensor, in their order. Back comes to each the sum of what all say of its own."""
+    """Gathers each process's tensor, by rank. Backward sums the gradients of all processes for the own tensor."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, group: Any, rank: int, size: int) -> tuple[Tensor, ...]:
@@ -108,10 +108,10 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        # In single precision, as one process sums over its queries.
-        told = [each.float().contiguous() for each in gradients]
-        own = torch.empty_like(told[ctx.rank])
-        dist.reduce_scatter(own, told, group=ctx.group)
+        # Gradients are summed in single precision, as one process would sum over its queries.
+        own_gradients = [gradient.float().contiguous() for gradient in gradients]
+        own = torch.empty_like(own_gradients[ctx.rank])
+        dist.reduce_scatter(own, own_gradients, group=ctx.group)
         return own.to(gradients[0].dtype), None, None, None
 
 
@@ -119,39 +119,43 @@ class _Gathered(torch.autograd.Function):
 
 
 def configs_of(model: nn.Module) -> list[Any]:
-    """Those that say how it attends: none, of a model of one's own."""
-    found = {id(each): each for module in model.modules() if (each := getattr(module, "config", None)) is not None}
-    return [each for each in found.values() if isinstance(getattr(each, "_attn_implementation", None), str)]
+    """Returns the configs that name the model's attention. A model that is not from transformers has none."""
+    configs = {
+        id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None
+    }
+    return [config for config in configs.values() if isinstance(getattr(config, "_attn_implementation", None), str)]
 
 
 def require_shareable(model: nn.Module) -> None:
-    """What can be said of a model before it has computed anything."""
+    """Refuses a model whose attention cannot be split, as far as its config shows that before the first forward."""
     for config in configs_of(model):
         if config._attn_implementation != "sdpa":
             raise ValueError(
-                f"cp_size shares torch's scaled_dot_product_attention out, and the model has the attention "
+                f"cp_size splits torch's scaled_dot_product_attention, and the model's attention is "
                 f"{config._attn_implementation!r}: load it with attn_implementation='sdpa'"
             )
-        kinds = {each for each in getattr(config, "layer_types", None) or () if each != "full_attention"}
+        kinds = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
         if kinds:
             raise NotAvailableYet(
-                f"the model has layers of {', '.join(sorted(kinds))}, and cp_size knows full_attention", hint=_HINT
+                f"the model has layers of {', '.join(sorted(kinds))}, and cp_size supports full_attention", hint=_HINT
             )
 
 
 @functools.cache
 def _name() -> str:
-    """Registered where transformers is, and not before: a model of one's own needs none."""
+    """Registers this attention with transformers on first use. A model that is not from transformers needs no name."""
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> Any:
-        own = {name for name in ("sliding_window", "position_bias", "s_aux") if kwargs.get(name) is not None}
-        if own or kwargs.pop("is_causal", None) is False or not getattr(module, "is_causal", True):
-            said = f"attention with {', '.join(sorted(own))}" if own else "attention that is not causal"
-            raise NotAvailableYet(f"the model has {said}, and cp_size shares causal attention to all", hint=_HINT)
+        unsupported = {name for name in ("sliding_window", "position_bias", "s_aux") if kwargs.get(name) is not None}
+        if unsupported or kwargs.pop("is_causal", None) is False or not getattr(module, "is_causal", True):
+            feature = (
+                f"attention with {', '.join(sorted(unsupported))}" if unsupported else "attention that is not causal"
+            )
+            raise NotAvailableYet(f"the model has {feature}, and cp_size supports causal attention to all", hint=_HINT)
         return sdpa_attention_forward(module, query, key, value, None, is_causal=True, **kwargs)
 
     AttentionInterface.register(_NAME, attend)

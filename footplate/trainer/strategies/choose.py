@@ -1,4 +1,4 @@
-"""Which strategy the arguments and the launcher ask for."""
+"""Chooses the strategy from the arguments, the launcher and the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def choose(args: TrainingArguments, model: Any = None) -> Single:
-    """What several processes need is imported where there are several; Accelerate, where there is a Trainer."""
+    """Returns the strategy. Modules for several processes, and Accelerate, are imported only when needed."""
     place = Place.here(args.local_rank)
     launcher_arguments.refuse(place.world)
     config: Any = args.parallelism_config or _as_loaded(model)
@@ -53,7 +53,7 @@ def choose(args: TrainingArguments, model: Any = None) -> Single:
 
 
 def _as_loaded(model: Any) -> Any:
-    """Transformers may have cut the model as it loaded it; then nobody has to say so again."""
+    """Returns the config of a model that transformers has already split, so that users need not repeat it."""
     size = getattr(model, "tp_size", None)
     if not isinstance(size, int) or size < 2:
         return None
@@ -72,6 +72,6 @@ def _tensor_parallel(args: TrainingArguments, place: Place, config: Any) -> Sing
 def _refuse_one(name: str, place: Place) -> None:
     if place.world == 1:
         raise ValueError(
-            f"{name} shares a model out among processes, and there is one: start the script with torchrun "
+            f"{name} shards a model over processes, and there is one: start the script with torchrun "
             f"--nproc-per-node 2 or more, or leave {name} out"
         )

@@ -1,7 +1,8 @@
-"""Context parallel: every sample is cut over a group of processes, which compute a batch together.
+"""The context parallel strategy: every sample is split over a group of processes, which compute a batch together.
 
-To all but attention a token is a token: so this is DDP over all processes, of which those of a group hold other tokens
-of one batch. Their losses are sums over what counts in all of it, and gradients meet as ever.
+Only attention depends on a token's neighbours. So this is DDP over all processes, and the processes of a group hold
+different tokens of one batch. Losses are divided by the item count of the whole batch, and gradients are averaged as in
+DDP.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from footplate.trainer.strategies.sequence_split import Piece, cut
 class ContextParallel(Ddp):
     def __init__(self, args: TrainingArguments, place: Place, size: int) -> None:
         if precision_of(args) == "fp8":
-            raise NotAvailableYet("fp8 was never tried beside cp_size", hint="use bf16, or train in fp8 by DDP")
+            raise NotAvailableYet("fp8 was never tested with cp_size", hint="use bf16, or train in fp8 by DDP")
         self.context_parallel = size
         super().__init__(args, place)
         self.attention = attention.SharedAttention(self.peers.neighbours(size), self.peers.rank % size, size)

@@ -1,4 +1,7 @@
-"""Many processes, each with the whole model: gradients are averaged in backward, and everybody makes the same step."""
+"""The DDP strategy: each process has the whole model, gradients are averaged in backward, and all make the same step.
+
+The sharded strategies inherit from it.
+"""
 
 from __future__ import annotations
 
@@ -49,39 +52,45 @@ class Ddp(Single):
         return [DistributedDataParallelKwargs(**self._options())]
 
     def _options(self) -> dict[str, Any]:
-        """As the reference has them: it looks for unused parameters, but where activations are recomputed."""
+        """Returns DDP's options, with Hugging Face's defaults.
+
+        DDP looks for unused parameters unless activations are recomputed.
+        """
         args = self.args
-        looks = args.ddp_find_unused_parameters
-        asked = {
-            "find_unused_parameters": not args.activation_checkpointing if looks is None else looks,
+        finds_unused = args.ddp_find_unused_parameters
+        options = {
+            "find_unused_parameters": not args.activation_checkpointing if finds_unused is None else finds_unused,
             "bucket_cap_mb": args.ddp_bucket_cap_mb,
             "broadcast_buffers": args.ddp_broadcast_buffers,
             "static_graph": args.ddp_static_graph,
         }
-        return {name: value for name, value in asked.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         _, optimizer = super().prepare(model, optimizer)
         return self._wrap(model), optimizer
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        """Around a model that Accelerate has placed. What one process was given, all of them now have."""
+        """Wraps a placed model in DDP, which also copies the main process's weights to all processes."""
         if model not in self._wrapped:
             on = [self.device] if self.device.type == "cuda" else None
-            trains = any(each.requires_grad for each in model.parameters())
+            trains = any(parameter.requires_grad for parameter in model.parameters())
             self._wrapped[model] = DistributedDataParallel(model, device_ids=on, **self._options()) if trains else model
         return self._wrapped[model]
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
-        """The model itself: nobody waits for another in forward. Buffers first become those of the main process, as in
-        every forward of training; it is also who writes them."""
+        """Returns the unwrapped model, so that no process waits for another in forward.
+
+        Buffers are first copied from the main process, as in every forward of training, because that process saves
+        them.
+        """
         wrapped = self._wrapped.get(model)
         if isinstance(wrapped, DistributedDataParallel) and wrapped.will_sync_module_buffers():  # type: ignore[no-untyped-call]
             wrapped._sync_buffers()  # type: ignore[no-untyped-call]
         return super().prepare_for_evaluation(model)
 
     def prepare_loader(self, loader: Any) -> Any:
-        """Made by us, it already reads this process's share only."""
+        """Returns the loader unchanged, because our own loaders read only this process's share."""
         return loader
 
     def plain_loader(self, loader: Any) -> Any:
@@ -103,17 +112,17 @@ class Ddp(Single):
     def batches(self, opened: Iterator[Any]) -> Iterator[Any]:
         return lockstep(opened, self.readers)
 
-    def seen(self, one: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
+    def seen(self, batch: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
         if not shares or self.readers.world == 1:
-            return [one] if counts else []
+            return [batch] if counts else []
         objects = self.args.eval_use_gather_object
         if not objects:
-            refuse_objects(one)
-        return everyones(one, self.readers, counts=counts, objects=objects)
+            refuse_objects(batch)
+        return everyones(batch, self.readers, counts=counts, objects=objects)
 
     def hold_back(self, model: nn.Module, holds: bool) -> None:
         if isinstance(model, DistributedDataParallel):
-            # A static graph is learned in the first backward, which must not be held back.
+            # The first backward records a static graph, and must exchange gradients.
             learns = model.static_graph and not self._knows_graph
             self._knows_graph = True
             model.require_backward_grad_sync = learns or not holds
@@ -122,8 +131,8 @@ class Ddp(Single):
 
     def written(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
         work: Callable[[], Any] = commit if self.args.should_save else follow
-        made: T = self.peers.each(work)[0]
-        return made
+        result: T = self.peers.each(work)[0]
+        return result
 
     def brought(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
         return shared_folder.brought(self.peers, folder, Path(self.args.output_dir or "."), wants)
@@ -136,12 +145,12 @@ class Ddp(Single):
 def refuse_what_one_process_does(args: TrainingArguments, world: int) -> None:
     if args.auto_find_batch_size:
         raise ValueError(
-            f"auto_find_batch_size cuts a batch in one process, and there are {world}, which must all do the same: "
+            f"auto_find_batch_size splits a batch in one process, and {world} processes must all do the same: "
             "set a smaller per_device_train_batch_size with more gradient_accumulation_steps"
         )
     if args.save_in_background:
         raise ValueError(
-            f"save_in_background writes beside training, and {world} processes write a checkpoint together: leave "
+            f"save_in_background writes during training, and {world} processes write a checkpoint together: leave "
             "save_in_background out, or train in one process"
         )
 

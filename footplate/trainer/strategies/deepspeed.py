@@ -1,7 +1,7 @@
-"""DeepSpeed's ZeRO: stage 1 shares out the optimizer's state, 2 the gradients too, 3 the parameters as well.
+"""The DeepSpeed strategy: ZeRO shards the optimizer's state (stage 1), the gradients (2) and the parameters (3).
 
-Its engine steps and clips; everything else is the Trainer's. Checkpoints are whole, in the files that one process
-writes: gathered parameter by parameter, so that any strategy on any number of processes continues them.
+DeepSpeed's engine steps and clips; the Trainer does everything else. Checkpoints are whole: one process gathers them
+parameter by parameter and writes them. Any strategy on any number of processes can continue them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class DeepSpeed(Sharded):
         per_process = self.batch_size(self.args.per_device_train_batch_size)
         config = deepspeed_settings.settings(self.args, model, per_process=per_process, world=self.peers.world)
         self._stage = deepspeed_settings.stage(config)
-        self._parameters = [each for group in plain.param_groups for each in group["params"]]
+        self._parameters = [parameter for group in plain.param_groups for parameter in group["params"]]
         self._sizes = [len(group["params"]) for group in plain.param_groups]
-        whole = {} if self.precision == "no" else {name: each.data for name, each in model.named_parameters()}
+        whole = {} if self.precision == "no" else {name: parameter.data for name, parameter in model.named_parameters()}
         with sockets.opening():
             self._engine, *_ = self._library.initialize(
                 model=model, optimizer=plain, config=config, dist_init_required=False
@@ -61,7 +61,7 @@ class DeepSpeed(Sharded):
         return model if model in self._wrapped else model.to(self.device)
 
     def held_by_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
-        """None: the engine clears the gradients of its flat parameters, or keeps their memory if it offloads them."""
+        """Returns nothing: the engine clears the gradients of its flat parameters, or keeps them when it offloads."""
         return []
 
     def stepper(self, optimizer: Any) -> Any:
@@ -81,52 +81,56 @@ class DeepSpeed(Sharded):
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Any:
-        """The engine clips as it steps, and knows the norm then: who reads it reads it later."""
+        """Returns the gradient norm. The engine knows it only after its step, so the result is read later."""
         if self._is_plain:
-            return torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+            return torch.nn.utils.get_total_norm(
+                [parameter.grad for parameter in parameters if parameter.grad is not None]
+            )
         return _NormOfStep(self._engine)
 
     @property
     def _is_plain(self) -> bool:
-        """Stage 0 in single precision: the engine averages gradients, and the optimizer is as it was made."""
+        """Returns True for stage 0 in single precision: then the engine only averages gradients."""
         return self._stage == 0 and self.precision == "no"
 
     # Files
 
     def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
-        """In single precision, as they are trained, whatever is computed with."""
+        """Returns the weights in single precision, as they are trained, whatever precision computes."""
         if self._gathered is not None:
             return self._gathered
         if model not in self._wrapped or (self._stage < 3 and self.precision == "no"):
             return None
-        whole = {name: each.detach().cpu() for name, each in model.state_dict().items()}
-        known: dict[int, Tensor] = {}
-        for name, each in model.named_parameters(remove_duplicate=False):
-            if id(each) not in known:
-                known[id(each)] = self._whole(each)
-            whole[name] = known[id(each)]
+        whole = {name: parameter.detach().cpu() for name, parameter in model.state_dict().items()}
+        whole_of: dict[int, Tensor] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if id(parameter) not in whole_of:
+                whole_of[id(parameter)] = self._whole(parameter)
+            whole[name] = whole_of[id(parameter)]
         return whole
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:
-        found: Tensor | None = self._library.utils.safe_get_full_fp32_param(parameter)
-        if found is None:  # not trained
+        whole: Tensor | None = self._library.utils.safe_get_full_fp32_param(parameter)
+        if whole is None:  # not trained
             with self._library.zero.GatheredParameters([parameter]):
-                found = parameter.detach().clone()
-        return found.detach().cpu().view(_shape(parameter))
+                whole = parameter.detach().clone()
+        return whole.detach().cpu().view(_shape(parameter))
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """As of the optimizer before it was taken apart: by parameter number."""
+        """Returns the optimizer's state by parameter number, as the optimizer had it before DeepSpeed flattened it."""
         plain = self.plain_optimizer(optimizer)
         if self._is_plain:
             return plain.state_dict()
-        numbers = {id(each): at for at, each in enumerate(self._parameters)}
+        numbers = {id(parameter): at for at, parameter in enumerate(self._parameters)}
         whole: dict[int, dict[str, Any]] = {}
         for flat, parameters in self._flats():
             self._link(parameters, flat, plain)
-            for each in parameters:
-                found = {name: self._whole_state(each, name, value, flat) for name, value in plain.state[flat].items()}
-                if found:
-                    whole[numbers[id(each)]] = found
+            for parameter in parameters:
+                moments = {
+                    name: self._whole_state(parameter, name, value, flat) for name, value in plain.state[flat].items()
+                }
+                if moments:
+                    whole[numbers[id(parameter)]] = moments
         at, groups = 0, []
         for group, size in zip(plain.param_groups, self._sizes, strict=True):
             options = {name: value for name, value in group.items() if name != "params"}
@@ -137,31 +141,34 @@ class DeepSpeed(Sharded):
     def _whole_state(self, parameter: nn.Parameter, name: str, value: Any, flat: Tensor) -> Any:
         if not isinstance(value, Tensor) or value.shape != flat.shape:
             return value.clone() if isinstance(value, Tensor) else value
-        found: Tensor = self._library.utils.safe_get_full_optimizer_state(parameter, name)
-        return found.detach().cpu().view(_shape(parameter)).clone()
+        whole: Tensor = self._library.utils.safe_get_full_optimizer_state(parameter, name)
+        return whole.detach().cpu().view(_shape(parameter)).clone()
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         if self._is_plain:
             optimizer.load_state_dict(state)
             return
-        numbers = {id(each): at for at, each in enumerate(self._parameters)}
+        numbers = {id(parameter): at for at, parameter in enumerate(self._parameters)}
         for flat, parameters in self._flats():
-            stored = [(each, state["state"].get(numbers[id(each)], {})) for each in parameters]
-            _, first = next(((each, found) for each, found in stored if found), (None, {}))
+            stored = [(parameter, state["state"].get(numbers[id(parameter)], {})) for parameter in parameters]
+            _, first = next(((parameter, moments) for parameter, moments in stored if moments), (None, {}))
             optimizer.state[flat] = {
                 name: torch.zeros_like(flat) if _is_moment(value) else _copied(value) for name, value in first.items()
             }
             self._link(parameters, flat, optimizer)
-            for each, found in stored:
-                for name, value in found.items():
+            for parameter, moments in stored:
+                for name, value in moments.items():
                     if _is_moment(value):
-                        self._set_state(each, name, value.to(flat.device))
+                        self._set_state(parameter, name, value.to(flat.device))
         for group, kept in zip(optimizer.param_groups, state["param_groups"], strict=True):
             group.update({name: value for name, value in kept.items() if name != "params"})
 
     def _link_round_robin(self) -> None:
-        """DeepSpeed (0.19.8) looks for a parameter's flat part in the model's order, and round_robin_gradients has laid
-        the parts out in another: checkpoints would hold one parameter's numbers under another's name."""
+        """Corrects DeepSpeed's links from parameters to flat parts if `round_robin_gradients` is set.
+
+        DeepSpeed (0.19.8) looks for the parts in the model's order, but round robin has laid them out in another.
+        Without the correction, a checkpoint stores one parameter's values under another's name.
+        """
         engine = self._engine.optimizer
         if self._stage in (1, 2) and engine.round_robin_gradients:
             order, engine.bit16_groups = engine.bit16_groups, engine.round_robin_bit16_groups
@@ -169,14 +176,16 @@ class DeepSpeed(Sharded):
             engine.bit16_groups = order
 
     def _set_trained(self, model: nn.Module, whole: dict[str, Tensor]) -> None:
-        """Gives the parameters that the optimizer steps their values in single precision. DeepSpeed makes them from the
-        model after it has rounded that: a resumed run would be another one."""
-        for name, each in model.named_parameters():
-            if name in whole and each.requires_grad:
-                self._set_state(each, None, whole[name].float())
+        """Sets the optimizer's single-precision parameters to their exact values.
+
+        DeepSpeed makes them from the rounded model, so a resumed run would differ from an uninterrupted one.
+        """
+        for name, parameter in model.named_parameters():
+            if name in whole and parameter.requires_grad:
+                self._set_state(parameter, None, whole[name].float())
 
     def _link(self, parameters: list[nn.Parameter], flat: Tensor, optimizer: Optimizer) -> None:
-        """Of each parameter, where its moments are in the flat ones."""
+        """Links each parameter to its moments inside the flat tensors."""
         if self._stage < 3 and optimizer.state[flat]:
             self._library.utils.lazy_init_hp_params_optimizer_state(parameters, flat, optimizer.state)
 
@@ -187,13 +196,13 @@ class DeepSpeed(Sharded):
         elif self._stage < 3:
             self._library.utils.safe_set_full_optimizer_state(parameter, value, name)
         else:
-            # DeepSpeed's own setter forgets that the last piece is filled up where processes do not divide the size.
+            # DeepSpeed's own setter ignores the padding of the last piece if the processes do not divide the size.
             piece, _ = self._engine.optimizer._get_fp32_opt_state_partition(parameter, False, optim_state_key=name)
             own = value.flatten()[self.peers.rank * piece.numel() : (self.peers.rank + 1) * piece.numel()]
             piece.data[: own.numel()].copy_(own)
 
     def _flats(self) -> list[tuple[Tensor, list[nn.Parameter]]]:
-        """What the optimizer steps, each a part of several parameters, and which these are."""
+        """Returns the flat tensors that the optimizer steps, each with the parameters that it contains."""
         engine = self._engine.optimizer
         if self._stage == 3:
             return list(zip(engine.fp32_partitioned_groups_flat, engine.fp16_groups, strict=True))
@@ -203,13 +212,13 @@ class DeepSpeed(Sharded):
         if model not in self._wrapped:
             return super().load_weights(model, folder)
         stored = adapters.read(model, folder) if files.holds_adapters_only(model, folder) else weights.read(folder)
-        for name, each in [*model.named_parameters(), *model.named_buffers()]:
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if name not in stored:
                 continue
-            gathers = self._stage == 3 and hasattr(each, "ds_id")
-            with self._library.zero.GatheredParameters([each], modifier_rank=0, enabled=gathers):
+            gathers = self._stage == 3 and hasattr(tensor, "ds_id")
+            with self._library.zero.GatheredParameters([tensor], modifier_rank=0, enabled=gathers):
                 if not gathers or self.peers.is_main:
-                    each.data.copy_(stored[name])
+                    tensor.data.copy_(stored[name])
         refresh = getattr(self._engine.optimizer, "refresh_fp32_params", None)
         if refresh is not None:
             refresh()
@@ -219,6 +228,8 @@ class DeepSpeed(Sharded):
 
 
 class _NormOfStep:
+    """A number that reads the gradient norm from the engine only when it is converted to float."""
+
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
@@ -234,7 +245,7 @@ def _library() -> Any:
 
 
 def _shape(parameter: nn.Parameter) -> torch.Size:
-    """Also of one of which only a piece is here."""
+    """Returns the shape of the whole parameter, even if this process has only a piece."""
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration as its engine is given it: what is `auto` in it follows the arguments and the model."""
+"""Builds the configuration for DeepSpeed's engine. Values that are `auto` come from the arguments and the model."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 from torch import nn
 
 from footplate.contract.arguments import TrainingArguments
-from footplate.contract.arguments import deepspeed as told
+from footplate.contract.arguments import deepspeed as deepspeed_arguments
 from footplate.contract.arguments.deepspeed import OF_THE_MODEL
 
-AUTO = told.AUTO
+AUTO = deepspeed_arguments.AUTO
 
 
 def settings(args: TrainingArguments, model: nn.Module, *, per_process: int, world: int) -> dict[str, Any]:
-    """As DeepSpeed is given it: no `auto` is left, and every value that the arguments have too is theirs."""
-    config = told.read(args.deepspeed)
-    for _, why in told.refusals(config, args):
+    """Returns the engine's configuration, without `auto`. Values that the arguments also have must be equal there."""
+    config = deepspeed_arguments.read(args.deepspeed)
+    for _, why in deepspeed_arguments.refusals(config, args):
         raise ValueError(why)
-    if differ := told.fill(config, args, per_process=per_process, world=world):
+    if differ := deepspeed_arguments.fill(config, args, per_process=per_process, world=world):
         differences = "; ".join(map(str, differ))
         raise ValueError(f"deepspeed's config and the arguments differ: {differences}. Write auto in the config")
     _sizes(config, model)
-    if left := list(told.autos(config)):
-        raise ValueError(f"deepspeed's config has auto for {', '.join(left)}, and no argument says it: give a value")
-    # One backward at a time, and the Trainer says which of them is a window's last.
+    if left := list(deepspeed_arguments.autos(config)):
+        raise ValueError(f"deepspeed's config has auto for {', '.join(left)}, and no argument sets it: give a value")
+    # The engine sees one backward at a time, because the Trainer decides which one ends an accumulation window.
     config |= {"gradient_accumulation_steps": 1, "train_batch_size": per_process * world}
     config |= {"train_micro_batch_size_per_gpu": per_process, "gradient_clipping": args.max_grad_norm}
     config |= {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
@@ -36,7 +36,7 @@ def stage(config: dict[str, Any]) -> int:
 
 
 def _sizes(config: dict[str, Any], model: nn.Module) -> None:
-    """Sizes of buffers that are `auto` follow the width of the model."""
+    """Sets buffer sizes that are `auto` from the model's hidden size."""
     zero = config.get("zero_optimization") or {}
     names = [name for name in OF_THE_MODEL if zero.get(name) == AUTO]
     if not names:
@@ -57,9 +57,9 @@ def _sizes(config: dict[str, Any], model: nn.Module) -> None:
 
 def _width(config: Any) -> int | None:
     parts: tuple[Any, ...] = (config, getattr(config, "text_config", None))
-    for each in parts:
-        if getattr(each, "hidden_size", None):
-            return int(each.hidden_size)
-        if getattr(each, "hidden_sizes", None):
-            return int(max(each.hidden_sizes))
+    for config_part in parts:
+        if getattr(config_part, "hidden_size", None):
+            return int(config_part.hidden_size)
+        if getattr(config_part, "hidden_sizes", None):
+            return int(max(config_part.hidden_sizes))
     return None

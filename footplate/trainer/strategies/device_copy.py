@@ -1,5 +1,8 @@
-"""Batches to the device. To a GPU on a stream of its own: the host is steps ahead of the GPU, so a batch is copied
-beside what is still computed of the steps before it, and only what reads it waits for it."""
+"""Copies batches to the device.
+
+A GPU gets its batches on a separate stream. The host is some steps ahead of the GPU, so a batch is copied while earlier
+steps are computed. Only the kernels that read the batch wait for the copy.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from torch import Tensor
 
 
 class Beside:
-    """Copies from pinned memory, without making the host wait, to one GPU."""
+    """Copies values from pinned memory to one GPU, without making the host wait."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -27,35 +30,35 @@ class Beside:
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """Tensors on the device, wherever in dicts, lists and tuples they stand."""
+    """Returns the value with its tensors on the device, inside dicts, lists and tuples of any depth."""
     return changed(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def in_type(value: Any, dtype: torch.dtype) -> Any:
-    """Floating-point tensors in another type, wherever in dicts, lists and tuples they stand."""
+    """Returns the value with floating-point tensors in another type, inside dicts, lists and tuples of any depth."""
     return changed(value, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same dicts, lists and tuples, with `change` called on every tensor in them."""
+    """Returns the same dicts, lists and tuples, with `change` called on every tensor in them."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: changed(each, change) for name, each in value.items()}
+        return {name: changed(item, change) for name, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(changed(each, change) for each in value))
+        return type(value)(*(changed(item, change) for item in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(changed(each, change) for each in value)
+        return type(value)(changed(item, change) for item in value)
     return value
 
 
 def _record(value: Any, stream: torch.cuda.Stream) -> None:
-    """Its memory is the other stream's, and may be that stream's again only when this one has read it."""
+    """Keeps the copy stream from reusing the tensors' memory before this stream has read them."""
     if isinstance(value, Tensor):
         value.record_stream(stream)
     elif isinstance(value, Mapping):
-        for each in value.values():
-            _record(each, stream)
+        for item in value.values():
+            _record(item, stream)
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            _record(each, stream)
+        for item in value:
+            _record(item, stream)

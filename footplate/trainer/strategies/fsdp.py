@@ -1,4 +1,4 @@
-"""FSDP 2: parameters, gradients and moments are cut along their first dimension, and gathered layer by layer."""
+"""The FSDP 2 strategy shards parameters, gradients and moments by their first dimension, and gathers layer by layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fsdp(Sharded):
         self._whole_mesh: DeviceMesh | None = None
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        """In place: the same object, and names, with pieces for parameters."""
+        """Shards the model in place: the object and the parameter names stay, and parameters become DTensors."""
         if model in self._wrapped:
             return model
         self._place(model)
@@ -45,7 +45,7 @@ class Fsdp(Sharded):
                 offload_policy=CPUOffloadPolicy() if self.settings.cpu_offload else OffloadPolicy(),
             )
         if callable(getattr(model, "generate", None)):
-            # It may call an encoder by itself, and what lies outside of the layers comes together with the whole.
+            # `generate` may call a submodule directly, so the parameters outside of all layers must be gathered first.
             register_fsdp_forward_method(model, "generate")
         self._wrapped[model] = model
         return model
@@ -56,7 +56,7 @@ class Fsdp(Sharded):
         return self._whole_mesh
 
     def _precision(self) -> MixedPrecisionPolicy:
-        """Gathered and computed in half the bits, summed up in all of them."""
+        """Returns the mixed precision: bf16 for gathering and computing, single precision for summing gradients."""
         if self.precision == "no":
             return MixedPrecisionPolicy()
         return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -1,7 +1,7 @@
-"""FSDP 1: the parameters of a layer lie behind each other in one flat tensor, of which every process has a slice.
+"""The FSDP 1 strategy keeps the parameters of a layer in one flat tensor, of which every process has a slice.
 
-The optimizer sees each parameter's part of this process's slice, in one dimension and maybe empty. Put behind each
-other in the order of the processes, the parts are the parameter again: that is all that checkpoints here need to know.
+The optimizer sees the part of each parameter that lies in this process's slice. A part has one dimension and may be
+empty. The parts of all ranks, joined in the order of the ranks, are the parameter. Checkpoints rely on this only.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from footplate.trainer.strategies.sharded import Sharded
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How a parameter lies in the processes' slices."""
+    """The position of a parameter in the slices of all processes."""
 
     shape: torch.Size
     counts: list[int]
-    """Of its elements, in each process."""
+    """The number of the parameter's elements on each rank."""
 
 
 class Fsdp1(Sharded):
@@ -55,33 +55,33 @@ class Fsdp1(Sharded):
         plain = self.plain_optimizer(optimizer)
         if isinstance(plain, Adafactor) or hasattr(plain, "train"):
             raise ValueError(
-                f"{type(plain).__name__} looks at a parameter as a whole, or swaps it in evaluation, and FSDP 1 has "
-                "flat slices of several: leave version out of fsdp_config, or use another optim"
+                f"{type(plain).__name__} needs whole parameters, or swaps them for evaluation, and FSDP 1 has flat "
+                "slices: leave version out of fsdp_config to use FSDP 2, or use another optim"
             )
         return super().prepare(model, optimizer)
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        """The parameters stay the objects that they are, and lose to the slices what they hold."""
+        """Wraps the model. The parameter objects stay, but their values move to the flat slices."""
         if model in self._wrapped:
             return self._wrapped[model]
         self._place(model)
         if self.settings.activation_checkpointing:
             checkpoint_activations(model)
         parameters = list(model.parameters())
-        shapes = [each.shape for each in parameters]
-        units = {id(each) for each in self.settings.units(model)}
+        shapes = [parameter.shape for parameter in parameters]
+        units = {id(unit) for unit in self.settings.units(model)}
         whole = FullyShardedDataParallel(
             model,
             sharding_strategy=ShardingStrategy[self.settings.reshard.upper()],
             auto_wrap_policy=CustomPolicy(lambda module: id(module) in units),
             mixed_precision=self._precision(),
-            device_id=self.device if self.device.type == "cuda" else torch.device("cpu"),  # which has no number there
+            device_id=self.device if self.device.type == "cuda" else torch.device("cpu"),  # a CPU has no index
             use_orig_params=True,
             **self._prefetches(),
         )
-        counts = self.peers.everyone([each.numel() for each in parameters])
-        for each, shape, *of_each in zip(parameters, shapes, *counts, strict=True):
-            self._cuts[each] = _Cut(shape, of_each)
+        counts = self.peers.everyone([parameter.numel() for parameter in parameters])
+        for parameter, shape, *rank_counts in zip(parameters, shapes, *counts, strict=True):
+            self._cuts[parameter] = _Cut(shape, rank_counts)
         generate: Any = getattr(model, "generate", None)
         if generate is not None:
             vars(model)["generate"] = _with_its_own_parameters(whole, generate)
@@ -90,15 +90,15 @@ class Fsdp1(Sharded):
 
     def _prefetches(self) -> dict[str, Any]:
         settings = self.settings
-        said = settings.backward_prefetch
+        prefetch = settings.backward_prefetch
         return {
-            "backward_prefetch": None if said == "NO_PREFETCH" else BackwardPrefetch[said],
+            "backward_prefetch": None if prefetch == "NO_PREFETCH" else BackwardPrefetch[prefetch],
             "forward_prefetch": settings.forward_prefetch,
             "limit_all_gathers": settings.limit_all_gathers,
         }
 
     def _precision(self) -> MixedPrecision | None:
-        """Gathered and computed in half the bits, summed up in all of them."""
+        """Returns the mixed precision: bf16 for gathering and computing, single precision for summing gradients."""
         if self.precision == "no":
             return None
         return MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -109,7 +109,7 @@ class Fsdp1(Sharded):
             self._holding.enter_context(model.no_sync())
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-        here = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+        here = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         norm: Tensor = self.peers.total(here.to(self.device).square()).sqrt()
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
         return norm
@@ -121,8 +121,8 @@ class Fsdp1(Sharded):
             return self._gathered
         with self._whole(model, writes=False):
             own = adapters.to_copy(model)
-            found: dict[str, Any] = copied(own) if self.args.should_save else dict.fromkeys(own)
-            return found
+            weights: dict[str, Any] = copied(own) if self.args.should_save else dict.fromkeys(own)
+            return weights
 
     def load_weights(self, model: nn.Module, folder: Path) -> None:
         if model not in self._wrapped:
@@ -132,9 +132,10 @@ class Fsdp1(Sharded):
 
     @contextmanager
     def _whole(self, model: nn.Module, *, writes: bool) -> Iterator[None]:
-        """The model as it was made, for a while: on the host, and to be read in the main process only.
+        """Restores the whole, unwrapped model inside the `with` block, on the host.
 
-        On a CPU nothing is offloaded: torch (2.13) would let go of the memory that it then goes on to read.
+        Only the main process may read it, unless `writes` is set. On a CPU nothing is offloaded, because torch (2.13)
+        would free memory that it still reads.
         """
         goes = self.device.type != "cpu"
         with (
@@ -154,7 +155,7 @@ class Fsdp1(Sharded):
 
     @contextmanager
     def named(self, model: nn.Module) -> Iterator[None]:
-        """Without the hulls around layers, which are part of every name below them."""
+        """Removes the FSDP wrappers around layers inside the `with` block, because they are part of parameter names."""
         hulls = [
             (module, name, child)
             for module in model.modules()
@@ -170,20 +171,22 @@ class Fsdp1(Sharded):
                 setattr(module, name, hull)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """A process has no state of what it has no part of: what there is is told by all, then gathered by all."""
+        """Returns the whole state. A rank has no state for parameters outside its slice, so all first share dtypes."""
         state = self.plain_optimizer(optimizer).state_dict()
         here: dict[int, dict[str, Any]] = state["state"]
-        told: dict[int, dict[str, Any]] = {}
-        for one in self.peers.everyone({at: _described(values) for at, values in here.items()}):
-            told = one | told
-        numbered = [each for group in self.plain_optimizer(optimizer).param_groups for each in group["params"]]
+        known_state: dict[int, dict[str, Any]] = {}
+        for rank_state in self.peers.everyone({at: _described(values) for at, values in here.items()}):
+            known_state = rank_state | known_state
+        numbered = [
+            parameter for group in self.plain_optimizer(optimizer).param_groups for parameter in group["params"]
+        ]
         whole: dict[int, dict[str, Any]] = {}
-        for at in sorted(told):
+        for at in sorted(known_state):
             whole[at] = {
                 name: self._gathered_moment(numbered[at], here.get(at, {}).get(name), value)
                 if isinstance(value, torch.dtype)
                 else value
-                for name, value in told[at].items()
+                for name, value in known_state[at].items()
             }
         return {"state": whole, "param_groups": state["param_groups"]}
 
@@ -193,13 +196,13 @@ class Fsdp1(Sharded):
         if part.shape != (cut.counts[self.peers.rank],):
             raise ValueError(
                 f"the optimizer keeps a tensor of {tuple(part.shape)} for a part of {cut.counts[self.peers.rank]} "
-                "elements, and FSDP 1's checkpoints hold what is element by element: leave version out of fsdp_config"
+                "elements, and FSDP 1 can save only state with one value per element: leave version out of fsdp_config"
             )
         parts = leaf_of_each(part, [(count,) for count in cut.counts], self.peers)
         return torch.cat(parts).view(cut.shape).cpu() if self.args.should_save else None
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        numbered = [each for group in optimizer.param_groups for each in group["params"]]
+        numbered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         parts = {
             at: {name: self._part(value, numbered[at]) for name, value in values.items()}
             for at, values in state["state"].items()
@@ -214,16 +217,16 @@ class Fsdp1(Sharded):
 
 
 def _described(values: dict[str, Any]) -> dict[str, Any]:
-    """Of a moment its kind of number, of all else what it is: from the host, for a pickle knows of its own GPU only."""
-    return {name: _told(each) if isinstance(each, Tensor) else each for name, each in values.items()}
+    """Replaces each moment by its dtype. Other tensors move to the host, because a pickled tensor keeps its GPU."""
+    return {name: _dtype_or_value(value) if isinstance(value, Tensor) else value for name, value in values.items()}
 
 
-def _told(value: Tensor) -> Any:
+def _dtype_or_value(value: Tensor) -> Any:
     return value.dtype if value.dim() else value.cpu()
 
 
 def _with_its_own_parameters(whole: FullyShardedDataParallel, method: Callable[..., Any]) -> Callable[..., Any]:
-    """`generate` calls the parts of a model, and what is in no layer comes only with a call of the whole."""
+    """Wraps `generate`, which calls submodules directly, to gather the parameters outside of all layers first."""
 
     @functools.wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What `fsdp` and `fsdp_config` ask for, and which modules of a model that makes."""
+"""Reads `fsdp` and `fsdp_config`, and chooses the modules of a model that FSDP gathers separately."""
 
 from __future__ import annotations
 
@@ -17,16 +17,24 @@ __all__ = ["SHARDED", "FsdpSettings"]
 @dataclass(frozen=True)
 class FsdpSettings(FsdpConfig):
     def units(self, model: nn.Module) -> list[nn.Module]:
-        """The modules that are gathered each by itself, inner ones first. The model as a whole takes what is left, and
-        what is tied across them: it would be gathered with one, and missing in the other."""
-        homes = [id(each) for module in model.modules() for each in module._parameters.values() if each is not None]
-        tied = Counter(homes)
+        """Returns the modules that are gathered separately, inner ones first. The root module gathers the rest.
+
+        A module that shares tied weights with another is left to the root. Otherwise the weight would be gathered with
+        one module and missing in the other.
+        """
+        parameter_ids = [
+            id(parameter)
+            for module in model.modules()
+            for parameter in module._parameters.values()
+            if parameter is not None
+        ]
+        tied = Counter(parameter_ids)
 
         def shares(unit: nn.Module) -> bool:
-            own = Counter(id(e) for module in unit.modules() for e in module._parameters.values() if e is not None)
-            return any(tied[each] != count for each, count in own.items())
+            own = Counter(id(p) for module in unit.modules() for p in module._parameters.values() if p is not None)
+            return any(tied[parameter_id] != count for parameter_id, count in own.items())
 
-        return [each for each in self._chosen(model) if not shares(each)]
+        return [module for module in self._chosen(model) if not shares(module)]
 
     def _chosen(self, model: nn.Module) -> list[nn.Module]:
         if self.auto_wrap_policy == "NO_WRAP":
@@ -36,26 +44,30 @@ class FsdpSettings(FsdpConfig):
         names = self.layers or tuple(getattr(model, "_no_split_modules", None) or ())
         if not names:
             return list(repeated_layers(model))
-        found = [each for each in reversed(list(model.modules())) if type(each).__name__ in names and each is not model]
-        known = {type(each).__name__ for each in model.modules()}
-        missing = [name for name in self.layers if name not in known]
+        layers = [
+            module
+            for module in reversed(list(model.modules()))
+            if type(module).__name__ in names and module is not model
+        ]
+        class_names = {type(module).__name__ for module in model.modules()}
+        missing = [name for name in self.layers if name not in class_names]
         if missing:
-            hint = did_you_mean(missing[0], known) or f"it has {', '.join(sorted(known))}"
-            raise ValueError(f"transformer_layer_cls_to_wrap names {missing[0]!r}, and the model has none: {hint}")
-        return found
+            hint = did_you_mean(missing[0], class_names) or f"it has {', '.join(sorted(class_names))}"
+            raise ValueError(f"transformer_layer_cls_to_wrap names {missing[0]!r}, which the model lacks: {hint}")
+        return layers
 
 
 def _large(model: nn.Module, at_least: int) -> list[nn.Module]:
-    """Modules with so many parameters that are in no chosen one within them."""
-    found: list[nn.Module] = []
+    """Returns modules with at least this number of parameters, not counting modules inside them that are chosen."""
+    chosen: list[nn.Module] = []
 
-    def left(module: nn.Module) -> int:
-        own = sum(each.numel() for each in module.parameters(recurse=False))
-        count = own + sum(left(child) for child in module.children())
+    def unchosen_parameters(module: nn.Module) -> int:
+        own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        count = own + sum(unchosen_parameters(child) for child in module.children())
         if count >= at_least and module is not model and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-            found.append(module)
+            chosen.append(module)
             return 0
         return count
 
-    left(model)
-    return found
+    unchosen_parameters(model)
+    return chosen

@@ -1,4 +1,4 @@
-"""What an evaluation saw of a round of batches, in every process."""
+"""Gathers an evaluation's outputs for one batch from all processes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from footplate.trainer.strategies.peers import Alone
 
 
 def everyones(value: Any, peers: Alone, *, counts: bool, objects: bool) -> list[Any]:
-    """Each process's value, in their order, without those that do not count. All have the same structure.
+    """Returns the values of all processes that count, by rank. The values have the same structure everywhere.
 
-    Tensors go from device to device, whatever their shapes. With `objects` they are pickled, and anything goes.
+    Tensors travel from device to device, and may differ in shape. With `objects`, values of any type are pickled.
     """
     if objects:
-        found = peers.everyone((counts, mapped(value, lambda leaf: leaf.cpu())))
-        return [each for there, each in found if there]
+        values = peers.everyone((counts, mapped(value, lambda leaf: leaf.cpu())))
+        return [value for is_counted, value in values if is_counted]
     leaves: list[Tensor] = []
     mapped(value, leaves.append)
-    told = peers.everyone((counts, [tuple(leaf.shape) for leaf in leaves]))
-    columns = [leaf_of_each(leaf, [shapes[at] for _, shapes in told], peers) for at, leaf in enumerate(leaves)]
+    layouts = peers.everyone((counts, [tuple(leaf.shape) for leaf in leaves]))
+    columns = [leaf_of_each(leaf, [shapes[at] for _, shapes in layouts], peers) for at, leaf in enumerate(leaves)]
     result = []
-    for rank, (there, _) in enumerate(told):
-        own = iter([column[rank] for column in columns])
-        if there:
-            result.append(mapped(value, lambda leaf, own=own: next(own)))  # type: ignore[misc]
+    for rank, (is_counted, _) in enumerate(layouts):
+        own_leaves = iter([column[rank] for column in columns])
+        if is_counted:
+            result.append(mapped(value, lambda leaf, own_leaves=own_leaves: next(own_leaves)))  # type: ignore[misc]
     return result
 
 
 def leaf_of_each(leaf: Tensor, shapes: list[tuple[int, ...]], peers: Alone) -> list[Tensor]:
-    """In boxes of one size, as collectives want them, and out of them again."""
+    """Gathers tensors that differ in shape: each is padded to the largest sizes, and cut back after the collective."""
     box = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
     padded = leaf.detach()
     if tuple(leaf.shape) != box:
@@ -41,28 +41,28 @@ def leaf_of_each(leaf: Tensor, shapes: list[tuple[int, ...]], peers: Alone) -> l
         padded[tuple(slice(size) for size in leaf.shape)] = leaf
     received = [torch.empty_like(padded, memory_format=torch.contiguous_format) for _ in shapes]
     dist.all_gather(received, padded.contiguous(), group=peers.way_of(padded))
-    return [each[tuple(slice(size) for size in shape)] for each, shape in zip(received, shapes, strict=True)]
+    return [tensor[tuple(slice(size) for size in shape)] for tensor, shape in zip(received, shapes, strict=True)]
 
 
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return {name: mapped(each, change) for name, each in value.items()}
+        return {name: mapped(item, change) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return tuple(mapped(each, change) for each in value)
+        return tuple(mapped(item, change) for item in value)
     return value
 
 
 def refuse_objects(value: Any) -> None:
-    """Numbers and nothing are the same everywhere only by chance, and anything else has no way to travel."""
+    """Refuses predictions that are neither tensors nor None, because only tensors travel between processes."""
     if value is None or isinstance(value, Tensor):
         return
     if isinstance(value, (Mapping, list, tuple)):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            refuse_objects(each)
+        for item in value.values() if isinstance(value, Mapping) else value:
+            refuse_objects(item)
         return
     raise TypeError(
         f"a prediction holds a {type(value).__name__}, and only tensors travel between processes: set "
-        "eval_use_gather_object=True, which pickles what is predicted"
+        "eval_use_gather_object=True, which pickles predictions"
     )

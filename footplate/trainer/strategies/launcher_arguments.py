@@ -1,5 +1,6 @@
-"""How a launcher says that the work is shared, in the arguments' words: `accelerate launch --use_fsdp` and its like, or
-what `accelerate config` has written for it. Accelerate would heed it beside the strategy that is chosen here.
+"""Reads the launcher's environment variables and turns them into arguments, so that Accelerate applies none by itself.
+
+`accelerate launch --use_fsdp` sets such variables, and so do its other options and the file of `accelerate config`.
 """
 
 from __future__ import annotations
@@ -25,73 +26,73 @@ _BY_ITSELF = {
     "activation_checkpointing_offload": ("false",),
     "offload_params": ("false",),
 }
-"""What a launcher says of FSDP though nobody has asked for it, and what changes no result."""
+"""Settings of FSDP that a launcher always sets, with values that change no result. These are ignored."""
 
 
 def sharing(environment: Environment = os.environ) -> dict[str, Any]:
-    """Arguments by name: empty where the launcher says nothing of it."""
-    found: dict[str, Any] = {}
+    """Returns arguments by name. The result is empty if the launcher sets nothing about sharing the model."""
+    arguments: dict[str, Any] = {}
     if _says(environment, "ACCELERATE_USE_FSDP"):
-        found |= {"fsdp": True, "fsdp_config": _fsdp(environment)}
+        arguments |= {"fsdp": True, "fsdp_config": _fsdp(environment)}
     if _says(environment, "ACCELERATE_USE_DEEPSPEED"):
-        found["deepspeed"] = _deepspeed(environment)
+        arguments["deepspeed"] = _deepspeed(environment)
     if _says(environment, "ACCELERATE_USE_PARALLELISM_CONFIG"):
         sizes = _named(environment, _SIZES)
-        found["parallelism_config"] = {name: int(size) for name, size in sizes.items() if name.endswith("_size")}
-    return found
+        arguments["parallelism_config"] = {name: int(size) for name, size in sizes.items() if name.endswith("_size")}
+    return arguments
 
 
-def heed(args: Any, environment: Environment = os.environ) -> None:
-    """Where the arguments say nothing of it. What they say wins, unless it is the other way to share a model."""
-    said = sharing(environment)
+def apply(args: Any, environment: Environment = os.environ) -> None:
+    """Fills arguments that are not set from the launcher. Refuses FSDP from one and DeepSpeed from the other."""
+    arguments = sharing(environment)
     if args.fsdp:
-        said.pop("fsdp_config", None)
-    for name, value in said.items():
+        arguments.pop("fsdp_config", None)
+    for name, value in arguments.items():
         other = {"fsdp": "deepspeed", "deepspeed": "fsdp"}.get(name)
         if other and getattr(args, other):
             raise ValueError(
-                f"the launcher says {name}, and the arguments {other}: leave one of them out. Started with torchrun, "
-                "the arguments alone say it"
+                f"the launcher sets {name}, and the arguments set {other}: leave one of them out. Started with "
+                "torchrun, the arguments alone decide"
             )
         if not getattr(args, name):
             setattr(args, name, value)
 
 
 def refuse(world: int, environment: Environment = os.environ) -> None:
-    """What nothing here does, or would do to what several processes share: Accelerate compiles what one trains."""
+    """Refuses settings of the launcher that the Trainer lacks or that do not work with several processes."""
     several = {"ACCELERATE_DYNAMO_BACKEND": "torch_compile=True, with torch_compile_backend"} if world > 1 else {}
     for name, argument in {"ACCELERATE_USE_MEGATRON_LM": "fsdp=True, or deepspeed", **several}.items():
         if _says(environment, name):
             raise NotAvailableYet(
-                f"the launcher says {name}={environment[name]}, and the Trainer does not do that",
-                hint=f"start with torchrun, which says nothing of it, and say {argument}",
+                f"the launcher sets {name}={environment[name]}, which the Trainer does not support",
+                hint=f"start with torchrun, which does not set it, and use {argument}",
             )
 
 
 def _fsdp(environment: Environment) -> dict[str, Any]:
-    said = {name: text for name, text in _named(environment, _FSDP).items() if text not in _BY_ITSELF.get(name, ())}
-    # Both are always said, and each version has its own.
-    said.pop("sharding_strategy" if said.get("version") == "2" else "reshard_after_forward", None)
-    if said.get("auto_wrap_policy") != "size_based_wrap":
-        said.pop("min_num_params", None)
-    if said.pop("transformer_cls_to_wrap", None):
-        said["transformer_layer_cls_to_wrap"] = environment[f"{_FSDP}TRANSFORMER_CLS_TO_WRAP"]
-    return fsdp_config(said)
+    settings = {name: text for name, text in _named(environment, _FSDP).items() if text not in _BY_ITSELF.get(name, ())}
+    # Both are always set, and each version of FSDP reads one of them.
+    settings.pop("sharding_strategy" if settings.get("version") == "2" else "reshard_after_forward", None)
+    if settings.get("auto_wrap_policy") != "size_based_wrap":
+        settings.pop("min_num_params", None)
+    if settings.pop("transformer_cls_to_wrap", None):
+        settings["transformer_layer_cls_to_wrap"] = environment[f"{_FSDP}TRANSFORMER_CLS_TO_WRAP"]
+    return fsdp_config(settings)
 
 
 def _deepspeed(environment: Environment) -> str | dict[str, Any]:
-    said = _named(environment, _ZERO)
-    if said.pop("config_file", None):
+    settings = _named(environment, _ZERO)
+    if settings.pop("config_file", None):
         return environment[f"{_ZERO}CONFIG_FILE"]
-    given: dict[str, Any] = {name: said.pop(name) for name in _OF_ZERO if name in said}
-    if "zero_stage" in given:
-        given["zero_stage"] = int(given["zero_stage"])
-    for name in (name for name, text in said.items() if text != "false"):
+    zero: dict[str, Any] = {name: settings.pop(name) for name in _OF_ZERO if name in settings}
+    if "zero_stage" in zero:
+        zero["zero_stage"] = int(zero["zero_stage"])
+    for name in (name for name, text in settings.items() if text != "false"):
         raise NotAvailableYet(
-            f"the launcher says {_ZERO}{name.upper()}={environment[_ZERO + name.upper()]}, which is not taken over",
-            hint="leave it out: each process makes the model before it is shared out, and checkpoints are whole",
+            f"the launcher sets {_ZERO}{name.upper()}={environment[_ZERO + name.upper()]}, which is not supported",
+            hint="leave it out: each process makes the model before it is sharded, and checkpoints are whole",
         )
-    config = zero_config(given)
+    config = zero_config(zero)
     for name, key in (("GRADIENT_ACCUMULATION_STEPS", int), ("GRADIENT_CLIPPING", float)):
         if (text := environment.get(f"ACCELERATE_{name}", "auto")) not in ("auto", "none"):
             config[name.lower()] = key(text)
@@ -103,7 +104,7 @@ def _says(environment: Environment, name: str) -> bool:
 
 
 def _named(environment: Environment, prefix: str) -> dict[str, str]:
-    """In small letters, where something is said."""
+    """Returns the variables with this prefix in lower case, without those that are empty, "no" or "none"."""
     named = {
         name.removeprefix(prefix).lower(): text.lower() for name, text in environment.items() if name.startswith(prefix)
     }

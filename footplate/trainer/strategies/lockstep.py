@@ -1,4 +1,4 @@
-"""Rounds of batches that do not divide: every process comes along in each, whether it has a batch or not."""
+"""Keeps processes with different numbers of batches in step, with padding batches for those that have run out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NONE = object()
 
 
 def lockstep(batches: Iterator[Any], peers: Alone) -> Iterator[Any]:
-    """As many batches as the process with most of them has; one that has run out goes through the motions."""
+    """Yields as many batches as the process with the most has. A process that has run out yields padding batches."""
     last: Any = _NONE
     begins = True
     while True:
@@ -27,5 +27,5 @@ def lockstep(batches: Iterator[Any], peers: Alone) -> Iterator[Any]:
 
 
 def _lent(batch: Any, lender: int, peers: Alone) -> Any:
-    """A set may be so small that a process has no batch of its own to go through the motions with."""
+    """Copies a batch from the process `lender`. In a small dataset a process may have no batch to make padding from."""
     return peers.everyone(mapped(batch, lambda leaf: leaf.cpu()) if peers.rank == lender else None)[lender]

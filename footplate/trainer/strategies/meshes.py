@@ -1,4 +1,4 @@
-"""Tensors that live on several meshes, and others on none: torch's operations on many tensors at once take one kind."""
+"""Groups tensors by device mesh, because torch's foreach operations take tensors of one mesh only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.optim import Optimizer
 
 def by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     parts: dict[Any, list[Tensor]] = {}
-    for each in tensors:
-        parts.setdefault(each.device_mesh if isinstance(each, DTensor) else None, []).append(each)
+    for tensor in tensors:
+        parts.setdefault(tensor.device_mesh if isinstance(tensor, DTensor) else None, []).append(tensor)
     return list(parts.values())
 
 
 def clip(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-    """By the norm over all of them, the whole of each."""
-    parts = by_mesh(each.grad for each in parameters if each.grad is not None)
+    """Clips the gradients by their norm over all meshes and processes."""
+    parts = by_mesh(parameter.grad for parameter in parameters if parameter.grad is not None)
     norms = [_whole(torch.nn.utils.get_total_norm(part)) for part in parts]
     norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.tensor(0.0)
     factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
@@ -34,7 +34,7 @@ def _whole(norm: Tensor) -> Tensor:
 
 
 class ByMesh:
-    """Steps an optimizer whose groups, for that time, are cut by mesh. Its state and its files know nothing of it."""
+    """Steps an optimizer whose groups are split by mesh during the step. Its state and checkpoints do not change."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -42,11 +42,11 @@ class ByMesh:
     def step(self) -> None:
         groups = self.optimizer.param_groups
         parts = [[{**group, "params": part} for part in by_mesh(group["params"])] for group in groups]
-        self.optimizer.param_groups = [part for each in parts for part in each]
+        self.optimizer.param_groups = [part for group_parts in parts for part in group_parts]
         try:
             self.optimizer.step()
         finally:
             self.optimizer.param_groups = groups
         for group, cut in zip(groups, parts, strict=True):
-            # Some optimizers count in their groups; every part has counted alike.
+            # Some optimizers keep a step count in their groups; it is the same in every part.
             group.update({name: value for part in cut[:1] for name, value in part.items() if name != "params"})

@@ -1,4 +1,4 @@
-"""What a `parallelism_config` asks for and cannot be: said before anything is opened."""
+"""Refuses a `parallelism_config` that cannot work, before any connection is opened."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from footplate.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
 def refuse(config: Any, args: TrainingArguments, world: int) -> None:
     if config.sp_size > 1:
         raise NotAvailableYet(
-            f"parallelism_config has sp_size {config.sp_size}, which is DeepSpeed's way to cut samples, for GPUs",
-            hint="cut them with cp_size",
+            f"parallelism_config has sp_size {config.sp_size}, which is DeepSpeed's way to split samples, for GPUs",
+            hint="split them with cp_size",
         )
     if config.cp_size > 1:
         _refuse_beside_context_parallel(args, config, world)
@@ -39,36 +39,38 @@ def refuse(config: Any, args: TrainingArguments, world: int) -> None:
 
 
 def _refuse_beside_tensor_parallel(args: TrainingArguments, config: Any) -> None:
-    said = f"parallelism_config has tp_size {config.tp_size}, and"
+    prefix = f"parallelism_config has tp_size {config.tp_size}, and"
     if args.deepspeed:
-        raise ValueError(f"{said} deepspeed shares the model out in a way of its own: leave one of them out")
+        raise ValueError(f"{prefix} deepspeed shards the model in another way: leave one of them out")
     if args.fp16:
-        raise ValueError(f"{said} fp16's loss scale is not shared among its processes: use bf16, which needs none")
+        raise ValueError(f"{prefix} fp16's loss scale is not shared among its processes: use bf16, which needs none")
     settings = FsdpSettings.of(args)
     if settings.state_dict_type == SHARDED:
-        raise ValueError(f"{said} checkpoints are whole then: leave fsdp_config's state_dict_type out")
+        raise ValueError(f"{prefix} checkpoints are then whole: leave fsdp_config's state_dict_type out")
     if settings.version == 1:
-        raise ValueError(f"{said} FSDP 1 knows no parts: leave fsdp_config's version out")
+        raise ValueError(f"{prefix} FSDP 1 does not support split parameters: leave fsdp_config's version out")
     if args.fsdp and config.dp_shard_size == 1:
-        raise ValueError(f"{said} fsdp has nobody to share with: give dp_shard_size too, or leave fsdp out")
+        raise ValueError(
+            f"{prefix} fsdp has no other processes to shard over: give dp_shard_size too, or leave fsdp out"
+        )
 
 
 def _refuse_beside_context_parallel(args: TrainingArguments, config: Any, world: int) -> None:
-    said = f"parallelism_config has cp_size {config.cp_size}, and"
+    prefix = f"parallelism_config has cp_size {config.cp_size}, and"
     if world % config.cp_size:
         raise ValueError(
-            f"{said} there are {world} processes, which is no multiple of it: start as many with torchrun "
+            f"{prefix} there are {world} processes, which is not a multiple of it: start as many with torchrun "
             "--nproc-per-node, or change cp_size"
         )
     beside = {
-        f"tp_size {config.tp_size} cuts the model": config.tp_size > 1,
+        f"tp_size {config.tp_size} splits the model": config.tp_size > 1,
         f"dp_shard_size {config.dp_shard_size} shards the model": config.dp_shard_size > 1,
         "fsdp shards the model": args.fsdp,
-        "deepspeed shares the model out in a way of its own": args.deepspeed,
+        "deepspeed shards the model": args.deepspeed,
     }
     for other in (name for name, is_asked in beside.items() if is_asked):
         raise NotAvailableYet(
-            f"{said} {other}: each process has all of the model here",
+            f"{prefix} {other}: with cp_size, each process has the whole model",
             hint="leave one of them out; with more processes than cp_size, groups read different batches by themselves",
         )
     changes = {
@@ -77,4 +79,4 @@ def _refuse_beside_context_parallel(args: TrainingArguments, config: Any, world:
         "neftune_noise_alpha": args.neftune_noise_alpha is not None,
     }
     for name in (name for name, is_asked in changes.items() if is_asked):
-        raise NotAvailableYet(f"{said} {name} computes a sample as a whole", hint="leave one of them out")
+        raise NotAvailableYet(f"{prefix} {name} needs whole samples", hint="leave one of them out")

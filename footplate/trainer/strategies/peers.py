@@ -1,7 +1,7 @@
-"""The other processes: what all must know or decide together goes through here, and nothing else does.
+"""Communication between processes: whatever all processes must know or decide together goes through this module.
 
-Alone, each of these is what it says for a company of one. Together they speak on the host (gloo), beside the
-gradients: a vote does not wait for a GPU.
+`Alone` gives the same interface to a single process. `Peers` communicates on the host (gloo), separately from the
+gradients, so that a vote does not wait for a GPU.
 """
 
 from __future__ import annotations
@@ -23,38 +23,41 @@ from footplate.trainer.strategies import sockets
 T = TypeVar("T")
 
 _ALL_FAILED_SECONDS = 5.0
-"""How long one whose training raised waits to see whether it did so everywhere."""
+"""The time that a process whose training raised waits to see whether all other processes failed as well."""
 _LAST_WORDS_SECONDS = 5.0
-"""How long it then stays for the others to end: a launcher that sees one gone ends them, before they have said why."""
+"""The time that the first failed process then waits for the others to exit. Without this wait, a launcher that sees
+one process gone kills the others before they have printed their errors."""
 
 
 class Alone:
+    """The communication interface for a single process: every operation is local."""
+
     rank = local_rank = 0
     world = 1
     group: Any = None
-    """In which tensors go from device to device, as torch names it."""
+    """The process group, as torch names it, for tensors that travel from device to device."""
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
     def everyone(self, value: T) -> list[T]:
-        """Each process's, in their order."""
+        """Returns the values of all processes, in the order of their ranks."""
         return [value]
 
     def first(self, make: Callable[[], T]) -> T:
-        """What the main process makes; the others get it. What it raises is raised everywhere."""
+        """Runs `make` on the main process and returns its result to all. An error is raised in all processes."""
         return make()
 
     def each(self, make: Callable[[], T]) -> list[T]:
-        """What each process makes, in their order. What one of them raises is raised everywhere."""
+        """Runs `make` on every process and returns all results by rank. An error of one is raised in all."""
         return [make()]
 
     def hand(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
-        """What one has in these bytes: into those of another, or of all."""
+        """Copies bytes from the process `source` into `data` of the process `to`, or of all processes."""
 
     def any(self, flags: list[bool]) -> list[bool]:
-        """Each flag that is up somewhere is up everywhere."""
+        """Returns each flag as true if it is true in any process."""
         return flags
 
     def most(self, number: int) -> int:
@@ -64,23 +67,25 @@ class Alone:
         return number
 
     def way_of(self, tensor: torch.Tensor) -> Any:
-        """The group in which it travels: from device to device, or, of a tensor on the host, beside the gradients."""
+        """Returns the process group for this tensor: the device's group, or the host's group for a CPU tensor."""
         return self.group
 
     def wait(self) -> None:
-        """For all of them to come here."""
+        """Waits until all processes have called this method."""
 
     def every(self, size: int) -> Alone:
-        """Of groups of so many neighbours, those that have in theirs the place that this process has in its own."""
+        """Returns the ranks that have the same index as this one in every group of `size` consecutive ranks."""
         return self
 
     def failed(self, error: BaseException) -> None:
-        """Training raised here. Who waits for this process must not wait for ever."""
+        """Reports that training raised here, so that processes that wait for this one stop waiting."""
 
 
 class Peers(Alone):
+    """Communication among several processes, over torch.distributed."""
+
     failures = 0
-    """That all of them had alike, in this process's life: each is told under its own number."""
+    """The number of failures that all processes had together. It numbers the keys of the next failure."""
 
     def __init__(self, place: Place, backend: str | None, timeout: timedelta, device: torch.device) -> None:
         self.rank, self.world, self.local_rank = place.rank, place.world, place.local_rank
@@ -94,22 +99,22 @@ class Peers(Alone):
         self._timeout = timeout
 
     def everyone(self, value: T) -> list[T]:
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value, group=self._group)
-        return found
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self._group)
+        return values
 
     def first(self, make: Callable[[], T]) -> T:
-        made: list[Any] = [None, None]
+        outcome: list[Any] = [None, None]
         raised: BaseException | None = None
         if self.is_main:
             try:
-                made[0] = make()
+                outcome[0] = make()
             except Exception as error:
-                raised, made[1] = error, as_told(error)
-        dist.broadcast_object_list(made, group_src=0, group=self._group)
-        if raised is not None or made[1] is not None:
-            raise raised or made[1]
-        return made[0]  # type: ignore[no-any-return]
+                raised, outcome[1] = error, as_told(error)
+        dist.broadcast_object_list(outcome, group_src=0, group=self._group)
+        if raised is not None or outcome[1] is not None:
+            raise raised or outcome[1]
+        return outcome[0]  # type: ignore[no-any-return]
 
     def each(self, make: Callable[[], T]) -> list[T]:
         made: T | None = None
@@ -118,12 +123,12 @@ class Peers(Alone):
             made = make()
         except Exception as error:
             raised = error
-        told = self.everyone((made, None if raised is None else as_told(raised)))
-        for rank, (_, failed) in enumerate(told):
-            if failed is not None:
-                # The same one everywhere: who bears it in one process bears it in all.
-                raise (raised if raised is not None and rank == self.rank else failed) from None
-        return [each for each, _ in told]  # type: ignore[misc]
+        outcomes = self.everyone((made, None if raised is None else as_told(raised)))
+        for rank, (_, error) in enumerate(outcomes):
+            if error is not None:
+                # Raise the same error everywhere: if one process catches it, all do.
+                raise (raised if raised is not None and rank == self.rank else error) from None
+        return [made for made, _ in outcomes]  # type: ignore[misc]
 
     def hand(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
         if to is None:
@@ -136,21 +141,21 @@ class Peers(Alone):
     def any(self, flags: list[bool]) -> list[bool]:
         votes = torch.tensor(flags, dtype=torch.uint8)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
-        return [bool(each) for each in votes.tolist()]
+        return [bool(vote) for vote in votes.tolist()]
 
     def most(self, number: int) -> int:
-        found = torch.tensor(number)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
-        return int(found)
+        maximum = torch.tensor(number)
+        dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=self._group)
+        return int(maximum)
 
     def total(self, number: Any) -> Any:
-        """Of a number on the host, or of a tensor where it is. A tensor is changed in place."""
+        """Returns the sum of a number on the host, or sums a tensor in place on its device."""
         if isinstance(number, torch.Tensor):
             dist.all_reduce(number, group=self.way_of(number))
             return number
-        found = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
-        dist.all_reduce(found, group=self._group)
-        return type(number)(found.item())
+        total = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
+        dist.all_reduce(total, group=self._group)
+        return type(number)(total.item())
 
     def way_of(self, tensor: torch.Tensor) -> Any:
         return self._group if tensor.device.type == "cpu" else self.group
@@ -162,15 +167,18 @@ class Peers(Alone):
         return self if size == 1 else Alone() if size == self.world else Circle(self, size, self._timeout)
 
     def neighbours(self, size: int) -> Any:
-        """The group, as torch names it, of so many neighbours that this process is one of."""
+        """Returns torch's process group of the `size` consecutive ranks that include this one."""
         with sockets.opening():
             starts = range(0, self.world, size)
             every = [dist.new_group(list(range(at, at + size)), timeout=self._timeout) for at in starts]
         return every[self.rank // size]
 
     def failed(self, error: BaseException) -> None:
-        """Where all have failed alike they may go on together, with another batch say. Else the lines are cut: who
-        waits for this process in the middle of a step is told at once, and told why, instead of after ddp_timeout."""
+        """Reports the error to the other processes, and closes the connections unless all have failed alike.
+
+        If all failed alike, they may continue together, for example with a smaller batch. Otherwise a process that
+        waits for this one in the middle of a step fails at once with the reason, instead of after ddp_timeout.
+        """
         if not dist.is_initialized():
             return
         store, key = dist.distributed_c10d._get_default_store(), f"footplate/failure/{Peers.failures}"
@@ -185,21 +193,21 @@ class Peers(Alone):
                 Peers.failures += 1
             else:
                 sockets.cut()
-                # destroy_process_group() would let NCCL first finish what is under way, which nobody answers any more.
+                # destroy_process_group() would let NCCL wait for pending operations that no process answers.
                 dist.distributed_c10d._abort_process_group()
                 atexit.register(self._end, store, key, is_first=first == str(self.rank))
-        except Exception as another:  # the store goes with the process that holds it
-            error.add_note(f"and the other processes could not be told: {another!r}")
+        except Exception as another:  # the store is gone if the process that hosts it has ended
+            error.add_note(f"and the other processes could not be informed: {another!r}")
 
     def _failed_together(self, store: Any, key: str) -> bool:
-        """Whoever decides it first decides it for all."""
+        """Returns True if all processes failed. The first process to decide decides for all."""
         everyone, decided = [f"{key}/{rank}" for rank in range(self.world)], f"{key}/decided"
         _within(_ALL_FAILED_SECONDS, lambda: store.check([decided]) or store.check(everyone))
-        found = "together" if store.check(everyone) else "apart"
-        return bool(store.compare_set(decided, "", found) == b"together")
+        verdict = "together" if store.check(everyone) else "apart"
+        return bool(store.compare_set(decided, "", verdict) == b"together")
 
     def _end(self, store: Any, key: str, *, is_first: bool) -> None:
-        """As the process ends, its error printed. The first to fail is the last to go."""
+        """Runs at exit, after the error was printed. The first process to fail exits last."""
         with suppress(Exception):  # the store may be gone
             store.set(f"{key}/{self.rank}/ended", "")
             if is_first:
@@ -208,7 +216,7 @@ class Peers(Alone):
 
 
 class Circle(Peers):
-    """Some of the processes, who speak among themselves."""
+    """A subgroup of the processes, which communicate among themselves."""
 
     def __init__(self, of: Peers, size: int, timeout: timedelta) -> None:
         self.rank, self.world, self.local_rank, self.host = of.rank // size, of.world // size, of.local_rank, of.host
@@ -216,12 +224,14 @@ class Circle(Peers):
         circles = [list(range(first, of.world, size)) for first in range(size)]
         speaks_on_host = of._group is None
         with sockets.opening():
-            # Each of them is opened by all, and spoken in by its own.
-            own = [dist.new_group(each, timeout=timeout) for each in circles]
-            hosts = (
-                own if speaks_on_host else [dist.new_group(each, timeout=timeout, backend="gloo") for each in circles]
+            # torch requires all processes to create each group, also the groups that they do not belong to.
+            device_groups = [dist.new_group(ranks, timeout=timeout) for ranks in circles]
+            host_groups = (
+                device_groups
+                if speaks_on_host
+                else [dist.new_group(ranks, timeout=timeout, backend="gloo") for ranks in circles]
             )
-        self.group, self._group = own[of.rank % size], hosts[of.rank % size]
+        self.group, self._group = device_groups[of.rank % size], host_groups[of.rank % size]
 
 
 def _within(seconds: float, holds: Callable[[], bool]) -> None:
@@ -231,13 +241,17 @@ def _within(seconds: float, holds: Callable[[], bool]) -> None:
 
 
 def as_told(error: BaseException) -> BaseException:
-    """An error that another process can be told: the same kind where a text is all that it is made of."""
+    """Returns a copy of the error that can be pickled: the same class if it takes one text, else a RuntimeError."""
     try:
-        told = type(error)(str(error))
+        copy = type(error)(str(error))
     except Exception:
-        told = RuntimeError(f"{type(error).__name__}: {error}")
-    return told
+        copy = RuntimeError(f"{type(error).__name__}: {error}")
+    return copy
 
 
 class Hollow(dict[str, Any]):
-    """A batch that counts for nothing: others have one more, and a model in pieces needs everybody in every forward."""
+    """A padding batch that counts for nothing.
+
+    A process that has run out of batches uses it to take part in forward. A sharded model needs every process in every
+    forward.
+    """

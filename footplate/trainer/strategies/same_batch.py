@@ -1,4 +1,4 @@
-"""Groups of processes that compute every batch together, and so must have read the same one."""
+"""Checks that the processes which compute every batch together have read the same batch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from footplate.trainer.strategies.peers import Alone
 
 
 def read_alike(batches: Iterator[Any], peers: Alone, size: int) -> Iterator[Any]:
-    """Data that every process draws anew would teach nonsense, and nobody would know: the first batch tells."""
+    """Yields the batches after comparing an epoch's first batch in the group. Different data would train silently."""
     first = next(batches, None)
     start = peers.rank // size * size
     group = range(start, start + size)
-    told = peers.everyone(_digest(first))
-    if len({told[rank] for rank in group}) > 1:
+    digests = peers.everyone(_digest(first))
+    if len({digests[rank] for rank in group}) > 1:
         raise DatasetError(
-            f"processes {group[0]} to {group[-1]} compute every batch together, and have read an epoch's first "
-            "batch each in another form: what a dataset or a collator draws at random has to come from generators "
+            f"processes {group[0]} to {group[-1]} compute every batch together, but have read different first batches "
+            "of an epoch: random choices in a dataset or collator must come from generators "
             "that the seed sets (random, NumPy, torch), or follow from the sample's number"
         )
     if first is not None:
@@ -32,11 +32,11 @@ def read_alike(batches: Iterator[Any], peers: Alone, size: int) -> Iterator[Any]
 
 
 def _digest(batch: Any) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
 
     def note(leaf: Tensor) -> None:
-        found.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
-        found.update(leaf.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
+        digest.update(leaf.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
 
     mapped(batch, note)
-    return found.hexdigest()
+    return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""A batch of long samples, cut into what each process of a group computes: two pieces, one from the front and one from
-the back, so that causal attention is as much work for each.
+"""Splits a batch of long samples over a group of processes, for context parallel.
 
-Labels are moved one place ahead before the cut, so that no piece needs to know how the next one begins.
+Each process computes two pieces, one from the front and one from the back. Causal attention is then the same amount of
+work for each. Labels are shifted by one token before the split, so that no piece needs the start of the next one.
 """
 
 from __future__ import annotations
@@ -24,65 +24,65 @@ _KNOWN = {"input_ids", "labels", "shift_labels", "attention_mask", "position_ids
 @dataclass(frozen=True, slots=True)
 class Piece:
     inputs: dict[str, Tensor]
-    """Tokens and their places, as a model takes them."""
+    """The tokens and position ids that the model receives."""
     labels: Tensor
-    """Of each place, what comes after it."""
+    """The next token of each position."""
     count: Tensor
-    """How many labels of the whole batch count."""
+    """The number of labels in the whole batch that count for the loss."""
     places: Tensor
-    """Where in the whole sequence, filled up, these tokens are."""
+    """The positions of these tokens in the whole, padded sequence."""
 
     @property
     def length(self) -> int:
-        """Of each of the two."""
+        """The length of each of the two pieces."""
         return len(self.places) // 2
 
 
 def cut(batch: Any, rank: int, size: int) -> Piece:
-    """Filled up on the right to a length that all can share: what is causal never looks there."""
+    """Pads samples on the right to a length that divides evenly. Causal attention never sees the padding."""
     labels = _labels_ahead(_of_tokens(batch))
     tokens = batch["input_ids"]
     rows, length = tokens.shape
     _refuse_holes(batch, labels)
     _refuse_other_places(batch, length)
-    each = math.ceil(length / (2 * size))
-    missing = each * 2 * size - length
-    places = own_places(rank, size, each).to(tokens.device)
-    # A table of places may end where the sequence does.
+    piece_length = math.ceil(length / (2 * size))
+    padding = piece_length * 2 * size - length
+    places = own_places(rank, size, piece_length).to(tokens.device)
+    # A model's table of positions may end where the sequence ends.
     position_ids = places.clamp(max=length - 1).expand(rows, -1)
     return Piece(
-        {"input_ids": functional.pad(tokens, (0, missing))[:, places], "position_ids": position_ids},
-        functional.pad(labels, (0, missing), value=IGNORE)[:, places],
+        {"input_ids": functional.pad(tokens, (0, padding))[:, places], "position_ids": position_ids},
+        functional.pad(labels, (0, padding), value=IGNORE)[:, places],
         items(labels),
         places,
     )
 
 
-def own_places(rank: int, size: int, each: int) -> Tensor:
-    front, back = (torch.arange(at * each, (at + 1) * each) for at in own_pieces(rank, size))
+def own_places(rank: int, size: int, length: int) -> Tensor:
+    front, back = (torch.arange(piece * length, (piece + 1) * length) for piece in own_pieces(rank, size))
     return torch.cat([front, back])
 
 
 def own_pieces(rank: int, size: int) -> tuple[int, int]:
-    """Of 2 * size: the later a piece is, the more there is to attend to."""
+    """Returns the process's two of 2 * size pieces. A later piece attends to more tokens, so the sums are equal."""
     return rank, 2 * size - 1 - rank
 
 
 def _of_tokens(batch: Any) -> Mapping[str, Any]:
     if not isinstance(batch, Mapping) or "input_ids" not in batch or not {"labels", "shift_labels"} & set(batch):
-        raise ValueError("cp_size cuts batches that have input_ids and labels, and this one has not both")
+        raise ValueError("cp_size splits batches that have input_ids and labels, and this batch lacks one of them")
     others = sorted(set(batch) - _KNOWN)
     if others:
         raise NotAvailableYet(
-            f"the batch has {', '.join(others)}, and cp_size does not know how to cut that",
-            hint=f"leave it out in the collator: cut are {', '.join(sorted(_KNOWN))}",
+            f"the batch has {', '.join(others)}, which cp_size cannot split",
+            hint=f"leave it out in the collator: cp_size can split {', '.join(sorted(_KNOWN))}",
         )
     return batch
 
 
 def _labels_ahead(batch: Mapping[str, Any]) -> Tensor:
-    found = batch.get("shift_labels")
-    return functional.pad(batch["labels"], (0, 1), value=IGNORE)[:, 1:] if found is None else found
+    labels = batch.get("shift_labels")
+    return functional.pad(batch["labels"], (0, 1), value=IGNORE)[:, 1:] if labels is None else labels
 
 
 def _refuse_holes(batch: Mapping[str, Any], labels: Tensor) -> None:
@@ -91,22 +91,24 @@ def _refuse_holes(batch: Mapping[str, Any], labels: Tensor) -> None:
         return
     if mask.dim() != 2 or bool((mask[:, 1:] > mask[:, :-1]).any()):
         raise NotAvailableYet(
-            "the batch has an attention_mask with holes, or that begins with padding, and cp_size cuts sequences of "
-            "which each place sees all before it",
+            "the batch has an attention_mask with holes, or that begins with padding, and cp_size supports only "
+            "sequences in which each token attends to all tokens before it",
             hint="pad on the right, padding_side='right' in a tokenizer, and leave other masks out",
         )
     if bool((labels.ne(IGNORE) & mask.eq(0)).any()):
         raise ValueError(
-            "labels count where attention_mask says padding, and with cp_size padding is computed in a way of its own: "
-            f"make them {IGNORE} there"
+            "labels count where attention_mask marks padding, and cp_size does not compute padding as one process "
+            f"would: make these labels {IGNORE}"
         )
 
 
 def _refuse_other_places(batch: Mapping[str, Any], length: int) -> None:
-    found = batch.get("position_ids")
-    if found is not None and not torch.equal(found, torch.arange(length, device=found.device).expand_as(found)):
+    position_ids = batch.get("position_ids")
+    if position_ids is not None and not torch.equal(
+        position_ids, torch.arange(length, device=position_ids.device).expand_as(position_ids)
+    ):
         raise NotAvailableYet(
-            "the batch has position_ids that do not count from 0 on, as of several samples in one row, and cp_size "
-            "cuts rows that are one sequence each",
+            "the batch has position_ids that do not count up from 0, as for several samples packed in one row, and "
+            "cp_size splits rows of one sequence each",
             hint="leave position_ids out, and pad samples instead of packing them",
         )

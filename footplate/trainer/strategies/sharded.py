@@ -1,4 +1,4 @@
-"""Many processes, each with a piece of the model: what all kinds of pieces have in common, their files above all."""
+"""The base of all strategies that shard the model over processes, with their way to save and load checkpoints."""
 
 from __future__ import annotations
 
@@ -34,38 +34,40 @@ class Sharded(Ddp):
     def __init__(self, args: TrainingArguments, place: Place) -> None:
         if precision_of(args) == "fp8":
             raise NotAvailableYet(
-                f"fp8 puts layers of its own into a model, and {type(self).__name__} cuts these into pieces",
+                f"fp8 replaces layers of the model, and {type(self).__name__} shards these layers",
                 hint="use bf16, or train in fp8 by DDP or in one process",
             )
         super().__init__(args, place)
 
     def place(self, model: nn.Module) -> nn.Module:
-        """It stays where it is: as a whole it may not fit on the device."""
+        """Leaves the model on the host, because the whole model may not fit on the device."""
         return model
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """The optimizer was made for whole parameters, whose pieces now stand in their place."""
+        """Wraps the model, and replaces the optimizer's whole parameters by their shards."""
         plain = self.plain_optimizer(optimizer)
         if isinstance(plain, NamedOptimizers):
             raise ValueError(
-                f"several named optimizers send losses to parameters one by one, and {type(self).__name__.lower()} "
-                "shares these out among processes: use DDP, or one optimizer"
+                f"several named optimizers send losses to single parameters, and {type(self).__name__.lower()} "
+                "shards these over processes: use DDP, or one optimizer"
             )
         with self.named(model):
             adapters.require_places(model, type(self).__name__)
-            names = {id(each): name for name, each in model.named_parameters(remove_duplicate=False)}
+            names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
         wrapped = self._wrap(model)
         with self.named(model):
             pieces = dict(model.named_parameters(remove_duplicate=False))
         for group in plain.param_groups:
-            group["params"] = [pieces[names[id(each)]] if id(each) in names else each for each in group["params"]]
+            group["params"] = [
+                pieces[names[id(parameter)]] if id(parameter) in names else parameter for parameter in group["params"]
+            ]
         return wrapped, self.accelerator.prepare(optimizer)
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         return self._wrap(model)
 
     def _place(self, model: nn.Module) -> nn.Module:
-        """Autocast is put around forward; nothing is moved. All begin with the main process's weights."""
+        """Wraps forward in autocast and moves nothing. All processes start with the main process's weights."""
         self._share_first_weights(model)
         placed: nn.Module = self.accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
         return placed
@@ -83,7 +85,10 @@ class Sharded(Ddp):
     # Files
 
     def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
-        """In the main process; the others have helped. Of a model with adapters, what of it changes."""
+        """Returns the whole weights in the main process; all processes must call this.
+
+        A model with adapters returns only the weights that are trained.
+        """
         if self._gathered is not None:
             return self._gathered
         return gathered(adapters.to_copy(model), keep=self.args.should_save)
@@ -104,11 +109,11 @@ class Sharded(Ddp):
         if self.writes_shards:
             return state
         keep = self.args.should_save
-        whole = {at: gathered(each, keep=keep) for at, each in state["state"].items()}
+        whole = {at: gathered(values, keep=keep) for at, values in state["state"].items()}
         return {"state": whole, "param_groups": state["param_groups"]}
 
     def load_weights(self, model: nn.Module, folder: Path) -> None:
-        if not any(isinstance(each, DTensor) for each in model.parameters()):
+        if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
             return super().load_weights(model, folder)
         if files.is_in_pieces(folder):
             return shards.load_model(model, folder)
@@ -124,8 +129,8 @@ class Sharded(Ddp):
         return super().stored_optimizer(optimizer, folder)
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        """A parameter's moments are cut as it is."""
-        numbered = [each for group in optimizer.param_groups for each in group["params"]]
+        """Shards each moment like its parameter, and loads the state."""
+        numbered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         pieces = {
             at: {name: as_piece(value, numbered[at]) for name, value in values.items()}
             for at, values in state["state"].items()
@@ -137,7 +142,7 @@ class Sharded(Ddp):
 
 
 def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:
-    """Whole, on the host. Tensors that are one stay one: tied weights are told by that."""
+    """Gathers tensors to the host. Tied tensors stay one object, because that is how tied weights are recognised."""
     whole: dict[str, Any] = {}
     first: dict[tuple[Any, ...], str] = {}
     for name, value in tensors.items():
@@ -156,7 +161,7 @@ def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:
 
 
 def as_piece(whole: Any, like: Tensor) -> Any:
-    """Of a tensor that every process has as a whole, this process's part."""
+    """Returns this process's shard of a whole tensor, sharded like `like`."""
     if not isinstance(like, DTensor) or not isinstance(whole, Tensor) or isinstance(whole, DTensor):
         return whole
     if whole.shape != like.shape:
@@ -167,4 +172,4 @@ def as_piece(whole: Any, like: Tensor) -> Any:
 
 def _fingerprint(model: nn.Module) -> tuple[float, ...]:
     with torch.no_grad():
-        return tuple(float(each.double().sum()) for each in model.state_dict().values() if each.numel())
+        return tuple(float(tensor.double().sum()) for tensor in model.state_dict().values() if tensor.numel())

@@ -1,8 +1,8 @@
-"""Checkpoints in pieces: each process writes its own, with torch's distributed checkpoints; any number reads.
+"""Sharded checkpoints. Each process writes its shard with torch's distributed checkpoints; any number of them read.
 
-pytorch_model_fsdp_0/   the weights, under their names
-optimizer_0/            its state, under "parameter number/name"
-optimizer_groups.pt     what of the optimizer is no tensor
+pytorch_model_fsdp_0/   the weights, by name
+optimizer_0/            the optimizer's tensors, under "parameter number/name"
+optimizer_groups.pt     the optimizer's other state
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODEL, OPTIMIZER, GROUPS = files.PIECES, files.OPTIMIZER_PIECES, "optimizer_grou
 
 
 def write(folder: Path, model: nn.Module, state: dict[str, Any] | None, *, leads: bool) -> None:
-    """Called by all processes; one that cannot write raises in all of them."""
+    """Writes this process's shard; all processes must call this. If one cannot write, all raise."""
     _save({"model": model.state_dict()}, folder / MODEL)
     if state is None:
         return
@@ -43,15 +43,15 @@ def write(folder: Path, model: nn.Module, state: dict[str, Any] | None, *, leads
 
 
 def load_model(model: nn.Module, folder: Path) -> None:
-    """In place, whole or in pieces, whichever the model is."""
+    """Loads the weights in place, into a whole or a sharded model."""
     _load({"model": model.state_dict()}, folder / MODEL)
 
 
 def load_optimizer(optimizer: Optimizer, folder: Path) -> dict[str, Any]:
     groups = files.load_tensors(folder, GROUPS)
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     described = FileSystemReader(folder / OPTIMIZER).read_metadata().state_dict_metadata
-    tensors = {name: _empty(told, parameters[int(name.split("/")[0])]) for name, told in described.items()}
+    tensors = {name: _empty(metadata, parameters[int(name.split("/")[0])]) for name, metadata in described.items()}
     _load(tensors, folder / OPTIMIZER)
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**tensors, **groups["rest"]}.items():
@@ -60,11 +60,11 @@ def load_optimizer(optimizer: Optimizer, folder: Path) -> dict[str, Any]:
     return {"state": state, "param_groups": groups["param_groups"]}
 
 
-def _empty(told: Any, parameter: Tensor) -> Tensor:
-    """To be read into: cut as the parameter is, where it is as large as that."""
-    if not isinstance(told, TensorStorageMetadata):
-        raise CheckpointCorrupt(f"{OPTIMIZER} holds something that is no tensor")
-    size, dtype = told.size, told.properties.dtype
+def _empty(metadata: Any, parameter: Tensor) -> Tensor:
+    """Returns an empty tensor to read into, sharded like the parameter if it has the same shape."""
+    if not isinstance(metadata, TensorStorageMetadata):
+        raise CheckpointCorrupt(f"{OPTIMIZER} holds an entry that is not a tensor")
+    size, dtype = metadata.size, metadata.properties.dtype
     if isinstance(parameter, DTensor) and size == parameter.shape:
         return zeros(*size, dtype=dtype, device_mesh=parameter.device_mesh, placements=parameter.placements)
     return torch.zeros(size, dtype=dtype)
@@ -87,7 +87,7 @@ def _load(state: dict[str, Any], folder: Path) -> None:
 
 
 class _quiet(warnings.catch_warnings):
-    """torch says of one process that it is one."""
+    """Hides torch's warnings, for example the one about a checkpoint of a single process."""
 
     def __enter__(self) -> Any:
         entered = super().__enter__()

@@ -1,10 +1,11 @@
-"""One folder for processes on several machines, whether or not they see the same disk.
+"""Writes and reads one checkpoint folder from processes on several machines, with or without a shared disk.
 
-written   each process fills in its own; what lies where the main one does not see it is sent there, then it commits
-brought   what the main process has, where the others can read it, for as long as they do
+`written` lets each process fill the folder. If a process cannot see the main process's folder, its files are sent
+there. Then the main process commits.
+`brought` gives every process the main process's files, in the same folder or in a temporary copy.
 
-Files travel in the processes' own group, in bounded pieces, and are held against their sha256. What fails in one
-process fails in all, and at the same place: nobody waits for somebody who has given up.
+Files travel over the processes' own group in pieces of bounded size, and are verified by their sha256. If one process
+fails, all fail at the same place, so no process waits for one that has given up.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from footplate.trainer.strategies.peers import Alone
 T = TypeVar("T")
 
 PIECE_BYTES = 16 * 1024 * 1024
-"""What of a file is in memory at once."""
+"""The part of a file that is in memory at once."""
 
 
 class Listed(NamedTuple):
@@ -36,8 +37,11 @@ class Listed(NamedTuple):
 
 
 def written(peers: Alone, commit: Callable[[Callable[[Path], None]], T], fill: Callable[[Path], None], own: Path) -> T:
-    """What `commit(write)` makes in the main process of a folder that every process's `fill` has written to. Who does
-    not see that one fills another, below a folder of its own."""
+    """Runs `commit(write)` in the main process and returns its result to all.
+
+    `write` makes every process call `fill`. A process that does not see the main process's folder fills a temporary
+    folder below `own`, from which its files are sent.
+    """
     opened = False
 
     def write(folder: Path) -> None:
@@ -54,8 +58,8 @@ def written(peers: Alone, commit: Callable[[Callable[[Path], None]], T], fill: C
             raise
 
     work: Callable[[], Any] = lead if peers.is_main else lambda: _filled(peers, None, fill, own)
-    made: T = peers.each(work)[0]
-    return made
+    result: T = peers.each(work)[0]
+    return result
 
 
 def _filled(peers: Alone, opened: Path | None, fill: Callable[[Path], None], own: Path) -> None:
@@ -79,7 +83,7 @@ def _filled(peers: Alone, opened: Path | None, fill: Callable[[Path], None], own
 
 
 def _sees(peers: Alone, place: Path) -> bool:
-    """Nobody else has a folder of that name: it was made a moment ago, with a number of its own."""
+    """Returns True if this process sees the main process's folder, whose name is new and unique."""
     return place.is_dir()
 
 
@@ -89,7 +93,7 @@ def _collect(peers: Alone, parts: list[list[Listed]], mine: Path) -> None:
 
 @contextmanager
 def brought(peers: Alone, folder: Path, own: Path, wants: Callable[[str], bool]) -> Iterator[Path]:
-    """Those files of it whose names are wanted. A copy is one for each machine, below a folder of its own."""
+    """Gives a folder with the wanted files. Each machine without the folder gets one temporary copy, below `own`."""
     place = own / f".tmp-checkpoint-at-{peers.rank - peers.local_rank}"
     try:
         yield bring(peers, folder, place, wants)
@@ -100,12 +104,15 @@ def brought(peers: Alone, folder: Path, own: Path, wants: Callable[[str], bool])
 
 
 def bring(peers: Alone, folder: Path, place: Path, wants: Callable[[str], bool] = lambda name: True) -> Path:
-    """Where this process reads what the main one has there: in the same folder, or in the copy that `place` then has,
-    and nothing else."""
-    told = peers.everyone(_seal(folder))
-    if len(set(told)) == 1:
+    """Returns a folder in which this process can read the main process's wanted files.
+
+    That is `folder` itself if this process sees the same one. Otherwise it is a copy in `place`, which holds nothing
+    else.
+    """
+    manifests = peers.everyone(_seal(folder))
+    if len(set(manifests)) == 1:
         return folder
-    sees, into = told[peers.rank] == told[0], place / folder.name
+    sees, into = manifests[peers.rank] == manifests[0], place / folder.name
     takes = not sees and peers.local_rank == 0
 
     def pass_on(files: Sequence[Listed]) -> None:
@@ -113,20 +120,20 @@ def bring(peers: Alone, folder: Path, place: Path, wants: Callable[[str], bool] 
             shutil.rmtree(place, ignore_errors=True)
         _tell([_pass(peers, files, folder if peers.is_main else into if takes else None, 0, to=None)])
 
-    files = peers.first(lambda: [each for each in _listed(folder) if wants(each.name)])
+    files = peers.first(lambda: [file for file in _listed(folder) if wants(file.name)])
     peers.each(lambda: pass_on(files))
     return folder if sees else into
 
 
 def _seal(folder: Path) -> str:
-    """The same one: machines may have disks of their own, with something else of that name."""
+    """Returns what identifies a checkpoint folder. Another machine's disk may have a different folder of that name."""
     manifest = folder / MANIFEST
     return hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else str(folder.is_dir())
 
 
 def _listed(folder: Path) -> list[Listed]:
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return [Listed(str(path.relative_to(folder)), path.stat().st_size, _sha256(path)) for path in found]
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [Listed(str(path.relative_to(folder)), path.stat().st_size, _sha256(path)) for path in paths]
 
 
 def _sha256(path: Path) -> str:
@@ -135,14 +142,16 @@ def _sha256(path: Path) -> str:
 
 
 def _pass(peers: Alone, files: Sequence[Listed], folder: Path | None, source: int, to: int | None) -> OSError | None:
-    """From the folder of one process into that of another, or of all that have one. What goes wrong is said once all is
-    through: the others count on so many pieces."""
+    """Copies files from the folder of process `source` to that of process `to`, or of all processes with a folder.
+
+    Returns the first error after all pieces have passed, because the other processes expect that number of pieces.
+    """
     hand = partial(peers.hand, source=source, to=to)
     problems: list[OSError | None] = []
     if peers.rank == source and folder is not None:
-        problems = [_give(folder / each.name, each, hand) for each in files]
+        problems = [_give(folder / file.name, file, hand) for file in files]
     elif to in (None, peers.rank):
-        problems = [_take(folder, each, hand) for each in files]
+        problems = [_take(folder, file, hand) for file in files]
     return next(filter(None, problems), None)
 
 
@@ -167,7 +176,7 @@ def _give(path: Path, file: Listed, hand: Hand) -> OSError | None:
 
 
 def _take(folder: Path | None, file: Listed, hand: Hand) -> OSError | None:
-    # What another process has written as well is there already, and stays.
+    # A file that this process has written itself is not overwritten.
     path = None if folder is None or (folder / file.name).exists() else folder / file.name
     problem = None
     for at, piece in _pieces(file):
@@ -181,7 +190,7 @@ def _take(folder: Path | None, file: Listed, hand: Hand) -> OSError | None:
 
 
 def _pieces(file: Listed) -> Iterator[tuple[int, Tensor]]:
-    """Of an empty file, one of a byte that is none of its."""
+    """Yields each offset and a buffer for the piece there. An empty file has one byte as a piece, which is ignored."""
     box = torch.zeros(max(1, min(PIECE_BYTES, file.bytes)), dtype=torch.uint8)
     for at in range(0, max(1, file.bytes), PIECE_BYTES):
         yield at, box[: max(1, file.bytes - at)]
@@ -200,7 +209,7 @@ def _write(path: Path, at: int, piece: Tensor, file: Listed) -> None:
     with path.open("ab" if at else "wb") as opened:
         opened.write(data)
     if at + len(piece) >= file.bytes and _sha256(path) != file.sha256:
-        raise OSError(f"{file.name} came in other bytes than it was sent")
+        raise OSError(f"{file.name} arrived with other bytes than were sent: its sha256 differs")
 
 
 def _raise(error: Exception) -> Any:

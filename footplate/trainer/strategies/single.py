@@ -1,4 +1,8 @@
-"""One process, one device. Accelerate places and prepares; the hot step then calls what its wrappers wrap."""
+"""The strategy for one process and one device, and the base of all strategies.
+
+Accelerate prepares the model and the optimizer. The training step then calls the plain objects inside Accelerate's
+wrappers, because the wrappers cost time in every step.
+"""
 
 from __future__ import annotations
 
@@ -31,27 +35,29 @@ T = TypeVar("T")
 
 
 class Single:
-    """What the loop needs of a strategy. Others have the same methods; the loop never asks which one it has."""
+    """The interface that the loop needs of a strategy. The loop never checks which strategy it has."""
 
     readers: Alone
-    """Of those that compute one batch together, one from each group, this process among them: they read different
-    batches. Without such groups, all processes."""
+    """The processes that read different batches. If groups of processes compute one batch together, these are the
+    processes that have the same index as this one in their group. Otherwise they are all processes."""
     tensor_parallel = context_parallel = sequence_parallel = 1
-    """Over how many processes one batch is shared."""
+    """The number of processes that compute one batch together, for each way to share a batch."""
 
     shares_steps = False
-    """Several processes make each optimizer step together."""
+    """True if several processes make each optimizer step together."""
     loss_factor = 1
-    """By what a loss is multiplied that is already a share of all processes' items: gradients are their mean."""
+    """The factor for a loss that is already divided by the item count of all processes. Such a loss is multiplied,
+    because gradients are averaged over the processes."""
     writes_shards = False
-    """A checkpoint holds each process's pieces, instead of the whole that the main process has gathered."""
+    """True if a checkpoint holds one shard per process. False if the main process gathers and writes all of it."""
     holds_whole = True
-    """Each process has all of the model."""
+    """True if each process has the complete model."""
     generates_in_step = False
-    """A model in pieces needs every process in every forward, also where its own text has ended."""
+    """True if `generate` needs every process in every forward, also after its own texts have ended. A sharded model
+    needs that."""
 
     moves_model = True
-    """Some models have to stay where their parts were put when they were loaded."""
+    """False for a model whose parts must stay on the devices on which they were loaded."""
 
     def __init__(self, args: TrainingArguments, peers: Alone | None = None) -> None:
         self.peers = self.readers = peers or Alone()
@@ -60,13 +66,13 @@ class Single:
         self.accelerator_config.refuse_what_is_not_done(self.peers.world)
         args.gradient_accumulation_steps = self.accelerator_config.accumulates(args.gradient_accumulation_steps)
         self.precision = precision_of(args)
-        # Accelerate wants a GPU for fp16; torch computes it anywhere, and then autocast is put around forward here.
+        # Accelerate needs a GPU for fp16. On a CPU, autocast is put around forward here instead.
         self._casts = self.precision == "fp16" and (args.use_cpu or not torch.cuda.is_available())
         precision = "no" if self._casts else self.precision
-        # Accelerate knows of several processes on CPUs only where it is told that these are what is meant.
+        # Accelerate recognises several processes on CPUs only if cpu is set.
         on_cpu = args.use_cpu or (self.peers.world > 1 and not torch.cuda.is_available())
         _forget_other_settings(precision, use_cpu=on_cpu)
-        # For loaders that users prepare themselves: a shuffled one then has the reference's order.
+        # These settings are for loaders that users prepare themselves: a shuffled one has Hugging Face's order.
         loading = DataLoaderConfiguration(
             use_seedable_sampler=True, data_seed=args.data_seed, even_batches=self.accelerator_config.even_batches
         )
@@ -83,11 +89,11 @@ class Single:
         self.scale: LossScale | None = None
 
     def _handlers(self) -> list[Any]:
-        """What Accelerate is told of how processes work together."""
+        """Returns the kwargs handlers that configure Accelerate for several processes."""
         return []
 
     def place(self, model: nn.Module) -> nn.Module:
-        """On the device, before anything is made of it."""
+        """Moves the model to the device, before the optimizer is created."""
         return model.to(self.device)
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
@@ -96,7 +102,7 @@ class Single:
         model, optimizer = self._place(model), self.accelerator.prepare(optimizer)
         if self.precision == "fp16":
             self.scale = LossScale(self.plain_optimizer(optimizer), self.device)
-            # One scale for both: a training step of the user's own may call accelerator.backward.
+            # Both use one scaler, because a user's training_step may call accelerator.backward.
             self.accelerator.scaler = self.scale.scaler = self.accelerator.scaler or self.scale.scaler
         return model, optimizer
 
@@ -116,8 +122,10 @@ class Single:
         return self._place(model)
 
     def _place(self, model: nn.Module) -> nn.Module:
-        """Autocast is put around `forward` here: once, however often a model comes. Told that it is for training,
-        Accelerate would wrap it in DDP too, wherever a launcher has started this process."""
+        """Prepares the model with Accelerate, and wraps `forward` in autocast once per model.
+
+        `evaluation_mode` is always set. Without it, Accelerate would also wrap the model in DDP under a launcher.
+        """
         if model in self.accelerator._models:
             return model
         placed: nn.Module = self.accelerator.prepare_model(self._cast(model), self._placement, evaluation_mode=True)
@@ -125,12 +133,12 @@ class Single:
 
     @property
     def _placement(self) -> bool | None:
-        """None leaves it to Accelerate, which moves what may be moved."""
+        """Returns False if the model must not be moved, and None to leave the decision to Accelerate."""
         return None if self.moves_model else False
 
     def prepare_loader(self, loader: Any) -> Any:
         prepared = self.accelerator.prepare(loader)
-        # Accelerate keeps every loader it has seen, and every evaluation makes one.
+        # Accelerate keeps every prepared loader, and each evaluation makes a new one.
         self.accelerator._dataloaders.clear()
         return prepared
 
@@ -138,25 +146,27 @@ class Single:
         self.accelerator.prepare(scheduler)
 
     def plain_optimizer(self, optimizer: Any) -> Optimizer:
-        """Accelerate's wrapper asks for scaler and accumulation at every step; one device in bf16 has neither."""
+        """Returns the optimizer without Accelerate's wrapper, which checks scaler and accumulation in every step."""
         plain: Optimizer = getattr(optimizer, "optimizer", optimizer)
         return plain
 
     def held_by_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
-        """The parameters that the optimizer has and the model does not, whose gradients a step clears as well."""
-        own = {id(each) for each in model.parameters()}
-        return [each for group in optimizer.param_groups for each in group["params"] if id(each) not in own]
+        """Returns the parameters that only the optimizer has. A step clears their gradients as well."""
+        own = {id(parameter) for parameter in model.parameters()}
+        return [
+            parameter for group in optimizer.param_groups for parameter in group["params"] if id(parameter) not in own
+        ]
 
     def stepper(self, optimizer: Any) -> Any:
-        """What steps: the optimizer, or the loss scale around it."""
+        """Returns the object that `step()` is called on: the optimizer, or the loss scale around it."""
         return self.scale or self.plain_optimizer(optimizer)
 
     def plain_loader(self, loader: Any) -> Any:
-        """Its loader reads one batch ahead and synchronises ranks; one device needs neither."""
+        """Returns the loader without Accelerate's wrapper, which reads one batch ahead and synchronises ranks."""
         return getattr(loader, "base_dataloader", loader)
 
     def batch_size(self, asked: int) -> int:
-        """Of one process: `split_batches` shares what is asked for among them."""
+        """Returns the batch size of one process. `split_batches` divides the requested size by the processes."""
         world = self.readers.world
         if not self.accelerator_config.split_batches or world == 1:
             return asked
@@ -168,34 +178,37 @@ class Single:
         return asked // world
 
     def share(self, *, evens: bool) -> Share:
-        """Which part of the data this process reads."""
+        """Returns the share of the data that this process reads."""
         if self.peers.world == 1:
             return ALL
         rank, world = self.readers.rank, self.readers.world
-        # An order is agreed upon by all: those of a group read the same.
+        # Processes that compute one batch together read the same share, so all use one order.
         return Share(rank, world, evens and world > 1, self.peers.first)
 
     def callback_handler(self, *args: Any) -> CallbackHandler:
         return CallbackHandler(*args)
 
     def is_uneven(self, loader: Any) -> bool:
-        """Whether a process may come to have a smaller batch than another, or none."""
+        """Returns True if a process may get a smaller batch than another, or fewer batches."""
         return False
 
     def hold_back(self, model: nn.Module, holds: bool) -> None:
-        """Whether the next backward keeps its gradients to itself: a window's last one sends those of all of it."""
+        """Skips the gradient exchange of the next backward if `holds` is true.
+
+        Only the last micro-batch of an accumulation window exchanges gradients, those of the whole window.
+        """
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
-        """Its batches: as many in every process."""
+        """Returns the batches of an epoch, the same number in every process."""
         return epoch
 
     def batches(self, opened: Iterator[Any]) -> Iterator[Any]:
-        """Of an evaluation: the same."""
+        """Returns the batches of an evaluation, the same number in every process."""
         return opened
 
-    def seen(self, one: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
-        """Of a round of an evaluation: what every process saw, where `shares` asks for that, else this one."""
-        return (one,)
+    def seen(self, batch: tuple[Any, ...], *, counts: bool, shares: bool) -> Sequence[tuple[Any, ...]]:
+        """Returns the outputs of all processes for one evaluation batch if `shares`, else only this process's."""
+        return (batch,)
 
     def to_device(self, value: Any) -> Any:
         return value if self._copy is None else self._copy(value)
@@ -214,46 +227,46 @@ class Single:
     # Files
 
     def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
-        """All of them, here, where `model.state_dict()` does not have them."""
+        """Returns all weights on this process, or None if `model.state_dict()` already has them."""
         return None
 
     def elements(self, parameter: nn.Parameter) -> int:
-        """Of all of it, wherever they are."""
+        """Returns the number of elements of the whole parameter, even if this process has only a part."""
         return parameter.numel()
 
     def in_all(self, elements: int) -> int:
-        """Of the model's, where this process's parameters have so many."""
+        """Returns the element count of the whole model, if this process's parameters have `elements` elements."""
         return elements
 
     def named(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """While it lasts, modules and parameters have the names that they were made with."""
+        """Gives modules and parameters their original names inside the `with` block."""
         return nullcontext()
 
     def gathered(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """While it lasts, `whole_weights` has them at hand: who writes them need not wait for others."""
+        """Gathers the weights once, so that `whole_weights` does not wait for other processes in the `with` block."""
         return nullcontext()
 
     def saves_alone(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """While it lasts, the model writes what it is handed, and waits for nobody."""
+        """Lets the model's own save method run without waiting for other processes inside the `with` block."""
         return nullcontext()
 
     def written(self, commit: Callable[[], T], follow: Callable[[], None]) -> T:
-        """What the process that writes has committed, told to all; who does not write follows."""
+        """Runs `commit` on the process that writes and `follow` on the others; returns the writer's result to all."""
         return commit()
 
     def written_in_pieces(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
-        """Every process writes its own into the folder that the main process opens."""
+        """Lets every process write its shard into the folder that the main process opens and commits."""
         return commit(pieces)
 
     def brought(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
-        """Where this process reads those files of it whose names are wanted: what the main process has there."""
+        """Gives a folder with the main process's wanted files, readable by this process in the `with` block."""
         return nullcontext(folder)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         return self.plain_optimizer(optimizer).state_dict()
 
     def load_weights(self, model: nn.Module, folder: Path) -> None:
-        """Whole, or from the pieces that several processes wrote."""
+        """Loads the weights from one file, or from the shards of several processes."""
         if files.is_in_pieces(folder):
             from footplate.trainer.strategies import shards
 
@@ -265,23 +278,23 @@ class Single:
             from footplate.trainer.strategies import shards
 
             return shards.load_optimizer(optimizer, folder)
-        found: dict[str, Any] = files.load_tensors(folder, files.OPTIMIZER)
-        return found
+        state: dict[str, Any] = files.load_tensors(folder, files.OPTIMIZER)
+        return state
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         optimizer.load_state_dict(state)
 
     def forget(self, *, all_but: nn.Module) -> None:
-        """Lets go of what was prepared, so that a second `train()` starts clean. This model stays prepared."""
-        # What a model_init made for the runs before would fill the device.
-        self.accelerator._models[:] = [each for each in self.accelerator._models if each is all_but]
+        """Drops prepared objects, so that a second `train()` starts clean. The model `all_but` stays prepared."""
+        # Models that model_init made for earlier runs would fill the device.
+        self.accelerator._models[:] = [prepared for prepared in self.accelerator._models if prepared is all_but]
         self.accelerator._optimizers.clear()
         self.accelerator._schedulers.clear()
         self.scale = None
 
 
 def _forget_other_settings(precision: str, *, use_cpu: bool) -> None:
-    """Accelerate keeps its settings per process, and refuses a second Trainer that wants others."""
+    """Resets Accelerate's settings, which are per process. Accelerate refuses a second Trainer with other settings."""
     state, shared = AcceleratorState._shared_state, PartialState._shared_state
     if state:
         state["parallelism_config"] = None

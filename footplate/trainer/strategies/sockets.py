@@ -1,7 +1,7 @@
-"""The sockets between the processes. torch opens them and gives them no name; cut, nobody waits at them any more.
+"""Tracks and closes the sockets between processes, so that no process waits for one that has failed.
 
-torch's own way to take them apart first waits for what is under way, and a message that another process will never
-answer is under way for as long as ddp_timeout says.
+Sockets opened by torch cannot be reached through its API. Its own shutdown first waits for pending messages, and a
+message that another process never answers is pending until ddp_timeout.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 
 _OVER_A_NETWORK = (socket.AF_INET, socket.AF_INET6)
 _opened: set[int] = set()
-"""By inode: a descriptor's number may since belong to something else."""
+"""The inodes of the sockets, because a descriptor's number may be reused."""
 
 
 @contextmanager
 def opening() -> Iterator[None]:
-    """While it lasts, what is opened is a line."""
+    """Registers the sockets that are opened inside the `with` block as connections between processes."""
     before = {inode for inode, _ in _sockets()}
     try:
         yield
@@ -28,11 +28,13 @@ def opening() -> Iterator[None]:
 
 
 def cut() -> None:
-    """A message that is under way then fails here and where it was to come from. The store, over which processes tell
-    each other why, stays."""
+    """Shuts the connections down, so that pending messages fail at both ends.
+
+    The connection to torch's store stays open, because processes report their errors through it.
+    """
     store = int(os.environ.get("MASTER_PORT", "0"))
     for inode, descriptor in _sockets():
-        # One that listens has nobody at its other end.
+        # A listening socket has no other end, and getpeername() raises OSError.
         with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
             is_line = inode in _opened and os.fstat(line.fileno()).st_ino == inode and line.family in _OVER_A_NETWORK
             if is_line and store not in (line.getsockname()[1], line.getpeername()[1]):
@@ -43,6 +45,6 @@ def _sockets() -> Iterator[tuple[int, int]]:
     with suppress(OSError):  # not Linux
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):  # closed since
-                found = os.fstat(int(name))
-                if stat.S_ISSOCK(found.st_mode):
-                    yield found.st_ino, int(name)
+                status = os.fstat(int(name))
+                if stat.S_ISSOCK(status.st_mode):
+                    yield status.st_ino, int(name)

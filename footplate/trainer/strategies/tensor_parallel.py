@@ -1,8 +1,8 @@
-"""Tensor parallel: of every large matrix each process has a part, and those of a group compute one batch together.
+"""Tensor parallel: each process has a part of every large matrix, and a group of processes computes one batch together.
 
-Who cuts the model knows its layers: transformers as it loads it (`DistributedConfig(tp_size=2)`, `tp_plan="auto"`), or
-a script by torch's `parallelize_module`. It comes here with parts for parameters. Beside the groups FSDP may shard what
-is left, by transformers, by the script, or here.
+The model arrives with parts as parameters, because its layers are known only to its maker. Transformers splits it while
+loading (`DistributedConfig(tp_size=2)`, `tp_plan="auto"`), or a script calls torch's `parallelize_module`. FSDP may
+shard the parts further over the groups: in transformers, in the script, or here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TensorParallel(Fsdp):
     def __init__(self, args: TrainingArguments, place: Place, config: Any, settings: FsdpSettings) -> None:
         self.tensor_parallel, self.config = config.tp_size, config
         super().__init__(args, place, settings)
-        # Accelerate takes it on GPUs only, and does nothing of it here; who reads it there finds it.
+        # Accelerate supports this config on GPUs only. It is stored for code that reads it from Accelerate's state.
         self.accelerator.state.parallelism_config = config
 
     def _wrap(self, model: nn.Module) -> nn.Module:
@@ -45,12 +45,12 @@ class TensorParallel(Fsdp):
         return model
 
     def _must_shard(self, model: nn.Module) -> bool:
-        is_sharded = any(isinstance(each, FSDPModule) for each in model.modules())
+        is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
         if is_sharded and self.args.fsdp:
-            raise ValueError("the model was sharded where it was made, and fsdp would do so again: leave fsdp out")
+            raise ValueError("the model is already sharded, and fsdp would shard it again: leave fsdp out")
         if self.readers.world > 1 and not is_sharded and not self.args.fsdp:
             raise ValueError(
-                f"parallelism_config has dp_shard_size {self.readers.world}, and the model is not sharded: set "
+                f"parallelism_config has dp_shard_size {self.readers.world}, but the model is not sharded: set "
                 "fsdp=True, or load it with an fsdp_size in transformers' DistributedConfig"
             )
         return self.readers.world > 1 and not is_sharded
@@ -59,44 +59,44 @@ class TensorParallel(Fsdp):
         size = self.tensor_parallel
         if adapters.are_in(model):
             raise ValueError(
-                f"the model has adapters, which were put beside whole matrices, and tp_size {size} cuts these: train "
+                f"the model has adapters, which belong to whole matrices, and tp_size {size} splits these: train "
                 "them with DDP or FSDP"
             )
         mesh = _mesh_of(model)
         if mesh is None:
             raise ValueError(
-                f"parallelism_config says tp_size {size}, and the model, a {type(model).__name__}, is whole: load it "
+                f"parallelism_config has tp_size {size}, but the model, a {type(model).__name__}, is whole: load it "
                 f"with from_pretrained(…, distributed_config=DistributedConfig(tp_size={size})) of transformers, or "
-                "cut it with torch's parallelize_module"
+                "split it with torch's parallelize_module"
             )
         first = self.peers.rank // size * size
         if mesh.mesh.flatten().tolist() != list(range(first, first + size)):
             raise ValueError(
-                f"the model is cut over processes {mesh.mesh.flatten().tolist()}, and with tp_size {size} those that "
-                f"compute a batch together are {list(range(first, first + size))}: cut it over the mesh "
+                f"the model is split over processes {mesh.mesh.flatten().tolist()}, and with tp_size {size} those that "
+                f"compute a batch together are {list(range(first, first + size))}: split it over the mesh "
                 "init_device_mesh(device, (world // tp_size, tp_size), mesh_dim_names=('dp_shard', 'tp'))['tp']"
             )
 
     def _shard_over(self, model: nn.Module) -> DeviceMesh:
-        """FSDP wants the mesh that the parts are on to be a piece of the same whole."""
+        """Returns the data parallel mesh. FSDP requires that it and the parts' mesh belong to one root mesh."""
         mesh = _mesh_of(model)
         root: Any = None if mesh is None else mesh._get_root_mesh()
         for name in ("dp_shard", "dp", "fsdp"):
             if name in (getattr(root, "mesh_dim_names", None) or ()):
                 return root[name]  # type: ignore[no-any-return]
         raise ValueError(
-            f"parallelism_config has dp_shard_size {self.readers.world}, and the mesh that the model is cut over is no "
-            "part of one with a dimension dp_shard: make one mesh, init_device_mesh(device, (world // tp_size, "
-            "tp_size), mesh_dim_names=('dp_shard', 'tp')), and cut the model over its ['tp']"
+            f"parallelism_config has dp_shard_size {self.readers.world}, but the mesh over which the model is split is "
+            "not part of one with a dimension dp_shard: make one mesh, init_device_mesh(device, (world // tp_size, "
+            "tp_size), mesh_dim_names=('dp_shard', 'tp')), and split the model over its ['tp']"
         )
 
     def _share_first_weights(self, model: nn.Module) -> None:
-        """What every process has as a whole may have been drawn at random in each."""
+        """Broadcasts tensors that are not split, because each process may have drawn them at random."""
         with torch.no_grad():
-            for each in (*model.parameters(), *model.buffers()):
-                if not isinstance(each, DTensor):
-                    each.data = each.data.to(self.device)
-                    dist.broadcast(each.data, src=0)
+            for tensor in (*model.parameters(), *model.buffers()):
+                if not isinstance(tensor, DTensor):
+                    tensor.data = tensor.data.to(self.device)
+                    dist.broadcast(tensor.data, src=0)
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
         return read_alike(super().epoch(epoch, loader), self.peers, self.tensor_parallel)
@@ -109,21 +109,21 @@ class TensorParallel(Fsdp):
 
     @contextmanager
     def saves_alone(self, model: nn.Module) -> Iterator[None]:
-        """Transformers would wait for every process, to gather what has been gathered."""
+        """Removes transformers' distributed config for a save, in which transformers would wait for every process."""
         config: Any = getattr(model, "config", None)
-        asked = getattr(config, "distributed_config", None)
-        if asked is None:
+        distributed_config = getattr(config, "distributed_config", None)
+        if distributed_config is None:
             yield
             return
         config.distributed_config = None
         try:
             yield
         finally:
-            config.distributed_config = asked
+            config.distributed_config = distributed_config
 
 
 def _mesh_of(model: nn.Module) -> DeviceMesh | None:
-    """That of tensor parallelism: the one called so, or the one there is."""
-    every = [each.device_mesh for each in model.parameters() if isinstance(each, DTensor)]
-    named = [mesh["tp"] for mesh in every if "tp" in (mesh.mesh_dim_names or ())]
-    return next(iter(named or every), None)
+    """Returns the mesh of tensor parallelism: the mesh named "tp", or else the first mesh of a parameter."""
+    meshes_of_parameters = [parameter.device_mesh for parameter in model.parameters() if isinstance(parameter, DTensor)]
+    tp_meshes = [mesh["tp"] for mesh in meshes_of_parameters if "tp" in (mesh.mesh_dim_names or ())]
+    return next(iter(tp_meshes or meshes_of_parameters), None)

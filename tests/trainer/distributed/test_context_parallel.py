@@ -147,7 +147,7 @@ def test_without_what_the_others_have_the_curve_is_another_and_a_rehearsal_says_
         ("looks back", "computes other logits than whole, by"),
         ("adds", "the loss of AddsForCausalLM is not the cross entropy of the next token"),
         ("a loss of its own", "the Trainer has its own compute_loss_func"),
-        ("noise of its own", "processes 0 to 1 compute every batch together, and have read"),
+        ("noise of its own", "processes 0 to 1 compute every batch together, but have read"),
         ("no text", "the model's class, Mlp, does not say that it is one"),
         ("named", "several named optimizers have one each"),
     ],
@@ -183,9 +183,9 @@ TOKENS = torch.arange(8).expand(2, -1)
     [
         ({"attention_mask": torch.tensor([[0] + [1] * 7] * 2)}, "with holes, or that begins with padding"),
         ({"attention_mask": torch.tensor([[1, 0] + [1] * 6] * 2)}, "with holes, or that begins with padding"),
-        ({"attention_mask": torch.tensor([[1] * 6 + [0] * 2] * 2)}, "labels count where attention_mask says padding"),
-        ({"position_ids": torch.tensor([[0, 1, 2, 3] * 2] * 2)}, "position_ids that do not count from 0 on"),
-        ({"token_type_ids": TOKENS}, "the batch has token_type_ids, and cp_size does not know how to cut that"),
+        ({"attention_mask": torch.tensor([[1] * 6 + [0] * 2] * 2)}, "labels count where attention_mask marks padding"),
+        ({"position_ids": torch.tensor([[0, 1, 2, 3] * 2] * 2)}, "position_ids that do not count up from 0"),
+        ({"token_type_ids": TOKENS}, "the batch has token_type_ids, which cp_size cannot split"),
     ],
 )
 def test_a_batch_that_cannot_be_cut_is_refused_by_what_it_has(more: dict[str, Any], said: str) -> None:
@@ -205,14 +205,14 @@ def test_padding_on_the_right_is_cut_like_the_rest() -> None:
 @pytest.mark.parametrize(
     ("config", "values", "said"),
     [
-        ({"cp_size": 3}, {}, "there are 2 processes, which is no multiple of it"),
-        ({"cp_size": 2, "tp_size": 2}, {}, "tp_size 2 cuts the model"),
+        ({"cp_size": 3}, {}, "there are 2 processes, which is not a multiple of it"),
+        ({"cp_size": 2, "tp_size": 2}, {}, "tp_size 2 splits the model"),
         ({"cp_size": 2, "dp_shard_size": 2}, {}, "dp_shard_size 2 shards the model"),
         ({"cp_size": 2}, {"fsdp": True}, "fsdp shards the model"),
-        ({"cp_size": 2}, {"deepspeed": {"train_batch_size": "auto"}}, "deepspeed shares the model out"),
-        ({"cp_size": 2}, {"torch_compile": True}, "torch_compile computes a sample as a whole"),
-        ({"cp_size": 2}, {"use_liger_kernel": True}, "use_liger_kernel computes a sample as a whole"),
-        ({"cp_size": 2}, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha computes a sample as a whole"),
+        ({"cp_size": 2}, {"deepspeed": {"train_batch_size": "auto"}}, "deepspeed shards the model"),
+        ({"cp_size": 2}, {"torch_compile": True}, "torch_compile needs whole samples"),
+        ({"cp_size": 2}, {"use_liger_kernel": True}, "use_liger_kernel needs whole samples"),
+        ({"cp_size": 2}, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha needs whole samples"),
     ],
 )
 def test_what_it_does_not_go_with_is_refused_before_anything_is_opened(
@@ -244,8 +244,8 @@ def test_what_accelerate_can_ask_for_and_is_not_here_is_refused(says: str, monke
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"_attn_implementation": "eager"}, "has the attention 'eager': load it with attn_implementation='sdpa'"),
-        ({"layer_types": ["sliding_attention"]}, "layers of sliding_attention, and cp_size knows full_attention"),
+        ({"_attn_implementation": "eager"}, "attention is 'eager': load it with attn_implementation='sdpa'"),
+        ({"layer_types": ["sliding_attention"]}, "layers of sliding_attention, and cp_size supports full_attention"),
     ],
 )
 def test_attention_that_cannot_be_shared_is_refused_by_its_name(changes: dict[str, Any], said: str) -> None:

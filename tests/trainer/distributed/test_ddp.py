@@ -235,7 +235,7 @@ def test_a_launcher_s_compiling_is_accelerate_s_in_one_process_and_refused_in_se
         "MASTER_PORT": "1",
     }.items():
         monkeypatch.setenv(name, said)
-    with pytest.raises(NotAvailableYet, match="the launcher says ACCELERATE_DYNAMO_BACKEND=EAGER"):
+    with pytest.raises(NotAvailableYet, match="the launcher sets ACCELERATE_DYNAMO_BACKEND=EAGER"):
         choose(TrainingArguments("out"))
 
 
@@ -270,8 +270,8 @@ def test_who_writes_and_who_logs_on_the_second_node(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"fsdp": True, "fsdp_config": {"version": 2}}, "fsdp shares a model out among processes, and there is one"),
-        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed shares a model out among processes"),
+        ({"fsdp": True, "fsdp_config": {"version": 2}}, "fsdp shards a model over processes, and there is one"),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed shards a model over processes"),
     ],
 )
 def test_what_shards_a_model_needs_processes_to_shard_it_over(
@@ -287,7 +287,7 @@ def test_what_shards_a_model_needs_processes_to_shard_it_over(
         ({"fsdp": True, "deepspeed": {}}, None),
         ({"fsdp": True, "deepspeed": {"a": 1}}, "fsdp and deepspeed both shard"),
         ({"fsdp_config": {"version": 1}}, "fsdp_config says how to shard, but fsdp is off"),
-        ({"fsdp": "full_shard", "auto_find_batch_size": True}, "auto_find_batch_size cuts a batch in one process"),
+        ({"fsdp": "full_shard", "auto_find_batch_size": True}, "auto_find_batch_size splits a batch in one process"),
     ],
 )
 def test_arguments_that_exclude_each_other_are_both_named(values: dict[str, Any], said: str | None) -> None:

@@ -93,7 +93,7 @@ def test_a_file_may_say_it_and_is_not_changed(tmp_path: Path) -> None:
         ),
         ({"fp16": {"enabled": True}}, {}, "deepspeed.fp16.enabled needs a loss scale"),
         ({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}, {}, "follow the model's hidden_size"),
-        ({"steps_per_print": "auto"}, {}, "has auto for steps_per_print, and no argument says it"),
+        ({"steps_per_print": "auto"}, {}, "has auto for steps_per_print, and no argument sets it"),
     ],
 )
 def test_what_differs_is_told_with_both_sides(config: Any, values: dict[str, Any], said: str) -> None:

@@ -42,8 +42,8 @@ def test_a_model_is_as_large_as_it_was_before_it_was_cut(came: Results) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ("adafactor", "Adafactor looks at a parameter as a whole"),
-        ("schedule free", "AdamWScheduleFree looks at a parameter as a whole, or swaps it in evaluation"),
+        ("adafactor", "Adafactor needs whole parameters"),
+        ("schedule free", "AdamWScheduleFree needs whole parameters, or swaps them for evaluation"),
         ("averaged", "ema averages whole weights, and these are in pieces"),
         ("merged", "Fsdp1 has cut the model into pieces"),
     ],

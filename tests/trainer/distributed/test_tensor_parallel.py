@@ -80,7 +80,7 @@ def test_those_who_compute_a_batch_together_read_the_same(came_of_parts: Results
 
 def test_data_that_is_not_the_same_in_all_of_a_group_is_refused_at_its_first_batch(came_of_parts: Results) -> None:
     for each in came_of_parts("noise of its own"):
-        assert "DatasetError: processes 0 to 1 compute every batch together, and have read" in each["error"]
+        assert "DatasetError: processes 0 to 1 compute every batch together, but have read" in each["error"]
 
 
 def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_groups_that_shard_beside_each_other_do_what_one_process_does(came_of_fo
 @pytest.mark.parametrize(
     ("start", "scenario", "said"),
     [
-        ("came_of_parts", "adapters in parts", "has adapters, which were put beside whole matrices"),
+        ("came_of_parts", "adapters in parts", "has adapters, which belong to whole matrices"),
         ("came_of_parts", "whole", "a GptForCausalLM, is whole: load it with from_pretrained"),
         ("came_of_four", "unsharded", "the model is not sharded: set fsdp=True"),
-        ("came_of_four", "sharded twice", "was sharded where it was made, and fsdp would do so again"),
+        ("came_of_four", "sharded twice", "is already sharded, and fsdp would shard it again"),
     ],
 )
 def test_a_model_that_is_not_cut_as_the_arguments_say_is_refused_in_all(
@@ -128,14 +128,14 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n
     [
         ({"tp_size": 4}, {}, "tp_size 4 make 4 processes, and there are 2: start as many"),
         ({"tp_size": 2}, {"fp16": True}, "fp16's loss scale is not shared among its processes: use bf16"),
-        ({"tp_size": 2}, {"deepspeed": {"train_batch_size": "auto"}}, "deepspeed shares the model out in a way of its"),
-        ({"tp_size": 2}, {"fsdp": True}, "fsdp has nobody to share with: give dp_shard_size too"),
+        ({"tp_size": 2}, {"deepspeed": {"train_batch_size": "auto"}}, "deepspeed shards the model in another way"),
+        ({"tp_size": 2}, {"fsdp": True}, "fsdp has no other processes to shard over: give dp_shard_size too"),
         (
             {"tp_size": 2, "dp_shard_size": 1},
             {"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
-            "checkpoints are whole then",
+            "checkpoints are then whole",
         ),
-        ({"tp_size": 2}, {"fsdp": True, "fsdp_config": {"version": 1}}, "FSDP 1 knows no parts"),
+        ({"tp_size": 2}, {"fsdp": True, "fsdp_config": {"version": 1}}, "FSDP 1 does not support split parameters"),
         ({"dp_shard_size": 2}, {}, "which FSDP does, and fsdp does not ask for it: set fsdp=True"),
         ({"tpsize": 2}, {}, "parallelism_config has no 'tpsize': did you mean 'tp_size'"),
         ({"tp_size": 0}, {}, "tp_size is 0, but a size is 1 or more"),
@@ -155,7 +155,7 @@ def test_sizes_that_cannot_be_are_refused_before_anything_is_opened(
 @pytest.mark.parametrize(
     ("config", "values", "said"),
     [
-        ({"sp_size": 2}, {}, "has sp_size 2, which is DeepSpeed's way to cut samples"),
+        ({"sp_size": 2}, {}, "has sp_size 2, which is DeepSpeed's way to split samples"),
         ({"dp_replicate_size": 2, "dp_shard_size": 2}, {"fsdp": True}, "which is hybrid sharding"),
     ],
 )
