@@ -1,10 +1,10 @@
-"""What a step is made to lessen.
+"""Loss functions, which training minimises.
 
-contract.py   a loss is a sum and what it is a sum over; a model's own is found, or made of logits and labels
-families.py   the reference's losses by its names, and which one a model's class name asks for
-detection.py  boxes and masks, matched to what they should be
+loss.py       a loss as a sum and a count: the model's own, or computed from its logits and the labels
+families.py   Hugging Face's loss functions by name, and the choice of one by the model's class name
+detection.py  losses for boxes and masks, after matching predictions to targets
 smoothing.py  LabelSmoother
-labels.py     labels that no class answers to, named before a GPU asserts
+labels.py     checks for labels out of range, which would otherwise fail in a GPU assert
 """
 
 from footplate.trainer.losses.detection import ForObjectDetectionLoss, ForSegmentationLoss

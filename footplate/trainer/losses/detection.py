@@ -1,6 +1,6 @@
-"""Objects found in images, after DETR: predictions are matched to what is there, one to one, and then compared.
+"""Losses for object detection, after DETR: each target is matched to one prediction, and the pairs are compared.
 
-The reference's arithmetic. The matching itself is ours: theirs needs SciPy for one function.
+The arithmetic is Hugging Face's. The matching is our own code, because theirs needs SciPy for a single function.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 Targets = Sequence[Mapping[str, Tensor]]
-"""Of each image: class_labels, boxes as (centre x, centre y, width, height) in shares of the image, and masks."""
+"""For each image: class_labels, boxes as (centre x, centre y, width, height) in shares of the image, and masks."""
 Matches = list[tuple[Tensor, Tensor]]
-"""Of each image: which predictions, and which targets they are for."""
+"""For each image: the indices of the matched predictions, and the indices of their targets."""
 
 
 def ForObjectDetectionLoss(
@@ -29,7 +29,7 @@ def ForObjectDetectionLoss(
     outputs_coord: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, dict[str, Tensor], list[dict[str, Tensor]] | None]:
-    """(the weighted sum, its parts by name, the decoder layers' outputs where they are trained too)."""
+    """Returns the weighted sum, its parts by name, and the decoder layers' outputs if these are trained too."""
     outputs = {"logits": logits, "pred_boxes": pred_boxes}
     return _weighed(outputs, labels, config, outputs_class, outputs_coord)
 
@@ -45,7 +45,7 @@ def ForSegmentationLoss(
     outputs_coord: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, dict[str, Tensor], list[dict[str, Tensor]] | None]:
-    """The same with a mask for each object."""
+    """Returns the same as ForObjectDetectionLoss, with a mask for each object."""
     outputs = {"logits": logits, "pred_boxes": pred_boxes, "pred_masks": pred_masks}
     return _weighed(outputs, labels, config, outputs_class, outputs_coord)
 
@@ -61,7 +61,7 @@ def _weighed(
     layers: list[dict[str, Tensor]] | None = None
     if getattr(config, "auxiliary_loss", False) and layers_class is not None:
         pairs = zip(layers_class[:-1], layers_box[:-1], strict=True)
-        layers = [{"logits": each, "pred_boxes": box} for each, box in pairs]
+        layers = [{"logits": layer_logits, "pred_boxes": box} for layer_logits, box in pairs]
         for number, layer in enumerate(layers):
             parts |= {f"{name}_{number}": value for name, value in _parts(layer, targets, config, boxes).items()}
             weights |= {f"{name}_{number}": weights[name] for name in ("loss_ce", "loss_bbox", "loss_giou")}
@@ -82,7 +82,7 @@ def _parts(outputs: dict[str, Tensor], targets: Targets, config: Any, boxes: flo
 
 
 def _classes(logits: Tensor, targets: Targets, matches: Matches, config: Any) -> Tensor:
-    """Whoever is matched to nothing must say so: the last class, which weighs less."""
+    """Classification loss, in which an unmatched prediction must predict the last class. That class weighs less."""
     nothing = config.num_labels
     weight = torch.ones(nothing + 1, device=logits.device)
     weight[-1] = config.eos_coefficient
@@ -103,15 +103,15 @@ def _boxes(predicted: Tensor, targets: Targets, matches: Matches, count: float) 
 
 
 def _cardinality(logits: Tensor, targets: Targets) -> Tensor:
-    """By how many objects the count is wrong. For logs, not for gradients."""
-    lengths = torch.tensor([len(each["class_labels"]) for each in targets], device=logits.device)
-    said = (logits.argmax(-1) != logits.shape[-1] - 1).sum(1)
-    return functional.l1_loss(said.float(), lengths.float())
+    """Mean error of the predicted number of objects. It is logged and has no gradient."""
+    lengths = torch.tensor([len(target["class_labels"]) for target in targets], device=logits.device)
+    predicted_counts = (logits.argmax(-1) != logits.shape[-1] - 1).sum(1)
+    return functional.l1_loss(predicted_counts.float(), lengths.float())
 
 
 def _masks(predicted: Tensor, targets: Targets, matches: Matches, count: float) -> dict[str, Tensor]:
     source = predicted[_places(matches, side=0)]
-    wanted = _padded([each["masks"] for each in targets]).to(source)[_places(matches, side=1)]
+    wanted = _padded([target["masks"] for target in targets]).to(source)[_places(matches, side=1)]
     size = wanted.shape[-2:]
     source = functional.interpolate(source[:, None], size=size, mode="bilinear", align_corners=False)[:, 0].flatten(1)
     wanted = wanted.flatten(1)
@@ -119,7 +119,7 @@ def _masks(predicted: Tensor, targets: Targets, matches: Matches, count: float) 
 
 
 def _focal(logits: Tensor, wanted: Tensor, count: float, alpha: float = 0.25, gamma: float = 2) -> Tensor:
-    """What is easy weighs less."""
+    """Focal loss, in which pixels that are predicted well weigh less."""
     chance = logits.sigmoid()
     cost = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
     right = chance * wanted + (1 - chance) * (1 - wanted)
@@ -134,23 +134,23 @@ def _dice(logits: Tensor, wanted: Tensor, count: float) -> Tensor:
 
 
 def _padded(masks: Sequence[Tensor]) -> Tensor:
-    """One tensor of masks of images that differ in size and in number of objects."""
-    shape = [max(each.shape[at] for each in masks) for at in range(3)]
+    """Stacks the masks of images that differ in size and in the number of objects."""
+    shape = [max(mask.shape[at] for mask in masks) for at in range(3)]
     result = torch.zeros(len(masks), *shape, dtype=masks[0].dtype, device=masks[0].device)
-    for line, each in zip(result, masks, strict=True):
-        line[: each.shape[0], : each.shape[1], : each.shape[2]] = each
+    for row, mask in zip(result, masks, strict=True):
+        row[: mask.shape[0], : mask.shape[1], : mask.shape[2]] = mask
     return result
 
 
 def _places(matches: Matches, *, side: int) -> tuple[Tensor, Tensor]:
-    """(image, number in it) of all matches: of predictions or of targets."""
+    """Returns image numbers and indices of all matches. `side` 0 selects predictions, 1 selects targets."""
     images = torch.cat([torch.full_like(pair[side], number) for number, pair in enumerate(matches)])
     return images, torch.cat([pair[side] for pair in matches])
 
 
 def _boxes_per_process(targets: Targets, device: Any) -> float:
-    """So that a process with few objects does not weigh each of them more."""
-    count = torch.tensor([float(sum(len(each["class_labels"]) for each in targets))], device=device)
+    """Returns the mean number of boxes per process, so that a box weighs the same on every process."""
+    count = torch.tensor([float(sum(len(target["class_labels"]) for target in targets))], device=device)
     processes = 1
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(count)
@@ -162,48 +162,48 @@ def _boxes_per_process(targets: Targets, device: Any) -> float:
 def match(
     outputs: Mapping[str, Tensor], targets: Targets, class_cost: float, box_cost: float, giou_cost: float
 ) -> Matches:
-    """Which predictions are for which targets, at the least cost. What is NaN is matched last, and breaks nothing."""
+    """Matches predictions to targets at the least total cost. A cost that is NaN becomes the largest cost."""
     images, queries = outputs["logits"].shape[:2]
     chances = outputs["logits"].flatten(0, 1).softmax(-1)
     boxes = outputs["pred_boxes"].flatten(0, 1)
-    classes = torch.cat([each["class_labels"] for each in targets])
-    wanted = torch.cat([each["boxes"] for each in targets])
+    classes = torch.cat([target["class_labels"] for target in targets])
+    wanted = torch.cat([target["boxes"] for target in targets])
     cost = (
         box_cost * torch.cdist(boxes, wanted, p=1)
         + class_cost * -chances[:, classes]
         + giou_cost * -generalized_box_iou(corners(boxes), corners(wanted))
     )
-    sane = cost[cost.isfinite()]
-    # Dearer than all that is sane together, and still a number that can be reckoned with.
-    worst = float(sane.abs().max() + 1) * 2 * queries if len(sane) else 1.0
-    cost = torch.nan_to_num(cost, nan=worst, posinf=worst, neginf=worst).view(images, queries, -1).cpu()
-    sizes = [len(each["boxes"]) for each in targets]
+    finite = cost[cost.isfinite()]
+    # Larger than any sum of finite costs, and still finite.
+    largest = float(finite.abs().max() + 1) * 2 * queries if len(finite) else 1.0
+    cost = torch.nan_to_num(cost, nan=largest, posinf=largest, neginf=largest).view(images, queries, -1).cpu()
+    sizes = [len(target["boxes"]) for target in targets]
     parts = torch.split(cost, sizes, dim=-1)
     pairs = [linear_sum_assignment(part[image].numpy()) for image, part in enumerate(parts)]
     return [(torch.as_tensor(rows), torch.as_tensor(columns)) for rows, columns in pairs]
 
 
 def linear_sum_assignment(cost: Any) -> tuple[Any, Any]:
-    """(rows, columns) of the cheapest one-to-one matching, sorted by row: the Hungarian method, O(n²m)."""
+    """Returns rows and columns of the cheapest one-to-one matching, sorted by row: the Hungarian method, O(n²m)."""
     cost = numpy.asarray(cost, dtype=numpy.float64)
     if cost.shape[0] > cost.shape[1]:
         columns, rows = linear_sum_assignment(cost.T)
         order = numpy.argsort(rows)
         return rows[order], columns[order]
-    # Rows and columns count from one: column 0 holds the row that is looking for a place, row 0 is nobody.
+    # Rows and columns count from 1. Column 0 holds the row that is being assigned, and row 0 means unassigned.
     owner = numpy.zeros(cost.shape[1] + 1, dtype=numpy.int64)
     prices = numpy.zeros(cost.shape[0] + 1), numpy.zeros(cost.shape[1] + 1)
     for row in range(1, cost.shape[0] + 1):
         owner[0] = row
-        _give_a_place(cost, owner, *prices)
+        _assign_row(cost, owner, *prices)
     owner[0] = 0
     taken = numpy.flatnonzero(owner)
     order = numpy.argsort(owner[taken])
     return owner[taken][order] - 1, taken[order] - 1
 
 
-def _give_a_place(cost: Any, owner: Any, row_price: Any, column_price: Any) -> None:
-    """Along the cheapest path of moves from taken column to taken column that ends at a free one."""
+def _assign_row(cost: Any, owner: Any, row_price: Any, column_price: Any) -> None:
+    """Assigns the row in column 0 along the cheapest path of reassignments that ends at a free column."""
     slack = numpy.full(len(owner), numpy.inf)
     came_from = numpy.zeros(len(owner), dtype=numpy.int64)
     used = numpy.zeros(len(owner), dtype=bool)
@@ -225,13 +225,13 @@ def _give_a_place(cost: Any, owner: Any, row_price: Any, column_price: Any) -> N
 
 
 def corners(boxes: Tensor) -> Tensor:
-    """(centre x, centre y, width, height) to (left, top, right, bottom)."""
+    """Converts (centre x, centre y, width, height) to (left, top, right, bottom)."""
     x, y, width, height = boxes.unbind(-1)
     return torch.stack([x - 0.5 * width, y - 0.5 * height, x + 0.5 * width, y + 0.5 * height], dim=-1)
 
 
 def generalized_box_iou(boxes1: Tensor, boxes2: Tensor) -> Tensor:
-    """Overlap of each with each, less what lies between them: from -1 (far apart) to 1 (the same)."""
+    """Returns the generalized IoU of each pair of boxes: from -1 (far apart) to 1 (equal)."""
     for name, boxes in (("boxes1", boxes1), ("boxes2", boxes2)):
         if not bool((boxes[:, 2:] >= boxes[:, :2]).all()):
             raise ValueError(f"{name} must be in [x0, y0, x1, y1] (corner) format, but got {boxes}")

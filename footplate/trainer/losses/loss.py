@@ -1,7 +1,7 @@
-"""One contract for losses: a sum and what it is a sum over.
+"""A loss is a sum and the count of what was summed.
 
-A mean cannot be averaged: micro-batches and ranks differ in size. A loss that says (sum, count) is exact however the
-batch is cut. A model that returns a mean of its own is taken at its word, as the reference does.
+Means over micro-batches and ranks of different size cannot be averaged. A sum with its count is exact however the batch
+is split. If a model returns its own mean, that mean is used, as Hugging Face does.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Loss:
     count: Tensor | float
 
     def over(self, num_items: Tensor | int | None) -> Tensor:
-        """The mean, or the share of a window in which `num_items` count."""
+        """Returns the mean, or with `num_items` the share of an accumulation window with that many items."""
         return self.total / (self.count if num_items is None else num_items)
 
 
 class LossOfFamily(Protocol):
-    """The loss that a model's class name stands for. families.py has them."""
+    """The loss that a model's class name implies, as defined in families.py."""
 
     @property
     def sums(self) -> bool: ...
@@ -37,25 +37,25 @@ class LossOfFamily(Protocol):
 
 
 def items(labels: Tensor, ignore: int = IGNORE) -> Tensor:
-    """How many labels count."""
+    """Returns the number of labels that count."""
     return labels.ne(ignore).sum()
 
 
 def regression(logits: Tensor, labels: Tensor) -> Loss:
-    """Squared errors. A last dimension of one is dropped: (8, 1) against (8,) would silently compare all with all."""
+    """Sum of squared errors. A last dimension of 1 is dropped, because (8, 1) and (8,) would broadcast to (8, 8)."""
     if logits.shape != labels.shape:
         logits = logits.squeeze(-1)
     return Loss(functional.mse_loss(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
 
 
 def classification(logits: Tensor, labels: Tensor, ignore: int = IGNORE) -> Loss:
-    """Cross entropy over the last dimension of the logits: of samples, or of tokens."""
+    """Cross entropy over the last dimension of the logits, for samples or for tokens."""
     classes = logits.shape[-1]
     return cross_entropy_sum(logits.reshape(-1, classes).float(), labels.reshape(-1), ignore)
 
 
 def cross_entropy_sum(source: Tensor, target: Tensor, ignore: int = IGNORE) -> Loss:
-    """Over dimension 1 of the source. A class that does not exist is told by its number, not by torch's bounds."""
+    """Cross entropy over dimension 1 of the source. A label out of range raises an error that names it."""
     try:
         total = functional.cross_entropy(source, target, ignore_index=ignore, reduction="sum")
     except (IndexError, RuntimeError):
@@ -65,7 +65,7 @@ def cross_entropy_sum(source: Tensor, target: Tensor, ignore: int = IGNORE) -> L
 
 
 def from_logits(logits: Tensor, labels: Tensor) -> Loss:
-    """The loss that fits the labels: numbers are regressed, classes are classified."""
+    """Computes the loss that fits the labels: regression for numbers, cross entropy for classes."""
     if labels.is_floating_point() or logits.shape == labels.shape or logits.shape == (*labels.shape, 1):
         return regression(logits, labels)
     if logits.shape[:-1] != labels.shape:
@@ -77,23 +77,23 @@ def from_logits(logits: Tensor, labels: Tensor) -> Loss:
 
 
 def shifts_labels(model: nn.Module) -> bool:
-    """Whether the model's logits at one place are about the label at the next, as its class name says."""
+    """Returns True if the model predicts the next token, according to its class name."""
     return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
 def shifted(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits and the labels that they are about, where these are one place ahead."""
+    """Pairs the logits with labels that are one position ahead."""
     return logits[..., :-1, :], labels[..., 1:]
 
 
 DICT = (dict, Mapping)
-"""To be asked once or more for each batch: of a dict, Mapping alone answers in Python and ten times as slowly."""
+"""The types of a dict, for checks in every batch. For a dict, `isinstance` with Mapping alone is ten times slower."""
 
 
 def own_loss(outputs: Any) -> Tensor | None:
-    """The loss that the model computed itself, if it did: under the key `loss`, or first in a tuple.
+    """Returns the loss that the model computed: the key `loss`, or the first item of a tuple. None if there is none.
 
-    In a tuple it is one number: what has a shape there may as well be logits, and nobody wants their sum to be small.
+    In a tuple only a single number is a loss, because a tensor with a shape may be logits.
     """
     loss: Tensor | None = None
     if isinstance(outputs, DICT):
@@ -107,7 +107,7 @@ def own_loss(outputs: Any) -> Tensor | None:
 
 
 def predictions(outputs: Any, ignore_keys: Collection[str], has_loss: bool) -> Any:
-    """What is left of the outputs without the loss; a single one comes by itself."""
+    """Returns the outputs without the loss; if only one output is left, returns it alone."""
     if isinstance(outputs, Tensor):
         return outputs
     if isinstance(outputs, DICT):
@@ -128,27 +128,26 @@ def loss_and_how(
     family: LossOfFamily | None = None,
     inputs: Mapping[str, Any] | None = None,
 ) -> tuple[Tensor, bool]:
-    """The loss, and whether it is already scaled for the whole window of micro-batches.
+    """Returns the loss, and whether it is already scaled for the whole accumulation window.
 
-    `family` is what the model's class name says its logits are about; without one the labels' kind and shape say it.
+    `family` is the loss that the model's class name implies. Without it, the labels' dtype and shape choose the loss.
     """
     loss = own_loss(outputs)
     if loss is not None and not isinstance(loss, Tensor):
         raise TypeError(
-            f"the model's loss is a {type(loss).__name__}, and a tensor is needed: its gradients are what is learned "
-            "from, so leave out .item()"
+            f"the model's loss is a {type(loss).__name__}, and a tensor is needed for its gradients: leave out .item()"
         )
     if loss is not None and loss.dim() == 0:
         return loss, False
     if loss is not None:
         return _shared(Loss(loss.sum(), _elements(loss, labels)), num_items)
     if family is not None and inputs is not None and family.has_labels(inputs):
-        found = family.loss(outputs, inputs)
-        return _shared(found, num_items) if family.sums else (found.total, False)
+        family_loss = family.loss(outputs, inputs)
+        return _shared(family_loss, num_items) if family.sums else (family_loss.total, False)
     if labels is None:
         raise ValueError(
-            "the model returned no loss, and the batch has no labels to make one from: "
-            "they are called labels, label or label_ids"
+            "the model returned no loss, and the batch has no labels to compute it from: "
+            "name them labels, label or label_ids"
         )
     logits = logits_of(outputs)
     if shifts:
@@ -181,9 +180,13 @@ def logits_of(outputs: Any) -> Tensor:
 
 
 def forward_takes(model: nn.Module) -> tuple[list[str], bool]:
-    """The names that `forward` takes, and whether it takes any others too."""
+    """Returns the parameter names of `forward`, and whether it also takes any other name."""
     import inspect
 
     parameters = inspect.signature(model.forward).parameters.values()
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    return [each.name for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)], open_ended
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    ], open_ended

@@ -1,4 +1,4 @@
-"""Label smoothing over a model's logits, number by number the reference's."""
+"""Label smoothing over a model's logits, with exactly Hugging Face's results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from footplate.trainer.losses.loss import logits_of, shifted
 
 @dataclass
 class LabelSmoother:
-    """A share `epsilon` of each label is spread over all classes."""
+    """Spreads a share `epsilon` of each label over all classes."""
 
     epsilon: float = 0.1
     ignore_index: int = IGNORE
@@ -34,16 +34,16 @@ class LabelSmoother:
         if labels.dim() == costs.dim() - 1:
             labels = labels.unsqueeze(-1)
         ignored = labels.eq(self.ignore_index)
-        # What is ignored is no class: gathering it would fail, so it becomes class 0 and then nothing.
+        # Ignored labels are negative and would fail in gather, so they become class 0 and are then set to zero.
         nll = costs.gather(dim=-1, index=labels.clamp(min=0)).masked_fill_(ignored, 0.0)
-        # In single precision, whatever the logits are: a sum over a vocabulary overflows half.
+        # Summed in single precision, because a sum over a vocabulary overflows fp16.
         smoothed = costs.sum(dim=-1, keepdim=True, dtype=torch.float32).masked_fill_(ignored, 0.0)
         count = self._count(ignored, num_items_in_batch)
         return (1 - self.epsilon) * (nll.sum() / count) + self.epsilon * (smoothed.sum() / (count * costs.shape[-1]))
 
     @staticmethod
     def _count(ignored: Tensor, num_items: Tensor | int | None) -> Tensor | int:
-        """Of the whole window where it is known, of this micro-batch otherwise."""
+        """Returns the item count of the whole accumulation window if it is known, else of this micro-batch."""
         if num_items is None:
             return ignored.numel() - ignored.long().sum()
         return num_items.to(ignored.device) if isinstance(num_items, Tensor) else num_items

@@ -122,7 +122,7 @@ def test_what_the_arguments_say_wins_and_nothing_is_mixed(started: Any, said: An
     args = TrainingArguments("out", fsdp=said)
 
     assert (args.fsdp, args.fsdp_config) == (said, None)
-    with pytest.raises(ValueError, match="the launcher sets fsdp, and the arguments set deepspeed: leave one of them out"):
+    with pytest.raises(ValueError, match="the launcher sets fsdp, and the arguments set deepspeed: leave one"):
         TrainingArguments("out", deepspeed={"zero_optimization": {"stage": 2}})
 
 
@@ -144,5 +144,5 @@ def test_what_would_be_another_training_is_refused_by_its_name(started: Any, opt
 def test_megatron_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_MEGATRON_LM", "true")
 
-    with pytest.raises(NotAvailableYet, match="sets ACCELERATE_USE_MEGATRON_LM=true, which the Trainer does not support"):
+    with pytest.raises(NotAvailableYet, match="sets ACCELERATE_USE_MEGATRON_LM=true, which the Trainer does not"):
         choose(TrainingArguments("out"))
