@@ -233,8 +233,8 @@ def test_rows_that_cannot_be_padded_say_what_is_wrong_with_them(row: Any, told: 
 @pytest.mark.parametrize(
     ("ids", "told"),
     [
-        ([1] * 9, "a sample has 9 tokens, and the model has places for 8"),
-        ([1, 40], "input_ids has 40 at place .*, and the model has a vector for 32 tokens"),
+        ([1] * 9, "a sample has 9 tokens, and the model has positions for 8"),
+        ([1, 40], "input_ids has 40 at place .*, and the model has an embedding for 32 tokens"),
     ],
 )
 def test_tokens_that_the_model_has_no_place_for_are_named(tmp_path: Path, ids: list[int], told: str) -> None:

@@ -1,12 +1,12 @@
-"""Samples to a batch: the reference's collators by its names and signatures, over any processor that can `pad`.
+"""Collators turn samples into a batch. They have Hugging Face's names and accept any processor with a method `pad`.
 
-stacking.py            default_data_collator; stack_collator, which keeps every key
-padding.py             padding, token classification, multiple choice, seq2seq
-language_modelling.py  masked (whole words too) and causal
-permutation.py         XLNet's
-t5.py                  span corruption
-flattening.py          padding-free
-choose.py              which one, when none is given; what a batch must look like
+- `stacking.py`: default_data_collator, and stack_collator, which keeps every key
+- `padding.py`: padding, token classification, multiple choice, seq2seq
+- `language_modelling.py`: masked (also whole words) and causal language modelling
+- `permutation.py`: XLNet's permutation language modelling
+- `t5.py`: T5's span corruption
+- `flattening.py`: padding-free batches
+- `choose.py`: the choice of a collator if none is given, and the check of a batch
 """
 
 from footplate.trainer.collators.choose import choose_collator, require_batch

@@ -1,4 +1,4 @@
-"""Which collator, when none is given; and what any collator's batch must look like."""
+"""Chooses the collator if none is given, and checks the batch of any collator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from footplate.trainer.collators.stacking import default_data_collator
 
 
 def choose_collator(processing_class: Any = None, *, first: str = "x") -> Callable[[Any], Any]:
-    """Padding where the processor pads samples; stacking otherwise. `first` names what a pair's first half is."""
+    """Returns a padding collator if the processor can pad samples, else a stacking one. `first` is a pair's input."""
     if pads_samples(processing_class):
         return DataCollatorWithPadding(processing_class)
     return partial(default_data_collator, first=first)
 
 
 def pads_samples(processor: Any) -> bool:
-    """Tokenizers and feature extractors do. An image processor's `pad` is about borders and takes no `padding`."""
+    """Returns True for tokenizers and feature extractors. An image processor's `pad` adds borders instead."""
     pad = getattr(processor, "pad", None)
     if not callable(pad):
         return False
@@ -29,23 +29,23 @@ def pads_samples(processor: Any) -> bool:
         takes = inspect.signature(pad).parameters
     except (TypeError, ValueError):
         return False
-    anything = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
     return {"padding", "return_tensors"} <= takes.keys() or (anything and hasattr(processor, "padding_side"))
 
 
 def require_batch(batch: Any, collator: Any) -> Mapping[str, Any]:
-    """The batch, if a model can be called with it; else who made it and what it is."""
+    """Returns the batch if a model can be called with it, else raises an error that names the collator."""
     name = getattr(collator, "__qualname__", type(collator).__qualname__)
     if not isinstance(batch, Mapping):
         raise TypeError(
-            f"the collator {name} returned {_kind(batch)}, and a model is called with names: return a dict such as "
+            f"the collator {name} returned {_kind(batch)}, and a model needs named arguments: return a dict such as "
             '{"input_ids": …, "labels": …}'
         )
     if not batch:
         raise TypeError(f"the collator {name} returned an empty dict: there is nothing to call the model with")
     odd = [key for key in batch if not isinstance(key, str)]
     if odd:
-        raise TypeError(f"the collator {name} returned the key {odd[0]!r}, and names of arguments are strings")
+        raise TypeError(f"the collator {name} returned the key {odd[0]!r}, but argument names must be strings")
     if not any(_holds_a_tensor(value) for value in batch.values()):
         kinds = ", ".join(f"{key}: {_kind(value)}" for key, value in batch.items())
         raise TypeError(f"the collator {name} returned no tensor at all, only {kinds}: convert with torch.tensor")
@@ -54,9 +54,9 @@ def require_batch(batch: Any, collator: Any) -> Mapping[str, Any]:
 
 def _holds_a_tensor(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return any(_holds_a_tensor(each) for each in value.values())
+        return any(_holds_a_tensor(item) for item in value.values())
     if isinstance(value, (list, tuple)):
-        return any(_holds_a_tensor(each) for each in value)
+        return any(_holds_a_tensor(item) for item in value)
     return isinstance(value, Tensor)
 
 

@@ -1,4 +1,4 @@
-"""Padding-free: a batch is one long sequence, and positions say where each sample begins."""
+"""Makes padding-free batches: one long sequence with positions that restart at each sample."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from footplate.trainer.collators.stacking import DefaultDataCollator, in_framewo
 class DataCollatorWithFlattening(DefaultDataCollator):
     """Returns input_ids, labels and position_ids of shape (1, tokens); each sample's first label is `separator_id`.
 
-    `return_flash_attn_kwargs` adds the borders that FlashAttention wants, `return_seq_idx` each token's sample. Models
-    that count positions from their padding index on (RoBERTa's kind) want `position_ids_start=2`.
+    `return_flash_attn_kwargs` adds the sample borders for FlashAttention, and `return_seq_idx` each token's sample.
+    Models that count positions from their padding index, such as RoBERTa, need `position_ids_start=2`.
     """
 
     def __init__(
@@ -40,17 +40,17 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         self, features: Any, return_tensors: str | None = None, separator_id: int | None = None
     ) -> dict[str, Any]:
         separator = self.separator_id if separator_id is None else separator_id
-        tokens = [_long(each["input_ids"]) for each in features]
-        labels = [_long(each["labels"]) for each in features] if "labels" in features[0] else tokens
-        lengths = [len(each) for each in tokens]
+        tokens = [_long(sample["input_ids"]) for sample in features]
+        labels = [_long(sample["labels"]) for sample in features] if "labels" in features[0] else tokens
+        lengths = [len(sample_tokens) for sample_tokens in tokens]
         batch: dict[str, Any] = {
             "input_ids": _row(tokens),
-            "labels": _row([torch.cat([torch.tensor([separator]), each[1:]]) for each in labels]),
+            "labels": _row([torch.cat([torch.tensor([separator]), sample_labels[1:]]) for sample_labels in labels]),
         }
         if self.return_position_ids:
-            batch["position_ids"] = _row([torch.arange(each) + self.position_ids_start for each in lengths])
+            batch["position_ids"] = _row([torch.arange(length) + self.position_ids_start for length in lengths])
         if self.return_seq_idx:
-            batch["seq_idx"] = _row([torch.full((each,), at) for at, each in enumerate(lengths)]).int()
+            batch["seq_idx"] = _row([torch.full((length,), at) for at, length in enumerate(lengths)]).int()
         if self.return_flash_attn_kwargs:
             borders = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
             batch["cu_seq_lens_q"] = batch["cu_seq_lens_k"] = borders

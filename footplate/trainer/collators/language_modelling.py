@@ -1,4 +1,4 @@
-"""Masked and causal language modelling. Draws come in the reference's order: one seed, one batch, here and there."""
+"""Masked and causal language modelling. Random draws have Hugging Face's order, so a seed gives the same batches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ IGNORE = -100
 
 @dataclass
 class DataCollatorForLanguageModeling(DataCollatorMixin):
-    """`mlm=True` hides `mlm_probability` of the tokens, and labels are what was hidden; False: labels are the inputs.
+    """Masks tokens and labels them (`mlm=True`), or uses the inputs as labels (`mlm=False`).
 
-    Of the hidden, `mask_replace_prob` become the mask token and `random_replace_prob` any token; the rest stay.
-    `whole_word_mask` hides all tokens of a word together. `seed` gives it a generator of its own, another one in each
-    loading process; None draws from the global one.
+    `mlm_probability` of the tokens are selected. Of these, `mask_replace_prob` become the mask token,
+    `random_replace_prob` become a random token, and the rest stay. `whole_word_mask` selects all tokens of a word. With
+    `seed`, each loading process draws from its own generator; without it, from the global one.
     """
 
     tokenizer: Any
@@ -69,10 +69,13 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
             self.create_rng()
         offsets = None
         if isinstance(examples[0], Mapping):
-            rows = [{name: value for name, value in each.items() if name != "offset_mapping"} for each in examples]
+            rows = [
+                {name: value for name, value in example.items() if name != "offset_mapping"} for example in examples
+            ]
             batch = pad(self.tokenizer, rows, return_tensors="pt", pad_to_multiple_of=self.pad_to_multiple_of)
             if self.whole_word_mask and "offset_mapping" in examples[0]:
-                offsets = self._offsets([each["offset_mapping"] for each in examples], batch["input_ids"].shape[1])
+                mappings = [example["offset_mapping"] for example in examples]
+                offsets = self._offsets(mappings, batch["input_ids"].shape[1])
         else:
             batch = {"input_ids": stack_or_pad(examples, self.tokenizer, self.pad_to_multiple_of)}
         special = batch.pop("special_tokens_mask", None)
@@ -88,19 +91,19 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
         return batch
 
     def _offsets(self, rows: list[Any], width: int) -> Tensor:
-        """Tokenizers pad everything but these."""
+        """Pads the offsets of the tokens, which tokenizers do not pad."""
         spans = torch.zeros(len(rows), width, 2, dtype=torch.long)
-        for line, row in zip(spans, rows, strict=True):
+        for span, row in zip(spans, rows, strict=True):
             at = slice(0, len(row)) if self.tokenizer.padding_side == "right" else slice(width - len(row), width)
-            line[at] = torch.as_tensor(row)
+            span[at] = torch.as_tensor(row)
         return spans
 
     def create_rng(self) -> None:
-        """A generator of its own; a loading process adds its number, or all would hide the same places."""
+        """Makes the collator's generator. The seed includes the loading process's number, so that masks differ."""
         self.generator = generator_here(self.seed or 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where its own generator stands, so that a run resumed in mid-epoch hides what it would have hidden."""
+        """Returns the generator's state, so that a run resumed in mid-epoch masks the same tokens."""
         return {} if self.generator is None else {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -134,16 +137,16 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
     def _drawn(self, like: Tensor, share: float) -> Tensor:
         return torch.bernoulli(torch.full(like.shape, float(share)), generator=self.generator).bool()
 
-    def _special(self, labels: Tensor, given: Any) -> Tensor:
-        if given is None:
-            given = [
-                self.tokenizer.get_special_tokens_mask(each, already_has_special_tokens=True)
-                for each in labels.tolist()
+    def _special(self, labels: Tensor, mask: Any) -> Tensor:
+        if mask is None:
+            mask = [
+                self.tokenizer.get_special_tokens_mask(tokens, already_has_special_tokens=True)
+                for tokens in labels.tolist()
             ]
-        return torch.as_tensor(given, dtype=torch.bool)
+        return torch.as_tensor(mask, dtype=torch.bool)
 
     def _words(self, labels: Tensor, special: Tensor, offsets: Any) -> tuple[Tensor, Tensor]:
-        """The number of each token's word, -1 for special ones, and which tokens start a word."""
+        """Returns each token's word number, with -1 for special tokens, and which tokens start a word."""
         if offsets is not None:
             spans = torch.as_tensor(offsets)
             previous_end = spans[:, :, 1].roll(1, dims=1)
@@ -158,12 +161,12 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
         return words, starts
 
     def _continues(self, labels: Tensor) -> Tensor:
-        tokens = [self.tokenizer.convert_ids_to_tokens(each) for each in labels.tolist()]
-        continues = torch.tensor([[str(token).startswith("##") for token in each] for each in tokens])
+        tokens = [self.tokenizer.convert_ids_to_tokens(row) for row in labels.tolist()]
+        continues = torch.tensor([[str(token).startswith("##") for token in row] for row in tokens])
         vocabulary: Any = getattr(self.tokenizer, "get_vocab", dict)()
         if not bool(continues.any()) and not any(str(token).startswith("##") for token in vocabulary):
             raise ValueError(
-                "whole words cannot be told from pieces: tokenize with return_offsets_mapping=True and keep the column "
+                "whole words cannot be recognised: tokenize with return_offsets_mapping=True and keep the column "
                 "(remove_unused_columns=False)"
             )
         return continues
@@ -171,7 +174,7 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
 
 @dataclass
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
-    """Whole words hidden, under the name that older scripts import. Words are known by offsets, or by BERT's `##`."""
+    """Masks whole words, under the name that older scripts import. Offsets or BERT's `##` mark the words."""
 
     whole_word_mask: bool = True
     mask_replace_prob: float = 1.0
@@ -179,18 +182,18 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
 
 
 def generator_here(seed: int) -> torch.Generator:
-    """Of this seed, plus the number of the loading process: otherwise all of them would draw the same."""
+    """Returns a generator seeded by `seed` plus the loading process's number, so that processes draw differently."""
     worker = torch.utils.data.get_worker_info()
     if worker is None and multiprocessing.current_process().name != "MainProcess":
         raise ValueError(
-            "`seed` in another process needs that process to be a torch DataLoader's: nobody else numbers them"
+            "`seed` in another process needs that process to be a torch DataLoader's, because only these are numbered"
         )
     return torch.Generator().manual_seed(seed + (worker.id if worker is not None else 0))
 
 
 def _all_of_a_word(words: Tensor, hidden: Tensor) -> Tensor:
-    """Linear in the tokens: what is hidden is noted by word number, and read back."""
-    known = words.clamp(min=0)
-    per_word = torch.zeros(len(words), int(known.max()) + 1, dtype=torch.bool)
-    per_word.scatter_reduce_(1, known, hidden & words.ge(0), reduce="amax")
-    return per_word.gather(1, known) & words.ge(0)
+    """Masks all tokens of each word that has a masked token. Linear in the number of tokens."""
+    word_numbers = words.clamp(min=0)
+    per_word = torch.zeros(len(words), int(word_numbers.max()) + 1, dtype=torch.bool)
+    per_word.scatter_reduce_(1, word_numbers, hidden & words.ge(0), reduce="amax")
+    return per_word.gather(1, word_numbers) & words.ge(0)

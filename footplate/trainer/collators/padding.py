@@ -1,4 +1,4 @@
-"""Padding to the longest of the batch. The processor pads what it knows; labels are padded here."""
+"""Pads samples to the longest of the batch. The processor pads its own inputs, and this module pads labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from footplate.trainer.collators.stacking import LABELS, DataCollatorMixin
 
 
 def pad(processor: Any, features: Any, **options: Any) -> Any:
-    """What the processor's `pad` returns, without its notice that calling the tokenizer would have been faster."""
+    """Returns the result of the processor's `pad`, without its advice to call the tokenizer instead."""
     notices = getattr(processor, "deprecation_warnings", None)
     if notices is None:
         return _padded(processor, features, options)
@@ -31,41 +31,43 @@ def _padded(processor: Any, features: Any, options: dict[str, Any]) -> Any:
     try:
         return processor.pad(features, **options)
     except (KeyError, TypeError, ValueError) as error:
-        # A tokenizer speaks of its options here, whatever is wrong with the rows.
-        told = unfit(features, getattr(processor, "model_input_names", ("input_ids",))[0])
-        if told is None:
+        # A tokenizer's error mentions its options, even if the samples are the problem.
+        reason = unfit(features, getattr(processor, "model_input_names", ("input_ids",))[0])
+        if reason is None:
             raise
-        raise told from error
+        raise reason from error
 
 
 def unfit(features: Any, needed: str = "input_ids") -> DatasetError | None:
-    """Why samples make no batch of tokens, where their columns say it."""
+    """Returns the reason why samples cannot form a batch of tokens, if their columns show it."""
     first = features[0] if isinstance(features, Sequence) and features else None
     if not isinstance(first, Mapping):
         return None
     if needed not in first:
         there = ", ".join(map(str, first)) or "nothing"
         return DatasetError(
-            f"the samples have {there}, and no {needed}: tokenize them first",
+            f"the samples have {there}, but not {needed}: tokenize them first",
             hint='in a job, list {"use": "tokenize", "args": {"column": …}} under data.map',
         )
-    texts = next(((name, value) for each in features for name, value in each.items() if isinstance(value, str)), None)
+    texts = next(
+        ((name, value) for sample in features for name, value in sample.items() if isinstance(value, str)), None
+    )
     if texts is None:
         return None
     name, value = texts
     return DatasetError(
-        f"{name} holds texts such as {value[:40]!r}, and a batch is made of numbers: turn them into numbers, or leave "
+        f"{name} holds texts such as {value[:40]!r}, but a batch holds numbers: turn them into numbers, or leave "
         "the column out",
-        hint='in a job, {"use": "labels"} under data.map numbers the names of classes, and {"use": "drop"} leaves out',
+        hint='in a job, {"use": "labels"} under data.map numbers the class names, and {"use": "drop"} drops a column',
     )
 
 
 def stack_or_pad(examples: Sequence[Any], tokenizer: Any, pad_to_multiple_of: int | None = None) -> Tensor:
-    """Token lists as one tensor, filled with the pad token on the tokenizer's side where lengths differ."""
-    rows = [each if isinstance(each, Tensor) else torch.tensor(each, dtype=torch.long) for each in examples]
-    longest = max(len(each) for each in rows)
+    """Returns token lists as one tensor. Shorter ones get the pad token on the tokenizer's padding side."""
+    rows = [row if isinstance(row, Tensor) else torch.tensor(row, dtype=torch.long) for row in examples]
+    longest = max(len(row) for row in rows)
     width = rounded_up(longest, pad_to_multiple_of)
-    if all(len(each) == width for each in rows):
+    if all(len(row) == width for row in rows):
         return torch.stack(rows)
     if tokenizer.pad_token is None:
         raise ValueError(
@@ -80,19 +82,19 @@ def rounded_up(length: int, multiple: int | None) -> int:
 
 
 def _filled(rows: Sequence[Any], width: int, value: int, side: str) -> Tensor:
-    rows = [torch.as_tensor(each, dtype=torch.long) for each in rows]
+    rows = [torch.as_tensor(row, dtype=torch.long) for row in rows]
     result = torch.full((len(rows), width), value, dtype=torch.long)
-    for line, row in zip(result, rows, strict=True):
+    for padded_row, row in zip(result, rows, strict=True):
         if side == "right":
-            line[: len(row)] = row
+            padded_row[: len(row)] = row
         else:
-            line[width - len(row) :] = row
+            padded_row[width - len(row) :] = row
     return result
 
 
 @dataclass
 class DataCollatorWithPadding:
-    """Pads inputs to the longest of the batch; `label` and `label_ids` become `labels`."""
+    """Pads inputs to the longest of the batch, and renames `label` and `label_ids` to `labels`."""
 
     tokenizer: Any
     padding: Any = True
@@ -118,7 +120,7 @@ class DataCollatorWithPadding:
 
 @dataclass
 class DataCollatorForTokenClassification(DataCollatorMixin):
-    """Pads inputs, and the labels beside them with what no loss counts."""
+    """Pads inputs, and pads their labels with a label that does not count."""
 
     tokenizer: Any
     padding: Any = True
@@ -139,16 +141,16 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
         )
         if labels is not None:
             width = batch["input_ids"].shape[1]
-            too_long = next((len(each) for each in labels if len(each) > width), None)
+            too_long = next((len(sample_labels) for sample_labels in labels if len(sample_labels) > width), None)
             if too_long is not None:
-                raise ValueError(f"a sample has {too_long} {name}, and its batch is {width} tokens wide after padding")
+                raise ValueError(f"a sample has {too_long} {name}, but its batch is {width} tokens wide after padding")
             batch[name] = _filled(labels, width, self.label_pad_token_id, self.tokenizer.padding_side)
         return batch
 
 
 @dataclass
 class DataCollatorForMultipleChoice(DataCollatorMixin):
-    """Pads all choices of all samples together: (samples, choices, length)."""
+    """Pads all choices of all samples together to the shape (samples, choices, length)."""
 
     tokenizer: Any
     padding: Any = True
@@ -158,13 +160,13 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         _, labels, rest = _without_labels(examples)
-        counts = {len(each["input_ids"]) for each in rest}
+        counts = {len(sample["input_ids"]) for sample in rest}
         if len(counts) > 1:
             raise ValueError(
                 f"the samples of a batch have {', '.join(map(str, sorted(counts)))} choices: all need one number"
             )
         choices = counts.pop()
-        flat = [{name: value[at] for name, value in each.items()} for each in rest for at in range(choices)]
+        flat = [{name: value[at] for name, value in sample.items()} for sample in rest for at in range(choices)]
         padded = pad(
             self.tokenizer,
             flat,
@@ -181,7 +183,7 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
 
 @dataclass
 class DataCollatorForSeq2Seq:
-    """Pads inputs and labels, each to their own longest; the model, where given, makes decoder inputs of the labels."""
+    """Pads inputs and labels separately to their longest. A model, if given, makes decoder inputs from the labels."""
 
     tokenizer: Any
     model: Any | None = None
@@ -213,12 +215,12 @@ class DataCollatorForSeq2Seq:
         return batch
 
     def _width(self, labels: list[Any]) -> int:
-        longest = max(len(each) for each in labels)
-        # A strategy of the reference's is an enum that is its own string.
+        longest = max(len(sample_labels) for sample_labels in labels)
+        # Hugging Face's strategies are string enums.
         strategy = getattr(self.padding, "value", self.padding)
         if strategy in (False, "do_not_pad"):
-            if any(len(each) != longest for each in labels):
-                raise ValueError("labels of different lengths make no tensor without padding: set padding=True")
+            if any(len(sample_labels) != longest for sample_labels in labels):
+                raise ValueError("labels of different lengths need padding to form a tensor: set padding=True")
             return longest
         if strategy == "max_length" and self.max_length is not None:
             longest = max(longest, self.max_length)
@@ -226,12 +228,12 @@ class DataCollatorForSeq2Seq:
 
 
 def _without_labels(features: Sequence[Mapping[str, Any]]) -> tuple[str, list[Any] | None, list[dict[str, Any]]]:
-    """The labels' name, the labels where there are any, and the samples without them: the processor pads no labels."""
+    """Returns the labels' name, the labels or None, and the samples without them, because processors pad no labels."""
     name = "label" if "label" in features[0] else "labels"
     labels = [feature[name] for feature in features] if name in features[0] else None
-    if labels is not None and all(each is None for each in labels):
+    if labels is not None and all(value is None for value in labels):
         labels = None
     rest = [{key: value for key, value in feature.items() if key != name} for feature in features]
     if labels is not None and isinstance(labels[0], numpy.ndarray):
-        labels = [torch.from_numpy(each) for each in labels]
+        labels = [torch.from_numpy(value) for value in labels]
     return name, labels, rest

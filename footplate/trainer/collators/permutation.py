@@ -1,4 +1,4 @@
-"""Permutation language modelling, XLNet's: spans are hidden, and each token sees what a drawn order allows."""
+"""XLNet's permutation language modelling: spans are masked, and a random order decides which tokens each one sees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from footplate.trainer.collators.stacking import DataCollatorMixin
 
 @dataclass
 class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
-    """Returns input_ids, perm_mask, target_mapping and labels; lengths must be even, since half is reused as memory."""
+    """Returns input_ids, perm_mask, target_mapping and labels. Lengths must be even, as half is reused as memory."""
 
     tokenizer: Any
     plm_probability: float = 1 / 6
@@ -24,7 +24,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
     return_tensors: str = "pt"
 
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:
-        rows = [each["input_ids"] if isinstance(each, Mapping) else each for each in examples]
+        rows = [example["input_ids"] if isinstance(example, Mapping) else example for example in examples]
         inputs, perm_mask, target_mapping, labels = self.torch_mask_tokens(stack_or_pad(rows, self.tokenizer))
         return {"input_ids": inputs, "perm_mask": perm_mask, "target_mapping": target_mapping, "labels": labels}
 
@@ -45,20 +45,20 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         hidden = torch.stack([self._spans(length) for _ in range(samples)]) & ~functional
         inputs[hidden] = self.tokenizer.mask_token_id
         labels[~hidden] = IGNORE
-        perm_mask = torch.stack([_order(hidden[each], functional[each]) for each in range(samples)])
+        perm_mask = torch.stack([_order(hidden[sample], functional[sample]) for sample in range(samples)])
         target_mapping = torch.eye(length).repeat(samples, 1, 1)
         return inputs.long(), perm_mask, target_mapping, labels.long()
 
     def _functional(self, labels: Tensor) -> Tensor:
-        """Separators, padding and the like: never hidden."""
+        """Returns the special tokens, such as separators and padding, which are never masked."""
         special = torch.tensor(
-            [self.tokenizer.get_special_tokens_mask(each, already_has_special_tokens=True) for each in labels.tolist()],
+            [self.tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True) for row in labels.tolist()],
             dtype=torch.bool,
         )
         return special if self.tokenizer.pad_token is None else special | labels.eq(self.tokenizer.pad_token_id)
 
     def _spans(self, length: int) -> Tensor:
-        """Spans of 1 to `max_span_length` tokens, each somewhere in a context that keeps the share of hidden tokens."""
+        """Draws spans of 1 to `max_span_length` tokens, each inside a context that keeps the share of masked tokens."""
         hidden = torch.zeros(length, dtype=torch.bool)
         at = 0
         while at < length:
@@ -71,13 +71,13 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
 
 
 def _order(hidden: Tensor, functional: Tensor) -> Tensor:
-    """perm_mask of one sample: 1 where the row's token may not see the column's.
+    """Returns the perm_mask of one sample: 1 where the row's token must not see the column's token.
 
-    Half the sequence may be memory that is reused, so the two halves are put into one order and do not cross over.
+    Half of the sequence may be reused memory, so both halves have the same random order.
     """
     length = len(hidden)
     order = torch.arange(length).reshape(-1, length // 2).transpose(0, 1)
     order = order[torch.randperm(length // 2)].transpose(0, 1).flatten()
-    # Everybody sees what is not hidden, and it sees nothing that is.
+    # Tokens that are not masked are visible to all, and see no masked token.
     order.masked_fill_(~hidden & ~functional, -1)
     return ((order.reshape(length, 1) <= order.reshape(1, length)) & hidden).float()

@@ -1,4 +1,4 @@
-"""Stacking, without padding: every sample has the same shapes. What does not stack is told with its name and shapes."""
+"""Stacks samples of equal shapes, without padding. If a column cannot be stacked, the error names it and its shapes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 LABELS = ("label", "label_ids")
-"""What the datasets call it; `labels` is what models do."""
+"""The names that datasets use for the label. Models use `labels`."""
 
 
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt", *, first: str = "x") -> dict[str, Any]:
     """Stacks dicts, dataclasses or tuples of tensors, arrays and numbers. `label` and `label_ids` become `labels`.
 
-    A pair, which is what plain torch datasets give, becomes the model's argument `first` and `labels`. Strings and
-    None are left out, as the reference does: `stack_collator` keeps every key.
+    Plain torch datasets return pairs, which become the model's argument `first` and `labels`. Strings and None are left
+    out, as Hugging Face does; `stack_collator` keeps every key.
     """
     rows = [_as_mapping(feature, first) for feature in features]
     batch: dict[str, Any] = {}
@@ -33,7 +33,7 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt", *
 
 @dataclass
 class DefaultDataCollator:
-    """`default_data_collator` as an object, which remembers what kind of tensors to return."""
+    """`default_data_collator` as an object that stores the type of tensor to return."""
 
     return_tensors: str = "pt"
 
@@ -42,7 +42,7 @@ class DefaultDataCollator:
 
 
 class DataCollatorMixin:
-    """Subclasses write `torch_call`; arrays are made of its tensors."""
+    """The base of collators that implement `torch_call`. NumPy arrays are converted from its tensors."""
 
     return_tensors: str = "pt"
 
@@ -62,9 +62,9 @@ class DataCollatorMixin:
 
 
 def stack_collator(features: Sequence[Any]) -> Any:
-    """Stacks tensors of any shape, wherever in dicts and tuples they stand, and keeps every key.
+    """Stacks tensors of any shape inside dicts and tuples of any depth, and keeps every key.
 
-    For point clouds, images with their names, nested targets: what is no number comes as a list.
+    Use it for point clouds, images with their names or nested targets. Values that are not numbers become lists.
     """
     return _kept("a sample", list(features))
 
@@ -75,8 +75,8 @@ def _kept(name: str, values: list[Any]) -> Any:
         return {key: _kept(key, _column(values, key)) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(_kept(f"{name}.{key}", [getattr(v, key) for v in values]) for key in first._fields))
-    if isinstance(first, (tuple, list)) and any(isinstance(each, (Tensor, numpy.ndarray, Mapping)) for each in first):
-        return type(first)(_kept(f"{name}[{at}]", list(each)) for at, each in enumerate(zip(*values, strict=True)))
+    if isinstance(first, (tuple, list)) and any(isinstance(item, (Tensor, numpy.ndarray, Mapping)) for item in first):
+        return type(first)(_kept(f"{name}[{at}]", list(item)) for at, item in enumerate(zip(*values, strict=True)))
     if isinstance(first, (Tensor, numpy.ndarray, numpy.generic, bool, int, float, tuple, list)) and not _has_text(
         first
     ):
@@ -91,15 +91,15 @@ def _has_text(value: Any) -> bool:
 
 
 def _labels(name: str, values: list[Any]) -> Tensor:
-    """Classes are whole, everything else single precision: what losses take."""
+    """Returns labels in the types that losses need: classes as integers, other numbers as floats."""
     first = values[0]
     if isinstance(first, Tensor) and (name == "label_ids" or first.dim() > 0):
         return _stacked(name, values)
-    one = first if name == "label" else first[0]
-    one = one.item() if isinstance(one, Tensor) else one
-    whole = isinstance(one, (int, numpy.integer))
+    first_label = first if name == "label" else first[0]
+    first_label = first_label.item() if isinstance(first_label, Tensor) else first_label
+    is_class = isinstance(first_label, (int, numpy.integer))
     try:
-        return torch.tensor(values, dtype=torch.long if whole else torch.float)
+        return torch.tensor(values, dtype=torch.long if is_class else torch.float)
     except (ValueError, TypeError, RuntimeError) as error:
         raise _cannot_stack(name, values) from error
 
@@ -120,7 +120,7 @@ def _cannot_stack(name: str, values: list[Any]) -> ValueError:
     seen = list(dict.fromkeys(_shape(value) for value in values))
     return ValueError(
         f"the samples' {name!r} cannot be stacked into one tensor: a batch of {len(values)} has {', '.join(seen[:4])}"
-        f"{', …' if len(seen) > 4 else ''}. Pad them: hand in a processing_class or a data_collator that pads"
+        f"{', …' if len(seen) > 4 else ''}. Pad them: pass a processing_class or a data_collator that pads"
     )
 
 
@@ -134,9 +134,9 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     try:
         return [row[name] for row in rows]
     except KeyError:
-        where = next(number for number, row in enumerate(rows) if name not in row)
-        has = ", ".join(map(str, rows[where]))
-        raise ValueError(f"the first sample of the batch has {name!r}, and number {where} has only: {has}") from None
+        number = next(number for number, row in enumerate(rows) if name not in row)
+        has = ", ".join(map(str, rows[number]))
+        raise ValueError(f"the first sample of the batch has {name!r}, but sample {number} has only: {has}") from None
 
 
 def _as_mapping(feature: Any, first: str) -> Mapping[str, Any]:
@@ -148,13 +148,13 @@ def _as_mapping(feature: Any, first: str) -> Mapping[str, Any]:
         fields: dict[str, Any] = vars(feature)
         return fields
     raise TypeError(
-        f"the default collator stacks dicts, dataclasses and (input, labels) pairs, and got {type(feature).__name__}: "
-        "hand in a data_collator"
+        f"the default collator stacks dicts, dataclasses and (input, labels) pairs, but got {type(feature).__name__}: "
+        "pass a data_collator"
     )
 
 
 def in_framework(batch: Any, framework: str) -> Any:
-    """The batch as it is, or its tensors as arrays."""
+    """Returns the batch, with its tensors as NumPy arrays if `framework` is "np"."""
     if framework == "pt":
         return batch
     if framework != "np":

@@ -1,4 +1,4 @@
-"""T5's span corruption: spans of the text are replaced by sentinels, and the labels say what stood there."""
+"""T5's span corruption: spans of the text are replaced by sentinel tokens, and the labels hold the spans."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from footplate.trainer.collators.stacking import DataCollatorMixin
 def compute_input_and_target_lengths(
     inputs_length: int, noise_density: float, mean_noise_span_length: float
 ) -> tuple[int, int]:
-    """How long to cut texts so that the corrupted input is `inputs_length` tokens, and how long its labels then are."""
+    """Returns the text length for which the corrupted input has `inputs_length` tokens, and the labels' length."""
     tokens = inputs_length
     while _corrupted_lengths(tokens + 1, noise_density, mean_noise_span_length)[0] <= inputs_length:
         tokens += 1
     inputs, targets = _corrupted_lengths(tokens, noise_density, mean_noise_span_length)
-    # An even split wastes nothing: with half noise, inputs and targets are equally long.
+    # With half of the tokens as noise, an even split keeps inputs and targets equally long.
     if noise_density == 0.5 and targets > inputs:
         return tokens - 1, targets - 1
     return tokens, targets
@@ -35,12 +35,12 @@ def _corrupted_lengths(tokens: int, density: float, mean_span: float) -> tuple[i
 
 @dataclass
 class DataCollatorForT5MLM(DataCollatorMixin):
-    """`noise_density` of each text is hidden, in spans of `mean_noise_span_length` tokens on average.
+    """Masks `noise_density` of each text, in spans of `mean_noise_span_length` tokens on average.
 
-    Inputs keep a sentinel for every span; labels hold sentinel and span by turns; both end with the end token. Texts
-    may differ in length: inputs are padded with the pad token (and get an attention mask), labels with -100. The model
-    makes decoder inputs of the labels, as it does for any others. `input_length` and `target_length`, where given, are
-    what every batch must come to (see `compute_input_and_target_lengths`).
+    Inputs have one sentinel for every span. Labels alternate sentinels and spans, and both end with the end token.
+    Texts may differ in length: inputs are padded with the pad token and get an attention mask, labels with -100. The
+    model makes its decoder inputs from the labels. If `input_length` and `target_length` are given, every batch must
+    have these lengths (see `compute_input_and_target_lengths`).
     """
 
     tokenizer: Any
@@ -63,13 +63,15 @@ class DataCollatorForT5MLM(DataCollatorMixin):
     def torch_call(self, examples: list[Any]) -> dict[str, Tensor]:
         if self.seed is not None and self.generator is None:
             self.generator = generator_here(self.seed)
-        texts = [torch.as_tensor(each["input_ids"] if isinstance(each, Mapping) else each) for each in examples]
+        texts = [
+            torch.as_tensor(example["input_ids"] if isinstance(example, Mapping) else example) for example in examples
+        ]
         pairs = [self._corrupted(text.long()) for text in texts]
-        inputs = _joined([each for each, _ in pairs], self._pad)
-        labels = _joined([each for _, each in pairs], IGNORE)
+        inputs = _joined([tokens for tokens, _ in pairs], self._pad)
+        labels = _joined([tokens for _, tokens in pairs], IGNORE)
         self._require("input_length", self.input_length, inputs)
         self._require("target_length", self.target_length, labels)
-        lengths = torch.tensor([len(each) for each, _ in pairs])
+        lengths = torch.tensor([len(tokens) for tokens, _ in pairs])
         batch = {
             "input_ids": inputs,
             "attention_mask": (torch.arange(inputs.shape[1]) < lengths[:, None]).long(),
@@ -88,8 +90,8 @@ class DataCollatorForT5MLM(DataCollatorMixin):
     def _require(self, name: str, wanted: int | None, got: Tensor) -> None:
         if wanted is not None and got.shape[1] != wanted:
             raise ValueError(
-                f"{name} is {wanted}, and this batch came to {got.shape[1]}: cut the texts to the length that "
-                "compute_input_and_target_lengths says"
+                f"{name} is {wanted}, but this batch has length {got.shape[1]}: cut the texts to the length that "
+                "compute_input_and_target_lengths returns"
             )
 
     def _corrupted(self, text: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,13 +99,15 @@ class DataCollatorForT5MLM(DataCollatorMixin):
         if eos is not None and len(text) and int(text[-1]) == eos:
             text = text[:-1]
         if len(text) < 2:
-            raise ValueError(f"a text of {len(text)} tokens has nothing to hide: leave texts shorter than 2 tokens out")
+            raise ValueError(
+                f"a text of {len(text)} tokens is too short to mask: leave out texts of less than 2 tokens"
+            )
         noise = self.random_spans_noise_mask(len(text))
         end = torch.tensor([] if eos is None else [eos], dtype=torch.long)
         return torch.cat([self._with_sentinels(text, noise), end]), torch.cat([self._with_sentinels(text, ~noise), end])
 
     def random_spans_noise_mask(self, length: int) -> Tensor:
-        """Which tokens are hidden: as many as the density says, in spans that never touch, never at the beginning."""
+        """Returns the mask of hidden tokens: spans that never touch each other, and never start the text."""
         noise = min(max(round(length * self.noise_density), 1), length - 1)
         spans = max(round(noise / self.mean_noise_span_length), 1)
         spans = min(spans, noise, length - noise)
@@ -111,13 +115,13 @@ class DataCollatorForT5MLM(DataCollatorMixin):
         return torch.arange(2 * spans).remainder(2).bool().repeat_interleave(lengths)
 
     def _parts(self, total: int, number: int) -> Tensor:
-        """`total` cut into `number` parts of at least one, every way of cutting as likely as any other."""
+        """Splits `total` into `number` parts of at least 1. Every split is equally likely."""
         cuts = torch.randperm(total - 1, generator=self.generator)[: number - 1].sort().values + 1
         edges = torch.cat([torch.tensor([0]), cuts, torch.tensor([total])])
         return edges.diff()
 
     def _with_sentinels(self, text: Tensor, hidden: Tensor) -> Tensor:
-        """Each hidden span becomes one sentinel, numbered by where it comes."""
+        """Replaces each hidden span by one sentinel, numbered in order."""
         starts = hidden & ~torch.cat([torch.tensor([False]), hidden[:-1]])
         numbers = (starts.long().cumsum(0) - 1).tolist()
         kept = [
@@ -128,13 +132,13 @@ class DataCollatorForT5MLM(DataCollatorMixin):
         return torch.tensor(kept, dtype=torch.long)
 
     def _sentinel(self, number: int) -> int:
-        found = self.tokenizer.convert_tokens_to_ids(f"<extra_id_{number}>")
-        unknown = getattr(self.tokenizer, "unk_token_id", None)
-        if found is None or found == unknown:
+        token_id = self.tokenizer.convert_tokens_to_ids(f"<extra_id_{number}>")
+        unknown_id = getattr(self.tokenizer, "unk_token_id", None)
+        if token_id is None or token_id == unknown_id:
             raise ValueError(
-                f"this tokenizer has no sentinel <extra_id_{number}>: use one of T5's, or hide less of shorter texts"
+                f"this tokenizer has no sentinel <extra_id_{number}>: use a T5 tokenizer, or mask less of shorter texts"
             )
-        return int(found)
+        return int(token_id)
 
 
 def _joined(rows: list[Tensor], fill: int) -> Tensor:

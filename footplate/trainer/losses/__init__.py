@@ -1,10 +1,10 @@
 """Loss functions, which training minimises.
 
-loss.py       a loss as a sum and a count: the model's own, or computed from its logits and the labels
-families.py   Hugging Face's loss functions by name, and the choice of one by the model's class name
-detection.py  losses for boxes and masks, after matching predictions to targets
-smoothing.py  LabelSmoother
-labels.py     checks for labels out of range, which would otherwise fail in a GPU assert
+- `loss.py`: a loss as a sum and a count, the model's own, or computed from its logits and the labels
+- `families.py`: Hugging Face's loss functions by name, and the choice of one by the model's class name
+- `detection.py`: losses for boxes and masks, after matching predictions to targets
+- `smoothing.py`: LabelSmoother
+- `labels.py`: checks for labels out of range, which would otherwise fail in a GPU assert
 """
 
 from footplate.trainer.losses.detection import ForObjectDetectionLoss, ForSegmentationLoss

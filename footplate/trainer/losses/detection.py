@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 Targets = Sequence[Mapping[str, Tensor]]
-"""For each image: class_labels, boxes as (centre x, centre y, width, height) in shares of the image, and masks."""
+"""The targets of each image: class_labels, masks, and boxes as (centre x, centre y, width, height) in shares of it."""
 Matches = list[tuple[Tensor, Tensor]]
-"""For each image: the indices of the matched predictions, and the indices of their targets."""
+"""The indices of the matched predictions and of their targets, for each image."""
 
 
 def ForObjectDetectionLoss(

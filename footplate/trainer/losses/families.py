@@ -1,8 +1,8 @@
-"""The losses that a class name stands for: `…ForTokenClassification` and its like, by the reference's names.
+"""Hugging Face's loss functions by name, and the loss that a model's class name implies.
 
-Each is there twice. The functions with the reference's names return a mean, or with `num_items_in_batch` a share of a
-window, as models call them. A `Family` returns a sum and a count of a model's outputs and inputs: what the Trainer
-takes where a model returns logits and no loss.
+Each loss exists twice. A function with Hugging Face's name returns a mean, or with `num_items_in_batch` a share of an
+accumulation window; models call it. A `Family` returns a sum and a count, which the Trainer uses if a model returns
+logits and no loss.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def fixed_cross_entropy(
     ignore_index: int = IGNORE,
     **kwargs: Any,
 ) -> Tensor:
-    """The mean, or the share of a window in which so many count."""
+    """Returns the mean, or the sum divided by `num_items_in_batch`."""
     if num_items_in_batch is None:
         return functional.cross_entropy(source, target, ignore_index=ignore_index)
     total = functional.cross_entropy(source, target, ignore_index=ignore_index, reduction="sum")
@@ -44,7 +44,7 @@ def ForCausalLMLoss(
     shift_labels: Tensor | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """Each place predicts the next token. `shift_labels` are labels that somebody shifted already."""
+    """Each position predicts the next token. `shift_labels` are labels that are already shifted."""
     if shift_labels is None:
         shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:].contiguous()
     target = shift_labels.view(-1).to(logits.device)
@@ -59,20 +59,20 @@ def ForMaskedLMLoss(
     ignore_index: int = IGNORE,
     **kwargs: Any,
 ) -> Tensor:
-    """Each place predicts its own token."""
+    """Each position predicts its own token."""
     target = labels.view(-1).to(logits.device)
     return fixed_cross_entropy(logits.float().view(-1, vocab_size), target, num_items_in_batch, ignore_index)
 
 
 def ForSequenceClassificationLoss(labels: Tensor, pooled_logits: Tensor, config: Any, **kwargs: Any) -> Tensor:
-    """Regression, one class of many or several at once, as the config says or the labels' kind does."""
+    """Regression, single-label or multi-label classification, as the config or else the labels' dtype says."""
     if config.problem_type is None:
         config.problem_type = problem_type(labels, config.num_labels)
     labels = labels.to(pooled_logits.device)
     if config.problem_type == "regression":
-        one = config.num_labels == 1
+        is_single = config.num_labels == 1
         return functional.mse_loss(
-            pooled_logits.squeeze() if one else pooled_logits, labels.squeeze() if one else labels
+            pooled_logits.squeeze() if is_single else pooled_logits, labels.squeeze() if is_single else labels
         )
     if config.problem_type == "single_label_classification":
         return fixed_cross_entropy(pooled_logits.view(-1, config.num_labels), labels.view(-1), **kwargs)
@@ -93,7 +93,7 @@ def problem_type(labels: Tensor, classes: int) -> str:
 def ForQuestionAnsweringLoss(
     start_logits: Tensor, end_logits: Tensor, start_positions: Tensor, end_positions: Tensor, **kwargs: Any
 ) -> Tensor | None:
-    """The mean of where answers begin and where they end; what lies outside of the text does not count."""
+    """Averages the losses of the answers' start and end positions. Positions outside of the text do not count."""
     if start_positions is None or end_positions is None:
         return None
     outside = start_logits.size(1)
@@ -108,7 +108,7 @@ def _inside(positions: Tensor, outside: int) -> Tensor:
 
 
 def ForTokenClassification(logits: Tensor, labels: Tensor, config: Any, **kwargs: Any) -> Tensor:
-    """A class for each token."""
+    """Token classification predicts a class for each token."""
     target = labels.view(-1).to(logits.device)
     return fixed_cross_entropy(logits.view(-1, config.num_labels).float(), target, **kwargs)
 
@@ -122,11 +122,11 @@ def ForSemanticSegmentationLoss(
     auxiliary_loss_weight: float = 0.4,
     **kwargs: Any,
 ) -> Tensor:
-    """A class for each pixel: logits are drawn up to the labels' size."""
+    """Predicts a class for each pixel, after the logits are scaled up to the labels' size."""
     loss = fixed_cross_entropy(_at_size(logits, labels), labels, num_items_in_batch, ignore_index)
     if auxiliary_logits is not None:
-        aside = fixed_cross_entropy(_at_size(auxiliary_logits, labels), labels, num_items_in_batch, ignore_index)
-        loss = loss + auxiliary_loss_weight * aside
+        auxiliary = fixed_cross_entropy(_at_size(auxiliary_logits, labels), labels, num_items_in_batch, ignore_index)
+        loss = loss + auxiliary_loss_weight * auxiliary
     return loss
 
 
@@ -148,20 +148,20 @@ LOSS_MAPPING: dict[str, Callable[..., Any]] = {
     "ForObjectDetection": ForObjectDetectionLoss,
     "ForConditionalGeneration": ForCausalLMLoss,
 }
-"""As models call them. The reference's further ones are about one architecture each, which brings its own."""
+"""The functions as models call them. Hugging Face's other losses belong to one architecture, which brings its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The loss of a model's outputs and inputs, where the model made none."""
+    """A loss computed from a model's outputs and inputs, for models that return none."""
 
     name: str
     make: Callable[[Any, Mapping[str, Any], Any], Loss]
-    """Of outputs, inputs and the model's config."""
+    """Computes the loss from the outputs, the inputs and the model's config."""
     labels: tuple[str, ...] = ("labels",)
-    """Which inputs it needs."""
+    """The inputs that the loss needs."""
     sums: bool = True
-    """False: it is a mean that nobody can take apart, and micro-batches are averaged."""
+    """False for a loss that is a mean and has no count. Micro-batches are then averaged."""
     ignore: int = IGNORE
     """The label that does not count."""
     config: Any = None
@@ -182,7 +182,7 @@ def _each_place(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 
 def _generated(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
-    """An encoder-decoder is fed its labels shifted: every one of them is predicted where it stands."""
+    """Chooses the loss. An encoder-decoder shifts its own inputs, so each label is predicted at its position."""
     made = _each_place if getattr(config, "is_encoder_decoder", False) else _next_token
     return made(outputs, inputs, config)
 
@@ -199,7 +199,7 @@ def _each_sample(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 
 def _answers(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
-    """Beginnings and ends are one sum over as many as there are answers inside of the text."""
+    """Returns the mean of the start and end losses, counted over answers inside of the text."""
     start, end = (_borders(outputs, inputs, side) for side in ("start", "end"))
     return Loss((start.total + end.total) / 2, (start.count + end.count) / 2)
 
@@ -226,10 +226,10 @@ def _segments(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 
 def _output(outputs: Any, name: str) -> Tensor:
-    found: Tensor | None = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
-    if found is None:
-        raise ValueError(f"the model returned no {name}, which the loss that its class name asks for is made of")
-    return found
+    output: Tensor | None = outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+    if output is None:
+        raise ValueError(f"the model returned no {name}, from which the loss of its class name is computed")
+    return output
 
 
 def _ignored_pixels(config: Any) -> int:
@@ -252,13 +252,17 @@ _FAMILIES = (
     Family("ForSegmentation", _segments, sums=False),
 )
 FAMILIES = {family.name: family for family in _FAMILIES}
-"""By what stands in a class name."""
+"""The losses by the part of a class name that selects them."""
 
 
 def family_of(model: nn.Module) -> Family | None:
-    """What the model's `loss_type` or its class name says; None leaves it to the labels' kind and shape."""
-    said, kind = getattr(model, "loss_type", None), type(model).__name__
-    name = said if isinstance(said, str) and said in FAMILIES else next((n for n in FAMILIES if n in kind), None)
+    """Returns the loss that the model's `loss_type` or class name selects. None means: choose by the labels."""
+    loss_type, class_name = getattr(model, "loss_type", None), type(model).__name__
+    name = (
+        loss_type
+        if isinstance(loss_type, str) and loss_type in FAMILIES
+        else next((n for n in FAMILIES if n in class_name), None)
+    )
     if name is None:
         return None
     config = getattr(model, "config", None)

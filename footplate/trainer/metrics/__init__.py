@@ -1,10 +1,10 @@
-"""What an evaluation says beside the loss. Metrics stream: they keep sums, and memory does not grow with the samples.
+"""Metrics of an evaluation beside the loss. They keep sums, so their memory does not grow with the samples.
 
-sums.py      the contract, and sums that stay on the device and add up over processes
-counting.py  accuracy, precision, recall, f1, mcc; mse, mae, rmse; perplexity
-ranking.py   auroc
-text.py      bleu, sacrebleu, rouge, chrf of generated text, by torchmetrics
-others.py    torchmetrics' by name, and anything that has `add_batch` and `compute`
+- `sums.py`: the interface, and sums that stay on the device and add up over processes
+- `counting.py`: accuracy, precision, recall, f1, mcc, mse, mae, rmse and perplexity
+- `ranking.py`: auroc
+- `text.py`: bleu, sacrebleu, rouge and chrf of generated text, by torchmetrics
+- `others.py`: torchmetrics by name, and any object that has `add_batch` and `compute`
 """
 
 from footplate.trainer.metrics.choose import METRICS, make_metric

@@ -1,4 +1,4 @@
-"""Metrics by name."""
+"""Makes metrics by name, or from a factory."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ for _kind in ("f1", "precision", "recall"):
 
 
 def make_metric(metric: str | Callable[[], Any], processor: Any = None) -> Metric:
-    """A fresh one for one evaluation: by name, `torchmetrics/` and a class name, or a factory of anyone's metric.
+    """Returns a new metric for one evaluation.
 
-    `processor` decodes tokens for those that compare texts.
+    `metric` is a name, `torchmetrics/` with a class name, or a factory. `processor` decodes tokens for metrics that
+    compare texts.
     """
     if isinstance(metric, str):
         if metric in TEXTS:
@@ -44,7 +45,7 @@ def make_metric(metric: str | Callable[[], Any], processor: Any = None) -> Metri
         if metric not in METRICS:
             raise UnknownComponent("metric", metric, [*METRICS, *TEXTS])
         return METRICS[metric]()
-    made: Any = metric()
-    if hasattr(made, "add_batch"):
-        return AddBatch(made)
-    return TorchMetric(made) if type(made).__module__.startswith("torchmetrics") else made
+    instance: Any = metric()
+    if hasattr(instance, "add_batch"):
+        return AddBatch(instance)
+    return TorchMetric(instance) if type(instance).__module__.startswith("torchmetrics") else instance

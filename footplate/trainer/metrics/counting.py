@@ -1,4 +1,4 @@
-"""Metrics of counts and of errors, each equal to its formula over all samples at once."""
+"""Metrics of counts and of errors. Each equals its formula over all samples at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Average = Literal["macro", "micro", "weighted", "binary"]
 
 
 class Accuracy(Sums):
-    """Share of labels that the largest logit names; of all yes-or-no answers where a sample has several labels."""
+    """The share of labels that the largest logit predicts. With several labels per sample, each label counts."""
 
     def __init__(self) -> None:
         super().__init__("accuracy")
@@ -26,7 +26,7 @@ class Accuracy(Sums):
         if several_labels(self.name, logits, labels):
             self.add(right=logits.gt(0).eq(labels.bool()).sum(), all=torch.tensor(labels.numel(), device=logits.device))
             return
-        # What is ignored is named by no logit, and so never right. A sum of booleans would first make numbers of them.
+        # An ignored label is negative and equals no class, so it is never right. count_nonzero avoids a cast to int.
         right, counted = logits.argmax(-1).eq(labels), labels.ne(IGNORE)
         self.add(right=right.count_nonzero(), all=counted.count_nonzero())
 
@@ -35,7 +35,7 @@ class Accuracy(Sums):
 
 
 class _PerClass(Sums):
-    """Counts per class: how often it was named rightly, named at all, and true. No batch waits for the host."""
+    """Counts right predictions, predictions and labels of each class, without waiting for the device."""
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         if several_labels(self.name, logits, labels):
@@ -43,51 +43,56 @@ class _PerClass(Sums):
             self.add(hits=(named & true).sum(0), named=named.sum(0), true=true.sum(0))
             return
         classes = logits.shape[-1]
-        # What does not count goes to a class after the last: picking it out would wait for the device.
-        nowhere = labels.eq(IGNORE)
-        actual = labels.masked_fill(nowhere, classes).flatten()
-        predicted = logits.argmax(-1).masked_fill(nowhere, classes).flatten()
+        # Ignored labels go to an extra class after the last, because indexing them away would wait for the device.
+        is_ignored = labels.eq(IGNORE)
+        actual = labels.masked_fill(is_ignored, classes).flatten()
+        predicted = logits.argmax(-1).masked_fill(is_ignored, classes).flatten()
         hits = torch.where(predicted.eq(actual), actual, classes)
-        found = {"hits": hits, "named": predicted, "true": actual}
-        self.add(**{name: _occurrences(each, classes + 1)[:classes] for name, each in found.items()})
+        classes_by_count = {"hits": hits, "named": predicted, "true": actual}
+        self.add(
+            **{name: _occurrences(occurring, classes + 1)[:classes] for name, occurring in classes_by_count.items()}
+        )
 
 
 class Counted(_PerClass):
-    """Precision, recall or f1. `macro` averages over the classes that occur, `weighted` by how often they are true,
-    `micro` counts all classes together, `binary` is about class 1."""
+    """Precision, recall or f1, averaged over the classes.
+
+    `macro` averages over the classes that occur, and `weighted` by the number of their labels. `micro` counts all
+    classes together, and `binary` uses class 1 alone.
+    """
 
     def __init__(self, kind: Literal["precision", "recall", "f1"], average: Average = "macro", name: str = "") -> None:
         super().__init__(name or kind)
         self.kind, self.average = kind, average
 
     def value(self) -> float:
-        hits, named, true = (self.sums[each] for each in ("hits", "named", "true"))
+        hits, named, true = (self.sums[name] for name in ("hits", "named", "true"))
         below = {"precision": named, "recall": true, "f1": (named + true) / 2}[self.kind]
         if self.average == "micro":
             return float(ratio(hits.sum().double(), below.sum().double()))
-        each = ratio(hits.double(), below.double())
+        scores = ratio(hits.double(), below.double())
         if self.average == "binary":
-            return float(each[1] if len(each) > 1 else each[0])
+            return float(scores[1] if len(scores) > 1 else scores[0])
         weights = true.double() if self.average == "weighted" else ((named + true) > 0).double()
         total = float(weights.sum())
-        return float((each * weights).sum()) / total if total else math.nan
+        return float((scores * weights).sum()) / total if total else math.nan
 
 
 class Matthews(_PerClass):
-    """The correlation of what was named with what is true, from -1 to 1; 0 where either never changes."""
+    """The Matthews correlation of predictions and labels, from -1 to 1. It is 0 if either has one class only."""
 
     def __init__(self) -> None:
         super().__init__("mcc")
 
     def value(self) -> float:
-        hits, named, true = (self.sums[each].double() for each in ("hits", "named", "true"))
+        hits, named, true = (self.sums[name].double() for name in ("hits", "named", "true"))
         seen, right = float(true.sum()), float(hits.sum())
         spread = math.sqrt((seen**2 - float(named @ named)) * (seen**2 - float(true @ true)))
         return (right * seen - float(named @ true)) / spread if spread > 0 else 0.0
 
 
 class Error(Sums):
-    """Mean of some function of (prediction - label)."""
+    """The mean of a function of (prediction - label)."""
 
     def __init__(self, name: str, of: Callable[[Tensor], Tensor], finish: Callable[[float], float] = float) -> None:
         super().__init__(name)
@@ -108,7 +113,7 @@ class Error(Sums):
 
 
 class Perplexity(Sums):
-    """exp of the mean cross entropy per label that counts."""
+    """The exponential of the mean cross entropy per label that counts."""
 
     def __init__(self) -> None:
         super().__init__("perplexity")
@@ -126,11 +131,11 @@ class Perplexity(Sums):
 
 def require_classes(metric: str, labels: Tensor) -> None:
     if labels.is_floating_point():
-        raise ValueError(f"{metric} counts classes, and these labels are no whole numbers: mse, mae or rmse suit them")
+        raise ValueError(f"{metric} counts classes, and these labels are not whole numbers: use mse, mae or rmse")
 
 
 def several_labels(metric: str, logits: Tensor, labels: Tensor) -> bool:
-    """Whether a sample may be of several classes: as many yes-or-no labels, as numbers, as there are logits."""
+    """Returns True for multi-label classification: as many labels of 0 or 1, as floats, as there are logits."""
     if labels.shape != logits.shape or not labels.is_floating_point():
         require_classes(metric, labels)
         return False
@@ -140,7 +145,7 @@ def several_labels(metric: str, logits: Tensor, labels: Tensor) -> bool:
 
 
 def _occurrences(values: Tensor, classes: int) -> Tensor:
-    """As bincount, which waits for the device to learn the largest."""
+    """Counts like torch.bincount, which would wait for the device to learn the largest value."""
     return torch.zeros(classes, dtype=torch.long, device=values.device).scatter_add_(0, values, torch.ones_like(values))
 
 

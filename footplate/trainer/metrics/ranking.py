@@ -1,4 +1,4 @@
-"""The area under the ROC curve, in memory that does not grow: scores are counted in buckets that keep their order."""
+"""The area under the ROC curve in constant memory: scores are counted in buckets that keep their order."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _FINEST = 18
 
 
 class Auroc(Sums):
-    """How likely a positive sample's score is above a negative's; ties count half. Macro over classes that have both.
+    """The probability that a positive sample scores above a negative one. Ties count half.
 
-    A bucket is the leading 18 bits of a score as a float: scores that differ by more than a 512th are told apart, at
-    any magnitude. With very many classes buckets are coarser, so that all of them stay below 64 MiB.
+    The result is the mean over classes that have both kinds. A bucket is the leading 18 bits of a score as a float.
+    Scores of any magnitude are distinguished if they differ by more than a 512th. With very many classes the buckets
+    are coarser, so that all of them stay below 64 MiB.
     """
 
     def __init__(self) -> None:
@@ -31,9 +32,9 @@ class Auroc(Sums):
         classes = scores.shape[1]
         bits = min(_FINEST, int(math.log2(_BYTES / 16 / classes)))
         at = _bucket(scores, bits) + (torch.arange(classes, device=scores.device) << bits)
-        for name, which in (("positive", positive & counts), ("negative", ~positive & counts)):
-            found = torch.zeros(classes << bits, dtype=torch.long, device=scores.device)
-            self.add(**{name: found.scatter_add_(0, at.flatten(), which.long().flatten()).view(classes, -1)})
+        for name, selected in (("positive", positive & counts), ("negative", ~positive & counts)):
+            zeros = torch.zeros(classes << bits, dtype=torch.long, device=scores.device)
+            self.add(**{name: zeros.scatter_add_(0, at.flatten(), selected.long().flatten()).view(classes, -1)})
 
     def value(self) -> float:
         positive, negative = self.sums["positive"].double(), self.sums["negative"].double()
@@ -45,7 +46,7 @@ class Auroc(Sums):
 
 
 def _scores(metric: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Any]:
-    """(scores, whether positive, whether it counts), each of shape (samples, classes); two classes are one question."""
+    """Returns scores, positives and a mask of what counts, of shape (samples, classes). Two classes become one."""
     if several_labels(metric, logits, labels):
         scores, positive = logits.reshape(-1, logits.shape[-1]), labels.bool().reshape(-1, logits.shape[-1])
         return scores, positive, torch.ones_like(positive)
@@ -57,15 +58,15 @@ def _scores(metric: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
         return logits, labels.eq(1), counts
     if classes == 2:
         return logits[:, 1:] - logits[:, :1], labels.eq(1), counts
-    # Log odds of each class against all others: they keep their order where probabilities round to 1.
+    # Log odds of each class against all others keep their order where probabilities round to 1.
     chance = logits.log_softmax(-1)
     scores = chance - torch.log1p(-chance.exp().clamp(max=1 - 1e-7))
     return scores, labels.eq(torch.arange(classes, device=labels.device)), counts.expand_as(scores)
 
 
 def _bucket(scores: Tensor, bits: int) -> Tensor:
-    """The leading bits of a float, as a number that is larger where the score is: negative ones are turned over."""
-    # Adding zero makes the negative zero a positive one.
+    """Returns the leading bits of a float as a number with the same order. Negative scores are reversed."""
+    # Adding zero turns negative zero into positive zero.
     whole = (scores.contiguous() + 0.0).view(torch.int32).long()
     ordered = torch.where(whole < 0, -(whole & 0x7FFFFFFF), whole) + 0x80000000
     return ordered >> (32 - bits)

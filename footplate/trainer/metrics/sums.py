@@ -1,4 +1,4 @@
-"""The contract of a metric, and what all of ours are made of: named sums on the device."""
+"""The interface of a metric, and the base of our own metrics: named sums on the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Metric(Protocol):
-    """Sees every batch once, then says its values."""
+    """A metric receives every batch once, and then computes its values."""
 
     def update(self, logits: Tensor, labels: Tensor) -> None: ...
 
@@ -19,30 +19,30 @@ class Metric(Protocol):
 
 
 class Sums:
-    """Sums that no batch waits for the host to read, and that processes can add up."""
+    """Sums that stay on the device, so that no batch waits for the host, and that can be added over processes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.sums: dict[str, Tensor] = {}
 
-    def add(self, **found: Tensor) -> None:
-        for name, value in found.items():
+    def add(self, **values: Tensor) -> None:
+        for name, value in values.items():
             if name in self.sums:
                 self.sums[name].add_(value)
             else:
-                # Double holds every count exactly up to 2^53, and a sum of losses far better than a float does.
+                # float64 holds counts exactly up to 2^53, and sums losses more precisely than float32.
                 self.sums[name] = value.double() if value.is_floating_point() else value.long()
 
     def join(self, everyone: Callable[[dict[str, Tensor]], list[dict[str, Tensor]]]) -> None:
-        """With those of all processes; one that saw nothing has none."""
-        found: dict[str, Tensor] = {}
-        for each in everyone({name: value.cpu() for name, value in self.sums.items()}):
-            for name, value in each.items():
-                found[name] = found[name] + value if name in found else value
-        self.sums = found
+        """Adds the sums of all processes. A process without batches has no sums."""
+        totals: dict[str, Tensor] = {}
+        for sums in everyone({name: value.cpu() for name, value in self.sums.items()}):
+            for name, value in sums.items():
+                totals[name] = totals[name] + value if name in totals else value
+        self.sums = totals
 
     def compute(self) -> dict[str, float]:
-        """NaN where nothing was counted."""
+        """Returns the value by name; NaN if nothing was counted."""
         return {self.name: self.value() if self.sums else math.nan}
 
     def value(self) -> float:
@@ -50,5 +50,5 @@ class Sums:
 
 
 def ratio(above: Tensor, below: Tensor) -> Tensor:
-    """0 where both are: who never named a class was never right about it."""
+    """Divides, and returns 0 for 0 / 0: a class that was never predicted was never predicted correctly."""
     return torch.where(below > 0, above / below.clamp(min=torch.finfo(torch.double).tiny), 0.0)

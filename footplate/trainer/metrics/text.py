@@ -1,4 +1,4 @@
-"""Metrics of texts, by torchmetrics: what was generated is decoded beside what was wanted, batch by batch."""
+"""Metrics of generated texts, by torchmetrics. Tokens and labels are decoded batch by batch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TEXTS = {"bleu": "BLEUScore", "sacrebleu": "SacreBLEUScore", "rouge": "ROUGEScor
 
 
 class Text:
-    """Its tokens are read by the processor: `metrics=["rouge"]` of a Seq2SeqTrainer that generates."""
+    """Compares texts that the processor decodes, for example `metrics=["rouge"]` in a Seq2SeqTrainer that generates."""
 
     def __init__(self, name: str, processor: Any) -> None:
         if not callable(getattr(processor, "batch_decode", None)):
             raise ValueError(f"{name} compares texts: hand in a processing_class that decodes tokens, a tokenizer")
         self.name, self._processor = name, processor
-        self._metric = _made(name)
-        # Each process is shown what all of them saw.
+        self._metric = _text_metric(name)
+        # Each process already sees the outputs of all processes.
         self._metric.sync_on_compute = False
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
@@ -31,27 +31,27 @@ class Text:
             raise ValueError(
                 f"{self.name} compares texts, and these are logits: use Seq2SeqTrainer with predict_with_generate=True"
             )
-        said, wanted = self._read(logits), self._read(labels)
+        generated, expected = self._read(logits), self._read(labels)
         several = TEXTS[self.name] in _SEVERAL_TARGETS
-        self._metric.update(said, [[each] for each in wanted] if several else wanted)
+        self._metric.update(generated, [[text] for text in expected] if several else expected)
 
     def _read(self, tokens: Tensor) -> list[str]:
         pad = getattr(self._processor, "pad_token_id", None) or 0
         decoded: list[str] = self._processor.batch_decode(
             tokens.masked_fill(tokens == IGNORE, pad).tolist(), skip_special_tokens=True
         )
-        return [each.strip() for each in decoded]
+        return [text.strip() for text in decoded]
 
     def compute(self) -> dict[str, float]:
-        found = self._metric.compute()
-        if not isinstance(found, dict):
-            return {self.name: float(found)}
+        result = self._metric.compute()
+        if not isinstance(result, dict):
+            return {self.name: float(result)}
         return {
-            key.removesuffix("_fmeasure"): float(value) for key, value in found.items() if key.endswith("_fmeasure")
+            key.removesuffix("_fmeasure"): float(value) for key, value in result.items() if key.endswith("_fmeasure")
         }
 
 
-def _made(name: str) -> Any:
+def _text_metric(name: str) -> Any:
     try:
         kind: Callable[..., Any] = getattr(import_module("torchmetrics.text"), TEXTS[name])
     except ImportError as error:

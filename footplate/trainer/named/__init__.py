@@ -8,13 +8,13 @@ r"""Several optimizers in one loop, each with its own parameters, loss, schedule
 What happens in a step, in order:
 
     for each micro-batch: forward; each loss that is a key of the output, and then the main loss, sends gradients to the
-                          parameters of its own optimizers, and to no others
-    for each optimizer, as they are listed, if it is its turn:
-        a loss that is a method of the model is called now, on the weights that those before have just moved
+                          parameters of its own optimizers only
+    for each optimizer in the order of the list, if this step is a multiple of its `every`:
+        if its loss is a method of the model, compute it now, with the weights that earlier optimizers have moved
         clip, step, schedule
-    all gradients are dropped: who steps every fifth time steps on the fifth's gradients
+    all gradients are dropped: an optimizer that steps every fifth step uses the gradients of that step only
 
-The Trainer sees one optimizer and one schedule.
+The Trainer handles them as one optimizer and one schedule.
 """
 
 from footplate.trainer.named.optimizer import NamedOptimizers, all_named, backward_of

@@ -1,4 +1,4 @@
-"""Several optimizers as one."""
+"""Combines several named optimizers into one optimizer for the Trainer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from footplate.trainer.named.schedules import NamedSchedules
 from footplate.trainer.named.spec import NamedOptimizer, make_schedule, maker, parted
 
 
-class _One:
-    """One optimizer at work."""
+class _Member:
+    """One named optimizer, with its parameters, its loss and the sum of its losses since the last log."""
 
     def __init__(self, spec: NamedOptimizer, parameters: list[nn.Parameter], model: nn.Module, max_norm: float) -> None:
         if isinstance(spec.loss, str) and hasattr(nn.Module, spec.loss):
             raise ValueError(
-                f"the loss of optimizer {spec.id!r} is {spec.loss!r}, which every module has: it is no loss"
+                f"the loss of optimizer {spec.id!r} is {spec.loss!r}, which every module has: it is not a loss"
             )
         self.spec, self.parameters, self.model = spec, parameters, model
         self.optimizer: Optimizer = maker(spec)(parameters, **spec.args)
@@ -30,7 +30,7 @@ class _One:
         self.loss_sum: Tensor | float = 0.0
         self.losses = 0
         self.rate: Any = self.optimizer.param_groups[0]["lr"]
-        """The one its last step was made with."""
+        """The learning rate of its last step."""
 
     @property
     def is_main(self) -> bool:
@@ -38,14 +38,14 @@ class _One:
 
     @property
     def method(self) -> Callable[[], Tensor] | None:
-        """Its loss, where that is no part of the model's output."""
+        """Returns the loss function if the loss is a method or function, and not a key of the model's output."""
         if callable(self.spec.loss):
             return partial(self.spec.loss, self.model)
-        found = getattr(self.model, self.spec.loss, None) if self.spec.loss else None
-        return found if callable(found) else None
+        method = getattr(self.model, self.spec.loss, None) if self.spec.loss else None
+        return method if callable(method) else None
 
     def send(self, loss: Tensor, *, keep_graph: bool = False) -> None:
-        """To its own parameters, and to no others."""
+        """Computes the gradients of its own parameters only."""
         loss.backward(inputs=self.parameters, retain_graph=keep_graph)  # type: ignore[no-untyped-call]
         self.loss_sum = self.loss_sum + loss.detach()
         self.losses += 1
@@ -56,7 +56,7 @@ class _One:
         shape = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
         raise ValueError(
             f"{self.spec.loss!r} of {type(self.model).__name__} returned a {type(loss).__name__} {shape}, and the loss "
-            f"of optimizer {self.spec.id!r} is one number"
+            f"of optimizer {self.spec.id!r} must be one number"
         )
 
     def clip(self) -> Tensor:
@@ -65,7 +65,7 @@ class _One:
     def step(self) -> None:
         method = self.method
         if method is not None:
-            # Somebody's own backward may have sent the main loss here too.
+            # A user's own backward may have added gradients of the main loss.
             self.optimizer.zero_grad()
             with torch.enable_grad():
                 self.send(self._one_number(method()))
@@ -76,167 +76,173 @@ class _One:
 
 
 class NamedOptimizers(Optimizer):
-    """All of them as one: what the loop steps, a checkpoint holds, and a log reads the rate of."""
+    """Acts as one optimizer: the loop steps it, a checkpoint stores its state, and logs read its learning rate."""
 
     def __init__(self, model: nn.Module, specs: Sequence[NamedOptimizer], max_grad_norm: float = 0.0) -> None:
-        # Not torch's own constructor: parameters, hooks and state are the parts'.
+        # torch's constructor is not called, because parameters, hooks and state belong to the members.
         parts = zip(specs, parted(model, specs), strict=True)
-        self._all = [_One(spec, parameters, model, max_grad_norm) for spec, parameters in parts]
-        if not any(each.is_main for each in self._all):
+        self._members = [_Member(spec, parameters, model, max_grad_norm) for spec, parameters in parts]
+        if not any(member.is_main for member in self._members):
             raise ValueError("none of the optimizers has the main loss: leave the loss of one of them out")
         self.defaults = {}
-        self._of_output = [each for each in self._all if isinstance(each.spec.loss, str) and each.method is None]
+        self._with_output_loss = [
+            member for member in self._members if isinstance(member.spec.loss, str) and member.method is None
+        ]
         self._output: Any = None
         self._micro_batches = 0
         self._steps = 0
-        if self._of_output:
+        if self._with_output_loss:
             model.register_forward_hook(self._keep_output)
 
     @classmethod
     def factory(cls, specs: Sequence[NamedOptimizer], max_grad_norm: float) -> Callable[[], Callable[..., Any]]:
-        """What the Trainer takes in the place of an optimizer's class: made, and then called with the model."""
+        """Returns an optimizer factory for the Trainer, which calls its result with the model."""
         return lambda: lambda model: cls(model, specs, max_grad_norm)
 
     @property
     def by_name(self) -> dict[str, Optimizer]:
-        return {each.spec.id: each.optimizer for each in self._all}
+        return {member.spec.id: member.optimizer for member in self._members}
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        return [group for each in self._all for group in each.optimizer.param_groups]
+        return [group for member in self._members for group in member.optimizer.param_groups]
 
     @property
     def state(self) -> dict[Any, Any]:  # type: ignore[override]
-        return {key: value for each in self._all for key, value in each.optimizer.state.items()}
+        return {key: value for member in self._members for key, value in member.optimizer.state.items()}
 
     def _keep_output(self, model: nn.Module, inputs: Any, output: Any) -> None:
         if torch.is_grad_enabled():
             self._output = output
 
-    def _due(self, among: Iterable[_One] | None = None) -> list[_One]:
-        among = self._all if among is None else among
-        return [each for each in among if (self._steps + 1) % each.spec.every == 0]
+    def _due(self, among: Iterable[_Member] | None = None) -> list[_Member]:
+        among = self._members if among is None else among
+        return [member for member in among if (self._steps + 1) % member.spec.every == 0]
 
     def backward(self, loss: Tensor) -> None:
-        """Sends the losses of the last forward to the parameters whose optimizers step next."""
+        """Computes the gradients of the last forward's losses, for the optimizers that step next."""
         self._micro_batches += 1
-        for each in self._due(self._of_output):
-            each.send(_of_output(self._output, each), keep_graph=True)
+        for member in self._due(self._with_output_loss):
+            member.send(_loss_from_output(self._output, member), keep_graph=True)
         self._output = None
-        main = [parameter for each in self._due() if each.is_main for parameter in each.parameters]
+        main = [parameter for member in self._due() if member.is_main for parameter in member.parameters]
         if main:
             loss.backward(inputs=main)  # type: ignore[no-untyped-call]
 
     def clip(self, parameters: Any = None, max_norm: float = 0.0) -> Tensor:
-        """Each main optimizer's gradients by its own norm; the others' come later. Returns the norm of all of these."""
-        norms = [each.clip() for each in self._due() if each.is_main]
+        """Clips each main optimizer's gradients by its own norm, and returns the norm of all of them."""
+        norms = [member.clip() for member in self._due() if member.is_main]
         return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = closure() if closure is not None else None
         self._average_over_micro_batches()
-        for each in self._due():
-            each.step()
+        for member in self._due():
+            member.step()
         self._steps += 1
         return loss
 
     def _average_over_micro_batches(self) -> None:
-        """Losses of the output are means that nobody could scale: there is no count to them."""
-        due = self._due(self._of_output)
+        """Averages losses of the model's output over the micro-batches, because such a loss has no item count."""
+        due = self._due(self._with_output_loss)
         if due and not self._micro_batches:
             raise RuntimeError(
-                f"the loss of optimizer {due[0].spec.id!r} is in the model's output, and nobody sent it back: "
-                "call trainer.optimizer.backward(loss) in place of loss.backward()"
+                f"the loss of optimizer {due[0].spec.id!r} is in the model's output, but its backward was not called: "
+                "call trainer.optimizer.backward(loss) instead of loss.backward()"
             )
         if self._micro_batches > 1:
-            gradients = [p.grad for each in due for p in each.parameters if p.grad is not None]
+            gradients = [p.grad for member in due for p in member.parameters if p.grad is not None]
             if gradients:
                 torch._foreach_div_(gradients, self._micro_batches)
         self._micro_batches = 0
 
     def forget_step(self) -> None:
-        """The step at hand begins again: what was sent back so far does not count."""
+        """Drops the gradients of the current step, which then begins again."""
         self.zero_grad()
         self._micro_batches, self._output = 0, None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        for each in self._all:
-            each.optimizer.zero_grad(set_to_none)
+        for member in self._members:
+            member.optimizer.zero_grad(set_to_none)
 
     def train(self) -> None:
-        self._tell("train")
+        self._call("train")
 
     def eval(self) -> None:
-        self._tell("eval")
+        self._call("eval")
 
-    def _tell(self, what: str) -> None:
-        for each in self._all:
-            getattr(each.optimizer, what, lambda: None)()
+    def _call(self, name: str) -> None:
+        for member in self._members:
+            getattr(member.optimizer, name, lambda: None)()
 
     def logs(self) -> dict[str, float]:
-        """Rates by id, and the mean since the last reading of each loss that is not the main one. Reads the device."""
-        found: dict[str, float] = {}
-        for each in self._all:
-            found[f"{each.spec.id}_learning_rate"] = float(each.rate)
-            if each.losses:
-                found[f"{each.spec.id}_loss"] = float(each.loss_sum) / each.losses
-                each.loss_sum, each.losses = 0.0, 0
-        return found
+        """Returns rates by id, and the mean of each further loss since the last call. Waits for the device."""
+        logs: dict[str, float] = {}
+        for member in self._members:
+            logs[f"{member.spec.id}_learning_rate"] = float(member.rate)
+            if member.losses:
+                logs[f"{member.spec.id}_loss"] = float(member.loss_sum) / member.losses
+                member.loss_sum, member.losses = 0.0, 0
+        return logs
 
     def make_schedule(self, num_training_steps: int) -> NamedSchedules:
-        specs = {each.spec.id: each for each in self._all if each.spec.schedule is not None}
+        specs = {member.spec.id: member for member in self._members if member.spec.schedule is not None}
         made = {
-            name: (each.spec, make_schedule(each.spec, each.optimizer, num_training_steps))
-            for name, each in specs.items()
+            name: (member.spec, make_schedule(member.spec, member.optimizer, num_training_steps))
+            for name, member in specs.items()
         }
         return NamedSchedules(self, made)
 
     @property
     def steps(self) -> int:
-        """Of the run, not of any one of them."""
+        """The number of optimizer steps of the run, not of one member."""
         return self._steps
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self._steps, "optimizers": {each.spec.id: each.optimizer.state_dict() for each in self._all}}
+        return {
+            "steps": self._steps,
+            "optimizers": {member.spec.id: member.optimizer.state_dict() for member in self._members},
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        saved, ours = list(state_dict.get("optimizers", ())), [each.spec.id for each in self._all]
+        saved, ours = list(state_dict.get("optimizers", ())), [member.spec.id for member in self._members]
         if sorted(saved) != sorted(ours):
             raise ValueError(
                 f"the checkpoint has the optimizers {', '.join(saved) or 'of another kind'}, and this run has "
-                f"{', '.join(ours)}: continue with the same"
+                f"{', '.join(ours)}: continue with the same optimizers"
             )
         self._steps = state_dict["steps"]
-        for each in self._all:
-            each.optimizer.load_state_dict(state_dict["optimizers"][each.spec.id])
+        for member in self._members:
+            member.optimizer.load_state_dict(state_dict["optimizers"][member.spec.id])
 
     def __repr__(self) -> str:
-        return f"NamedOptimizers({', '.join(each.spec.id for each in self._all)})"
+        return f"NamedOptimizers({', '.join(member.spec.id for member in self._members)})"
 
 
-def _of_output(outputs: Any, one: _One) -> Tensor:
-    key = str(one.spec.loss)
-    found: Any = outputs.get(key) if isinstance(outputs, Mapping) else getattr(outputs, key, None)
-    if isinstance(found, Tensor):
-        return found
+def _loss_from_output(outputs: Any, member: _Member) -> Tensor:
+    key = str(member.spec.loss)
+    loss: Any = outputs.get(key) if isinstance(outputs, Mapping) else getattr(outputs, key, None)
+    if isinstance(loss, Tensor):
+        return loss
     keys = list(map(str, outputs)) if isinstance(outputs, Mapping) else []
-    own = [name for name in vars(type(one.model)) if not name.startswith("_") and name != "forward"]
+    own = [name for name in vars(type(member.model)) if not name.startswith("_") and name != "forward"]
     near = did_you_mean(key, [*keys, *own])
     raise ValueError(
-        f"the loss of optimizer {one.spec.id!r} is {key!r}, which is neither a method of {type(one.model).__name__} "
-        f"nor in what it returned: {', '.join(keys) or type(outputs).__name__}{f'; {near}' if near else ''}"
+        f"the loss of optimizer {member.spec.id!r} is {key!r}, which is neither a method of "
+        f"{type(member.model).__name__} nor in its output: {', '.join(keys) or type(outputs).__name__}"
+        f"{f'; {near}' if near else ''}"
     )
 
 
 def all_named(optimizers: Any) -> list[NamedOptimizer] | None:
-    """The list of several, told from a pair of optimizer and schedule."""
-    found = list(optimizers or ())
-    return found if found and all(isinstance(each, NamedOptimizer) for each in found) else None
+    """Returns the list if all items are named optimizers, and None for a pair of optimizer and schedule."""
+    specs = list(optimizers or ())
+    return specs if specs and all(isinstance(spec, NamedOptimizer) for spec in specs) else None
 
 
 def backward_of(strategy: Any, optimizer: Any) -> Callable[[Tensor], None]:
-    """How a loss is sent back: named optimizers part it, the strategy sends it everywhere."""
+    """Returns the function that runs backward: the named optimizers' own, or else the strategy's."""
     plain = strategy.plain_optimizer(optimizer)
     if not isinstance(plain, NamedOptimizers):
         return strategy.backward  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Several schedules as one."""
+"""Combines the schedules of several named optimizers into one schedule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from footplate.trainer.named.spec import NamedOptimizer
 
 
 class Steps(Protocol):
-    """What schedules read of the optimizers together."""
+    """The part of the combined optimizer that schedules read."""
 
     @property
     def steps(self) -> int: ...
@@ -19,7 +19,7 @@ class Steps(Protocol):
 
 
 class NamedSchedules:
-    """Each optimizer's own; one without a schedule keeps its rate."""
+    """Holds each optimizer's schedule. An optimizer without a schedule keeps its rate."""
 
     def __init__(self, optimizer: Steps, made: Mapping[str, tuple[NamedOptimizer, Any]]) -> None:
         self.optimizer = optimizer
@@ -27,21 +27,21 @@ class NamedSchedules:
         self._epochs = 0
 
     def of(self, name: str) -> Any:
-        """The schedule of one optimizer; None where it has none."""
+        """Returns the schedule of one optimizer, or None if it has none."""
         return self._all[name][1] if name in self._all else None
 
     def step(self) -> None:
-        """After an optimizer step of the run: moves those whose optimizer has just stepped."""
+        """Moves the schedules of optimizers that have just stepped. Called after each optimizer step of the run."""
         for spec, schedule in self._all.values():
             if spec.per == "step" and self.optimizer.steps % spec.every == 0:
                 schedule.step()
 
     def begin_epoch(self, number: int) -> None:
-        """Moves those that follow epochs to where they are when epoch `number`, counted from 0, begins."""
+        """Moves schedules that follow epochs to their position at the start of epoch `number`, counted from 0."""
         for _ in range(self._epochs, number):
             for spec, schedule in self._all.values():
                 if spec.per == "epoch":
-                    # torch takes the first move before a step for a mistake; a run that is resumed makes it.
+                    # torch warns about a schedule that moves before a step, as happens in a resumed run.
                     schedule.optimizer._opt_called = True
                     schedule.step()
         self._epochs = max(self._epochs, number)
@@ -50,7 +50,10 @@ class NamedSchedules:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epochs": self._epochs, "schedules": {name: each.state_dict() for name, (_, each) in self._all.items()}}
+        return {
+            "epochs": self._epochs,
+            "schedules": {name: schedule.state_dict() for name, (_, schedule) in self._all.items()},
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self._epochs = state_dict["epochs"]
@@ -59,10 +62,10 @@ class NamedSchedules:
 
 
 class FollowEpochs(TrainerCallback):
-    """Tells schedules that follow epochs when one begins; a run that is resumed tells what it missed."""
+    """Moves schedules that follow epochs at each epoch's start. A resumed run catches up on the epochs before it."""
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         schedule = kwargs.get("lr_scheduler")
         if isinstance(schedule, NamedSchedules):
-            # A hair more: sums of fractions may stop short of the whole.
+            # Rounded up slightly, because a sum of fractions may end just below a whole number.
             schedule.begin_epoch(int((state.epoch or 0.0) + 1e-6))

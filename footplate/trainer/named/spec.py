@@ -1,4 +1,4 @@
-"""What is said of one of several optimizers, and what its names stand for."""
+"""The description of one of several optimizers, and the lookup of the classes that it names."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from footplate.trainer.names import SchedulerType
 
 @dataclass(frozen=True)
 class NamedOptimizer:
-    """One of several optimizers, with parameters of its own."""
+    """One of several optimizers, each with its own parameters."""
 
     id: str
-    """Its name in logs and checkpoints."""
+    """The name in logs and checkpoints."""
     params: Sequence[str]
     """Regular expressions, searched in parameter names. Every trainable parameter belongs to exactly one optimizer."""
     use: str | Callable[..., Optimizer] = "adamw"
-    """A class of torch.optim by its name, one of ours, or anything that makes an optimizer of parameters."""
+    """The name of a class in torch.optim, the name of one of ours, or a function that makes an optimizer."""
     args: Mapping[str, Any] = field(default_factory=dict)
-    """What it is made with, such as {"lr": 1e-3}."""
+    """The arguments of the optimizer, such as {"lr": 1e-3}."""
     loss: str | Callable[[nn.Module], Tensor] | None = None
     """A key of the model's output, a method of the model, or a function of the model; None is the main loss."""
     schedule: str | Callable[..., Any] | None = None
-    """One of the reference's names, a class of torch.optim.lr_scheduler, or a function of the optimizer. One that takes
-    `num_training_steps` is told how many steps its optimizer makes, unless the arguments say it."""
+    """A name that Hugging Face uses, a class of torch.optim.lr_scheduler, or a function of the optimizer. A function
+    that takes `num_training_steps` receives the number of this optimizer's steps, unless the arguments set it."""
     schedule_args: Mapping[str, Any] = field(default_factory=dict)
     per: Literal["step", "epoch"] = "step"
-    """When its schedule moves: after each of its steps, or of the epochs."""
+    """The moment at which its schedule moves: after each of its steps, or after each epoch."""
     every: int = 1
-    """Steps every so many optimizer steps of the run."""
+    """The interval of its steps, in optimizer steps of the run."""
     clip: float | None = None
-    """Largest gradient norm of its parameters; None is training's max_grad_norm, 0 leaves them alone."""
+    """The largest gradient norm of its parameters. None uses max_grad_norm, and 0 does not clip."""
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -51,16 +51,16 @@ class NamedOptimizer:
 
 
 def parted(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[list[nn.Parameter]]:
-    """Each optimizer's parameters. All that is wrong with the patterns is told at once."""
+    """Returns each optimizer's parameters. All problems with the patterns are reported together."""
     problems = [f"two optimizers are called {name!r}" for name in _twice(spec.id for spec in specs)]
     parts: list[list[nn.Parameter]] = [[] for _ in specs]
     trainable = {name: value for name, value in model.named_parameters() if value.requires_grad}
     for name, value in trainable.items():
-        found = [at for at, spec in enumerate(specs) if any(re.search(pattern, name) for pattern in spec.params)]
-        if len(found) == 1:
-            parts[found[0]].append(value)
-        elif found:
-            problems.append(f"{name} belongs to {' and '.join(specs[at].id for at in found)}")
+        owners = [at for at, spec in enumerate(specs) if any(re.search(pattern, name) for pattern in spec.params)]
+        if len(owners) == 1:
+            parts[owners[0]].append(value)
+        elif owners:
+            problems.append(f"{name} belongs to {' and '.join(specs[at].id for at in owners)}")
         else:
             problems.append(f"{name} belongs to none")
     problems += [f"{spec.id} has no parameter" for spec, part in zip(specs, parts, strict=True) if not part]
@@ -87,41 +87,48 @@ def _twice(names: Iterable[str]) -> list[str]:
 def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
     if not isinstance(spec.use, str):
         return spec.use
-    ours = {each.__name__: each for each in (optimizers.Adafactor, optimizers.Lion, optimizers.AdamWScheduleFree)}
-    torchs = {name: each for name, each in vars(torch.optim).items() if isinstance(each, type) and name != "Optimizer"}
-    known: dict[str, Any] = {name.lower(): each for name, each in {**torchs, **ours}.items()}
-    known |= {"adamw_torch": torch.optim.AdamW, "adamw_torch_fused": partial(torch.optim.AdamW, fused=True)}
-    if spec.use.lower() not in known:
-        raise UnknownComponent("optimizer", spec.use, known)
-    return known[spec.use.lower()]  # type: ignore[no-any-return]
+    ours = {
+        optimizer.__name__: optimizer
+        for optimizer in (optimizers.Adafactor, optimizers.Lion, optimizers.AdamWScheduleFree)
+    }
+    torchs = {
+        name: optimizer
+        for name, optimizer in vars(torch.optim).items()
+        if isinstance(optimizer, type) and name != "Optimizer"
+    }
+    makers: dict[str, Any] = {name.lower(): optimizer for name, optimizer in {**torchs, **ours}.items()}
+    makers |= {"adamw_torch": torch.optim.AdamW, "adamw_torch_fused": partial(torch.optim.AdamW, fused=True)}
+    if spec.use.lower() not in makers:
+        raise UnknownComponent("optimizer", spec.use, makers)
+    return makers[spec.use.lower()]  # type: ignore[no-any-return]
 
 
 def make_schedule(spec: NamedOptimizer, optimizer: Optimizer, num_training_steps: int) -> Any:
     name = str(spec.schedule)
     if callable(spec.schedule):
-        made = spec.schedule(optimizer, **length_of(spec, num_training_steps), **spec.schedule_args)
+        schedule = spec.schedule(optimizer, **length_of(spec, num_training_steps), **spec.schedule_args)
     elif name in set(SchedulerType):
         args, steps = dict(spec.schedule_args), num_training_steps // spec.every
-        made = schedules.get_scheduler(name, optimizer, args.pop("num_warmup_steps", 0), steps, args)
+        schedule = schedules.get_scheduler(name, optimizer, args.pop("num_warmup_steps", 0), steps, args)
     else:
         kind = getattr(lr_scheduler, name, None)
         if kind is None:
-            known = [*SchedulerType, *(each for each in vars(lr_scheduler) if each.endswith("LR"))]
-            raise UnknownComponent("schedule", name, known)
-        made = kind(optimizer, **spec.schedule_args)
-    if schedules.follows_a_metric(made):
+            names = [*SchedulerType, *(class_name for class_name in vars(lr_scheduler) if class_name.endswith("LR"))]
+            raise UnknownComponent("schedule", name, names)
+        schedule = kind(optimizer, **spec.schedule_args)
+    if schedules.follows_a_metric(schedule):
         raise ValueError(f"the schedule of optimizer {spec.id!r} follows a metric: use one that follows steps")
-    return made
+    return schedule
 
 
 def length_of(spec: NamedOptimizer, num_training_steps: int) -> dict[str, int]:
-    """What a function of the optimizer has to know of the run, where it wants to know it."""
+    """Returns the schedule's `num_training_steps` if its function takes one and the arguments do not set it."""
     takes: Mapping[str, Any] = inspect.signature(spec.schedule).parameters if callable(spec.schedule) else {}
     if "num_training_steps" not in takes or "num_training_steps" in spec.schedule_args:
         return {}
     if spec.per == "epoch":
         raise ValueError(
-            f"the schedule of optimizer {spec.id!r} moves with the epochs, and falls over the whole run: give its "
+            f"the schedule of optimizer {spec.id!r} moves by epoch, and needs the length of the run: give "
             "num_training_steps, in epochs"
         )
     return {"num_training_steps": num_training_steps // spec.every}

@@ -1,9 +1,9 @@
-"""What moves the weights.
+"""Optimizers, by Hugging Face's names.
 
-groups.py         which parameters decay; an optimizer made over the groups
-choose.py         the reference's names to classes and their arguments; what is not here is declined by name
-extras.py         those that come with a package of their own
-adafactor.py lion.py schedule_free.py   built in
+- `groups.py`: which parameters decay, and an optimizer over these groups
+- `choose.py`: names to classes and their arguments
+- `extras.py`: optimizers that need a further package
+- `adafactor.py`, `lion.py`, `schedule_free.py`: built in
 """
 
 from footplate.trainer.optimizers.adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule

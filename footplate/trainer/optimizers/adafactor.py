@@ -1,6 +1,6 @@
-"""Adafactor (arXiv:1804.04235): the second moment of a matrix is kept as its rows and columns.
+"""Adafactor (arXiv:1804.04235) stores the second moment of a matrix as one value per row and per column.
 
-Number by number the reference's, and its state goes by the same names.
+Results and the names in its state equal Hugging Face's.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """With `relative_step` it finds its own rate (`lr` is then None); the Trainer hands it one and says False.
+    """Adafactor with or without its own learning rate.
 
-    `scale_parameter` makes steps relative to how large the weights are; `beta1` None keeps no first moment.
+    With `relative_step` it computes its own rate, and `lr` must be None; the Trainer sets `relative_step` to False.
+    `scale_parameter` scales steps by the size of the weights. Without `beta1` there is no first moment.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Adafactor(Optimizer):
 
     @staticmethod
     def _prepare(state: dict[str, Any], group: dict[str, Any], grad: Tensor) -> None:
-        """Makes the state; a loaded one goes to where the gradients are, and is as precise as they."""
+        """Creates the state, or moves a loaded state to the gradient's device and dtype."""
         if not state:
             state["step"] = 0
             if group["beta1"] is not None:
@@ -130,7 +131,7 @@ def _rms(tensor: Tensor) -> Tensor:
 
 
 class AdafactorSchedule(LambdaLR):
-    """For an Adafactor that finds its own rate: tells it, so that it can be logged, and moves nothing."""
+    """Reports the rate of an Adafactor that computes its own, so that the rate is logged. It changes nothing."""
 
     def __init__(self, optimizer: Adafactor, initial_lr: float = 0.0) -> None:
         for group in optimizer.param_groups:

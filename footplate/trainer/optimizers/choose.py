@@ -1,4 +1,4 @@
-"""The reference's names of optimizers, to classes and their arguments. What is not here is declined by name."""
+"""Turns the name of an optimizer into its class and arguments. An unknown or unsupported name is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from footplate.trainer.optimizers.wanted import Made, Wanted
 
 
 def optimizer_class(args: TrainingArguments, model: nn.Module | None = None) -> Made:
-    """The class and its arguments, without parameters."""
+    """Returns the optimizer's class and its arguments, without parameters."""
     name = str(args.optim)
     if name in _MAKERS:
         return _MAKERS[name](Wanted(args, model, parsed(getattr(args, "optim_args", None))))
@@ -32,16 +32,16 @@ def optimizer_class(args: TrainingArguments, model: nn.Module | None = None) -> 
 
 
 def parsed(optim_args: str | None) -> dict[str, str]:
-    """`"momentum=0.9, nesterov=true"` as a dict."""
-    found = {}
+    """Returns `"momentum=0.9, nesterov=true"` as a dict."""
+    options = {}
     for part in (optim_args or "").replace(" ", "").split(","):
         if not part:
             continue
         name, equals, value = part.partition("=")
         if not (name and equals and value):
             raise ValueError(f"optim_args has {part!r}: write name=value, with commas between")
-        found[name] = value
-    return found
+        options[name] = value
+    return options
 
 
 def _adamw(wanted: Wanted) -> Made:

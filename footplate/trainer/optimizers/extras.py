@@ -1,4 +1,4 @@
-"""Optimizers with a package of their own, imported when one is named; a missing one is told with what installs it."""
+"""Optimizers from further packages, imported when one is named. A missing package raises an error with the extra."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from footplate.trainer.optimizers.wanted import Made, Wanted
 
 
 def bitsandbytes(wanted: Wanted) -> Made:
-    """8 bits keep the state in a quarter of the memory; paged ones put it into the host's when the device is full."""
+    """8-bit optimizers need a quarter of the memory; paged ones move their state to the host if the GPU is full."""
     name, args = wanted.name, wanted.args
     betas = (args.adam_beta1, args.adam_beta2)
     kwargs: dict[str, Any] = {**wanted.rate, "optim_bits": 8 if "8bit" in name else 32}
@@ -25,27 +25,27 @@ def bitsandbytes(wanted: Wanted) -> Made:
         options = {key: value for key, value in wanted.options.items() if key not in ("beta3", "alpha")}
         return _with(wanted, _class("bitsandbytes.optim", "AdEMAMix", "bitsandbytes", name), kwargs, options)
     if "adam" in name:
-        made, kwargs = "AdamW", {**kwargs, **wanted.adam}
+        class_name, kwargs = "AdamW", {**kwargs, **wanted.adam}
     elif "lion" in name:
-        made, kwargs = "Lion", {**kwargs, "betas": betas}
+        class_name, kwargs = "Lion", {**kwargs, "betas": betas}
     else:
-        made = "RMSprop"
-    return _with(wanted, _class("bitsandbytes.optim", made, "bitsandbytes", name), kwargs, wanted.options)
+        class_name = "RMSprop"
+    return _with(wanted, _class("bitsandbytes.optim", class_name, "bitsandbytes", name), kwargs, wanted.options)
 
 
 def torchao(wanted: Wanted) -> Made:
-    """AdamW whose state is kept in 4 or 8 bits, in plain torch."""
-    made = _class("torchao.optim", "AdamW4bit" if "4bit" in wanted.name else "AdamW8bit", "torchao", wanted.name)
-    return _with(wanted, made, wanted.adam, wanted.options)
+    """AdamW with its state in 4 or 8 bits, in plain torch."""
+    optimizer = _class("torchao.optim", "AdamW4bit" if "4bit" in wanted.name else "AdamW8bit", "torchao", wanted.name)
+    return _with(wanted, optimizer, wanted.adam, wanted.options)
 
 
-def _with(wanted: Wanted, made: type[Optimizer], kwargs: dict[str, Any], options: dict[str, str]) -> Made:
-    return replace(wanted, options=options).with_options(made, kwargs)
+def _with(wanted: Wanted, optimizer: type[Optimizer], kwargs: dict[str, Any], options: dict[str, str]) -> Made:
+    return replace(wanted, options=options).with_options(optimizer, kwargs)
 
 
 def _class(module: str, name: str, extra: str, optim: str) -> type[Optimizer]:
     try:
-        found: type[Optimizer] = getattr(import_module(module), name)
+        optimizer: type[Optimizer] = getattr(import_module(module), name)
     except ImportError as error:
         raise ImportError(f"optim {optim} needs the extra {extra}: pip install 'footplate[{extra}]'") from error
-    return found
+    return optimizer

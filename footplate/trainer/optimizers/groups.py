@@ -1,4 +1,4 @@
-"""Two groups of parameters, with weight decay and without, and an optimizer over them."""
+"""Splits parameters into two groups, with and without weight decay, and makes an optimizer over them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
-    """Weights, but not biases and not norms: pulling those to zero helps nobody."""
+    """Returns the names of parameters that decay: weights, but not biases and norms."""
     return get_parameter_names(model, [nn.LayerNorm], _NO_DECAY)
 
 
@@ -22,20 +22,20 @@ def get_parameter_names(
     forbidden_layer_types: Sequence[type[nn.Module]],
     forbidden_layer_names: Iterable[str] | None = None,
 ) -> list[str]:
-    """Those of no forbidden layer. A pattern is searched in the name, in lower case."""
+    """Returns the names of parameters outside of the forbidden layers. A pattern is searched in the lower-case name."""
     kinds = tuple(forbidden_layer_types)
-    patterns = [re.compile(each) for each in forbidden_layer_names or ()]
+    patterns = [re.compile(pattern) for pattern in forbidden_layer_names or ()]
     forbidden = {name for name, module in model.named_modules() if name and isinstance(module, kinds)}
     return [
         name
         for name, _ in _all_parameters(model)
-        if not any(name.startswith(f"{each}.") for each in forbidden)
+        if not any(name.startswith(f"{layer}.") for layer in forbidden)
         and not any(pattern.search(name.lower()) for pattern in patterns)
     ]
 
 
 def _all_parameters(model: nn.Module, prefix: str = "") -> Iterable[tuple[str, nn.Parameter | None]]:
-    """Innermost first, and by every name: a tied weight has two, and the group it is in goes by the first."""
+    """Yields all parameters, innermost first. A tied weight appears under each of its names."""
     for name, child in model.named_children():
         yield from _all_parameters(child, f"{prefix}{name}.")
     for name, value in model._parameters.items():
@@ -58,18 +58,18 @@ def make_optimizer(
     decay: Collection[str],
     weight_decay: float,
 ) -> Any:
-    """The class over the groups; a factory is made and called with the model, to group parameters as it likes.
+    """Makes the optimizer: a class with the parameter groups, or a factory with the model.
 
-    What `kwargs` say of `params` or `model` goes in the groups' place: some classes want the model itself.
+    `params`, `model` or `optimizer_dict` in `kwargs` replaces the groups, because some classes need the model itself.
     """
     if is_optimizer_factory(made):
         return made()(model, **kwargs)  # type: ignore[call-arg,operator]
     kwargs = dict(kwargs)
-    own = parameter_groups(model, decay, weight_decay)
-    groups: Any = own
+    default_groups = parameter_groups(model, decay, weight_decay)
+    groups: Any = default_groups
     for name in ("params", "model", "optimizer_dict"):
         groups = kwargs.pop(name, groups)
-    if groups is own and not any(each["params"] for each in own):
+    if groups is default_groups and not any(group["params"] for group in default_groups):
         raise ValueError(
             f"no parameter of the model, a {type(model).__name__}, requires a gradient, so that nothing would be "
             "trained: unfreeze some with requires_grad_(), or put an adapter on it"
@@ -81,13 +81,13 @@ def make_optimizer(
 
 
 def is_optimizer_factory(optimizer_cls_or_factory: Any) -> bool:
-    """Anything but an optimizer's class, such as one that splits parameters between several inside."""
+    """Returns True for anything but an optimizer's class, such as a function that makes several optimizers."""
     is_class = isinstance(optimizer_cls_or_factory, type)
     return not (is_class and issubclass(optimizer_cls_or_factory, Optimizer))
 
 
 def _keep_embeddings_whole(model: nn.Module) -> None:
-    """Eight bits are too few for embeddings: most of their gradients are zero, and the rest are large."""
+    """Keeps embeddings in 32 bits, because most of their gradients are zero and the rest are large."""
     import bitsandbytes  # type: ignore[import-not-found,unused-ignore]
 
     manager = bitsandbytes.optim.GlobalOptimManager.get_instance()

@@ -1,4 +1,4 @@
-"""Lion (arXiv:2302.06675): steps of one size, in the direction of a momentum's signs. Half of Adam's memory."""
+"""Lion (arXiv:2302.06675) steps by the sign of a momentum. Its state needs half of Adam's memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from footplate.trainer.optimizers.lists import with_gradients
 
 
 class Lion(Optimizer):
-    """Wants a rate some ten times smaller than AdamW's, and a decay as much larger."""
+    """Lion needs a learning rate about ten times smaller than AdamW's, and a weight decay ten times larger."""
 
     def __init__(
         self, params: Any, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
@@ -35,10 +35,10 @@ class Lion(Optimizer):
         return loss
 
     def _step_many(self, group: dict[str, Any], parameters: list[Any], gradients: list[Any]) -> None:
-        for each in parameters:
-            if "exp_avg" not in self.state[each]:
-                self.state[each]["exp_avg"] = torch.zeros_like(each, memory_format=torch.preserve_format)
-        moments = [self.state[each]["exp_avg"] for each in parameters]
+        for parameter in parameters:
+            if "exp_avg" not in self.state[parameter]:
+                self.state[parameter]["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        moments = [self.state[parameter]["exp_avg"] for parameter in parameters]
         for_step, for_memory = group["betas"]
         update = torch._foreach_mul(moments, for_step)
         torch._foreach_add_(update, gradients, alpha=1 - for_step)

@@ -1,4 +1,4 @@
-"""Parameters as lists, so that one call moves many: a step of a small model is otherwise mostly Python."""
+"""Collects parameters in lists for torch's foreach operations, which are faster than a loop in Python."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 def with_gradients(group: dict[str, Any], optimizer: str) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """(parameters, their gradients), one pair per device and kind of number."""
-    found: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
-    for each in group["params"]:
-        if each.grad is None:
+    """Yields lists of parameters and of their gradients, one pair per device and dtype."""
+    lists: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for parameter in group["params"]:
+        if parameter.grad is None:
             continue
-        if each.grad.is_sparse:
+        if parameter.grad.is_sparse:
             raise RuntimeError(f"{optimizer} does not support sparse gradients: make the embedding with sparse=False")
-        parameters, gradients = found.setdefault((each.device, each.dtype), ([], []))
-        parameters.append(each)
-        gradients.append(each.grad)
-    yield from found.values()
+        parameters, gradients = lists.setdefault((parameter.device, parameter.dtype), ([], []))
+        parameters.append(parameter)
+        gradients.append(parameter.grad)
+    yield from lists.values()

@@ -1,8 +1,9 @@
-"""Schedule-free AdamW and SGD (arXiv:2405.15682): an average of the weights takes the place of a falling rate.
+"""Schedule-free AdamW and SGD (arXiv:2405.15682) average the weights instead of lowering the learning rate.
 
-Three sets of weights: z makes the steps, x is their average and what one wants in the end, y lies between and is where
-gradients are taken. The parameters hold y in training and x in evaluation: `train()` and `eval()` move between them,
-and the Trainer calls both. What is saved in training is y, with z in the optimizer's state: a resumed run is the same.
+There are three sets of weights. z makes the steps, x is the average of z and the final result, and y lies between them.
+Gradients are computed at y. The parameters hold y in training and x in evaluation; `train()` and `eval()` switch
+between them, and the Trainer calls both. A checkpoint in training holds y, and z in the optimizer's state, so that a
+resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from footplate.trainer.optimizers.lists import with_gradients
 
 
 class _ScheduleFree(Optimizer):
-    """What both share: the average, and the moves between y and x."""
+    """The part that both share: the average, and the switch between y and x."""
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if defaults["lr"] < 0:
@@ -30,7 +31,7 @@ class _ScheduleFree(Optimizer):
 
     @torch.no_grad()
     def eval(self) -> None:
-        """From y to x."""
+        """Moves the parameters from y to x."""
         for group in self.param_groups:
             if group["train_mode"]:
                 self._pull_to_z(group, 1 - 1 / self._towards(group))
@@ -38,7 +39,7 @@ class _ScheduleFree(Optimizer):
 
     @torch.no_grad()
     def train(self) -> None:
-        """From x to y."""
+        """Moves the parameters from x to y."""
         for group in self.param_groups:
             if not group["train_mode"]:
                 self._pull_to_z(group, 1 - self._towards(group))
@@ -48,7 +49,7 @@ class _ScheduleFree(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if not all(group["train_mode"] for group in self.param_groups):
             raise RuntimeError(
-                f"{type(self).__name__} holds its averaged weights: call optimizer.train() before training goes on, "
+                f"{type(self).__name__} holds its averaged weights: call optimizer.train() before training continues, "
                 "and optimizer.eval() before evaluating"
             )
         loss = None
@@ -68,37 +69,37 @@ class _ScheduleFree(Optimizer):
         group["weight_sum"] += weight
         share = weight / group["weight_sum"] if group["weight_sum"] else 0.0
         for parameters, gradients in with_gradients(group, type(self).__name__):
-            for each in parameters:
-                if "z" not in self.state[each]:
-                    self.state[each]["z"] = torch.clone(each, memory_format=torch.preserve_format)
-            targets = [self.state[each]["z"] for each in parameters]
+            for parameter in parameters:
+                if "z" not in self.state[parameter]:
+                    self.state[parameter]["z"] = torch.clone(parameter, memory_format=torch.preserve_format)
+            targets = [self.state[parameter]["z"] for parameter in parameters]
             directions = self._directions(group, parameters, gradients, number)
             if group["weight_decay"] != 0:
                 torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-            # y, without reckoning x out.
+            # Moves y directly, without computing x.
             torch._foreach_lerp_(parameters, targets, weight=share)
             torch._foreach_add_(parameters, directions, alpha=rate * (self._towards(group) * (1 - share) - 1))
             torch._foreach_sub_(targets, directions, alpha=rate)
         group["k"] = number
 
     def _pull_to_z(self, group: dict[str, Any], share: float) -> None:
-        for each in group["params"]:
-            if "z" in self.state[each]:
-                each.lerp_(end=self.state[each]["z"].to(each.device), weight=share)
+        for parameter in group["params"]:
+            if "z" in self.state[parameter]:
+                parameter.lerp_(end=self.state[parameter]["z"].to(parameter.device), weight=share)
 
     def _towards(self, group: dict[str, Any]) -> float:
-        """How far y lies from z towards x."""
+        """Returns how far y lies from z towards x, from 0 to 1."""
         raise NotImplementedError
 
     def _directions(
         self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], number: int
     ) -> list[Tensor]:
-        """Which way down: fresh tensors, since the gradients are still somebody's to read."""
+        """Returns the directions of the step as new tensors, because the gradients may be read after the step."""
         raise NotImplementedError
 
 
 class AdamWScheduleFree(_ScheduleFree):
-    """Wants a rate up to ten times AdamW's, warm-up, and lr_scheduler_type constant."""
+    """Schedule-free AdamW needs a rate up to ten times AdamW's, warm-up, and lr_scheduler_type constant."""
 
     def __init__(
         self,
@@ -122,10 +123,10 @@ class AdamWScheduleFree(_ScheduleFree):
     def _directions(
         self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], number: int
     ) -> list[Tensor]:
-        for each in parameters:
-            if "exp_avg_sq" not in self.state[each]:
-                self.state[each]["exp_avg_sq"] = torch.zeros_like(each, memory_format=torch.preserve_format)
-        squares = [self.state[each]["exp_avg_sq"] for each in parameters]
+        for parameter in parameters:
+            if "exp_avg_sq" not in self.state[parameter]:
+                self.state[parameter]["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        squares = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
         beta2 = group["betas"][1]
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
@@ -136,7 +137,7 @@ class AdamWScheduleFree(_ScheduleFree):
 
 
 class SGDScheduleFree(_ScheduleFree):
-    """Wants a rate ten to fifty times what SGD would get."""
+    """Schedule-free SGD needs a rate ten to fifty times that of SGD."""
 
     def __init__(
         self,
@@ -159,4 +160,4 @@ class SGDScheduleFree(_ScheduleFree):
     def _directions(
         self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], number: int
     ) -> list[Tensor]:
-        return [each.clone() for each in gradients]
+        return [gradient.clone() for gradient in gradients]

@@ -1,4 +1,4 @@
-"""An optimizer as the arguments ask for it, and what a maker returns: a class and its arguments."""
+"""The request for an optimizer, and the result of a maker: a class and its arguments."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _OWNED = {
     "weight_decay": "weight_decay",
     "params": "a subclass's create_optimizer",
 }
-"""Arguments of optimizers that have a training argument of their own."""
+"""Arguments of optimizers that have their own training argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the arguments say of an optimizer."""
+    """The request for an optimizer: the arguments, the model and `optim_args`."""
 
     args: TrainingArguments
     model: nn.Module | None
     options: dict[str, str]
-    """`optim_args`, read."""
+    """The parsed `optim_args`."""
 
     @property
     def name(self) -> str:
@@ -44,27 +44,27 @@ class Wanted:
         args = self.args
         return {**self.rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
 
-    def with_options(self, made: type[Optimizer], kwargs: dict[str, Any]) -> Made:
-        """The further arguments of the class that `optim_args` gives, as the kinds that it wants."""
-        return made, {**kwargs, **_typed(self.options, made, taken=kwargs)}
+    def with_options(self, optimizer: type[Optimizer], kwargs: dict[str, Any]) -> Made:
+        """Adds `optim_args` to the arguments, converted to the types that the class expects."""
+        return optimizer, {**kwargs, **_typed(self.options, optimizer, taken=kwargs)}
 
 
-def _typed(options: Mapping[str, str], made: type[Optimizer], *, taken: Mapping[str, Any]) -> dict[str, Any]:
-    takes = inspect.signature(made).parameters
+def _typed(options: Mapping[str, str], optimizer: type[Optimizer], *, taken: Mapping[str, Any]) -> dict[str, Any]:
+    takes = inspect.signature(optimizer).parameters
     free = [name for name in takes if name not in _OWNED and name not in taken]
-    found = {}
+    typed = {}
     for name, text in options.items():
         if name in _OWNED or name in taken:
             instead = _OWNED.get(name, f"adam_epsilon for {name}" if name == "eps" else "nothing: it is set already")
-            raise ValueError(f"optim_args has {name}, which is said elsewhere: use {instead}")
+            raise ValueError(f"optim_args has {name}, which is set elsewhere: use {instead}")
         if name not in takes:
-            raise ValueError(f"optim_args has {name}, and {made.__name__} takes: {', '.join(free)}")
-        found[name] = _value(name, text, takes[name].default)
-    return found
+            raise ValueError(f"optim_args has {name}, and {optimizer.__name__} takes: {', '.join(free)}")
+        typed[name] = _value(name, text, takes[name].default)
+    return typed
 
 
 def _value(name: str, text: str, default: Any) -> Any:
-    """As the kind of the default; where that is None, whatever it looks like."""
+    """Converts text to the type of the default. If the default is None, the text decides the type."""
     low = text.lower()
     if low == "none":
         return None
@@ -75,7 +75,7 @@ def _value(name: str, text: str, default: Any) -> Any:
             raise ValueError(f"optim_args has {name}={text}, which is neither true nor false")
         return truth[low]
     try:
-        # torch writes 0 where it means 0.0.
+        # torch writes a default of 0 where a float is meant.
         return int(text) if isinstance(default, int) and text.lstrip("-").isdigit() else float(text)
     except ValueError:
         raise ValueError(f"optim_args has {name}={text}, and a number is needed") from None

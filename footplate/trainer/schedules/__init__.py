@@ -1,8 +1,8 @@
-"""How the learning rate moves.
+"""Learning rate schedules.
 
-shapes.py      factors of the peak rate by step: pure functions
-factories.py   the reference's functions over them, by its names and signatures; `get_scheduler`
-greedy.py      GreedyLR, which like ReduceLROnPlateau follows a metric and moves after evaluations
+- `shapes.py`: pure functions that compute the factor of the peak rate for a step
+- `factories.py`: Hugging Face's schedule functions, with its names and signatures, and `get_scheduler`
+- `greedy.py`: GreedyLR, which follows a metric like ReduceLROnPlateau and moves after evaluations
 """
 
 from footplate.trainer.schedules.factories import (

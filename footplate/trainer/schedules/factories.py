@@ -1,4 +1,4 @@
-"""The reference's schedule functions, by its names and signatures, and the door to all of them by name."""
+"""Hugging Face's schedule functions, with its names and signatures, and `get_scheduler`, which makes any by name."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from footplate.trainer.schedules.greedy import GreedyLR
 
 
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaLR:
-    """The optimizer's own rate, all the way."""
+    """Keeps the optimizer's own rate."""
     return LambdaLR(optimizer, shapes.constant, last_epoch=last_epoch)
 
 
 def get_constant_schedule_with_warmup(optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> LambdaLR:
-    """Rises from 0 over the warm-up, then stays."""
+    """Rises from 0 during the warm-up, then stays constant."""
     return LambdaLR(optimizer, partial(shapes.constant_with_warmup, warmup=num_warmup_steps), last_epoch)
 
 
 def get_linear_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
 ) -> LambdaLR:
-    """Rises from 0 over the warm-up, then falls to 0 in a straight line."""
+    """Rises from 0 during the warm-up, then falls linearly to 0."""
     shape = partial(shapes.linear, warmup=num_warmup_steps, total=num_training_steps)
     return LambdaLR(optimizer, shape, last_epoch)
 
@@ -37,7 +37,7 @@ def get_linear_schedule_with_warmup(
 def get_cosine_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, last_epoch: int = -1
 ) -> LambdaLR:
-    """After the warm-up follows a cosine; half a wave ends at 0."""
+    """Follows a cosine after the warm-up. Half a wave, the default, ends at 0."""
     shape = partial(shapes.cosine, warmup=num_warmup_steps, total=num_training_steps, num_cycles=num_cycles)
     return LambdaLR(optimizer, shape, last_epoch)
 
@@ -45,7 +45,7 @@ def get_cosine_schedule_with_warmup(
 def get_cosine_with_hard_restarts_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1, last_epoch: int = -1
 ) -> LambdaLR:
-    """Falls to 0 by half a wave `num_cycles` times, jumping up to the peak in between."""
+    """Falls to 0 along half a cosine `num_cycles` times, and jumps back to the peak in between."""
     shape = partial(
         shapes.cosine_with_restarts, warmup=num_warmup_steps, total=num_training_steps, num_cycles=num_cycles
     )
@@ -60,7 +60,7 @@ def get_polynomial_decay_schedule_with_warmup(
     power: float = 1.0,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """Falls to `lr_end`, a rate and not a share, as the remaining part of the run to the power of `power`."""
+    """Falls to the rate `lr_end`, in proportion to the remaining part of the run to the power of `power`."""
     peak = optimizer.defaults["lr"]
     if not peak > lr_end:
         raise ValueError(
@@ -75,7 +75,7 @@ def get_polynomial_decay_schedule_with_warmup(
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LambdaLR:
-    """Falls with the root of the step; `timescale` None is the warm-up's length."""
+    """Falls with the inverse square root of the step. `timescale` is the warm-up's length by default."""
     scale = (num_warmup_steps or 10_000) if timescale is None else timescale
     return LambdaLR(
         optimizer, partial(shapes.inverse_sqrt, warmup=num_warmup_steps, timescale=scale), last_epoch=last_epoch
@@ -91,7 +91,7 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """A cosine that ends at `min_lr`, or at the share `min_lr_rate` of the peak."""
+    """Follows a cosine that ends at the rate `min_lr`, or at the share `min_lr_rate` of the peak."""
     shape = partial(
         shapes.cosine_with_floor,
         warmup=num_warmup_steps,
@@ -112,7 +112,7 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """The same, counted from step one: the warm-up starts at the share `warmup_lr_rate`, never at 0."""
+    """Follows the same cosine, counted from step 1. The warm-up starts at the share `warmup_lr_rate`, never at 0."""
     shape = partial(
         shapes.cosine_with_floor_from_one,
         warmup=num_warmup_steps,
@@ -146,7 +146,7 @@ def get_wsd_schedule(
     num_cycles: float = 0.5,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """Warm-up, stable, decay. The stable part is what the whole leaves, unless its length is given."""
+    """Rises, stays constant, then decays. By default the constant part takes the steps that are left."""
     if num_stable_steps is None:
         if num_training_steps is None:
             raise ValueError("Either num_training_steps or num_stable_steps must be specified.")
@@ -172,12 +172,12 @@ def get_wsd_schedule(
 
 
 def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> ReduceLROnPlateau:
-    """Reduces the rate when a metric has stopped improving: its `step(metric)` comes after evaluations."""
+    """Reduces the rate if a metric stops improving. Its `step(metric)` is called after evaluations."""
     return ReduceLROnPlateau(optimizer, **kwargs)
 
 
 def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> GreedyLR:
-    """Reduces the rate when a metric stops improving and raises it while it improves."""
+    """Reduces the rate if a metric stops improving, and raises it while the metric improves."""
     return GreedyLR(optimizer, **kwargs)
 
 
@@ -204,7 +204,7 @@ def get_scheduler(
     num_training_steps: int | None = None,
     scheduler_specific_kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Any schedule by its name. What it cannot take is refused by name; what it does not need is not asked for."""
+    """Makes a schedule by name. An argument that it does not take is refused; a step count it ignores may be None."""
     name = SchedulerType(name)
     make = TYPE_TO_SCHEDULER_FUNCTION[name]
     extra = dict(scheduler_specific_kwargs or {})
@@ -219,9 +219,13 @@ def get_scheduler(
     try:
         inspect.signature(_class_behind(make)).bind(optimizer, **extra)
     except TypeError as error:
-        known = [each for each in inspect.signature(_class_behind(make)).parameters if each not in (*steps, *_OURS)]
+        accepted = [
+            parameter
+            for parameter in inspect.signature(_class_behind(make)).parameters
+            if parameter not in (*steps, *_OURS)
+        ]
         raise TypeError(
-            f"lr_scheduler_kwargs do not fit {name}: {error}. It takes {', '.join(known) or 'none'}"
+            f"lr_scheduler_kwargs do not fit {name}: {error}. It takes {', '.join(accepted) or 'none'}"
         ) from error
     return make(optimizer, **extra)
 
@@ -230,7 +234,7 @@ _OURS = ("optimizer", "last_epoch")
 
 
 def _class_behind(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Whose signature says what may be given, where the function itself takes anything."""
+    """Returns the callable whose signature lists the arguments, for functions that only take `**kwargs`."""
     behind: dict[Callable[..., Any], Callable[..., Any]] = {
         get_reduce_on_plateau_schedule: ReduceLROnPlateau,
         get_greedy_schedule: GreedyLR,
@@ -241,10 +245,10 @@ def _class_behind(make: Callable[..., Any]) -> Callable[..., Any]:
 def make_schedule(
     name: str, optimizer: Optimizer, *, warmup: int, total: int, kwargs: Mapping[str, Any] | None = None
 ) -> Any:
-    """The named schedule over `total` steps, of which `warmup` rise."""
+    """Makes the named schedule over `total` steps, of which the first `warmup` rise."""
     return get_scheduler(name, optimizer, warmup, total, kwargs)
 
 
 def follows_a_metric(schedule: LRScheduler | GreedyLR | Any) -> bool:
-    """Whether it moves by `step(metric)` after evaluations, and not by `step()` after every optimizer step."""
+    """Returns True if the schedule moves by `step(metric)` after evaluations, not by `step()` after optimizer steps."""
     return isinstance(schedule, (ReduceLROnPlateau, GreedyLR))

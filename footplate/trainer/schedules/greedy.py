@@ -1,6 +1,6 @@
 """GreedyLR: raises the rate while a metric improves, lowers it when it does not (arXiv:2512.14527).
 
-The reference's, number by number and name by name in its state, so that a checkpoint of theirs continues here.
+Results and the names in its state equal Hugging Face's, so that it can continue a checkpoint of transformers.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class StreamingAverage:
 
 
 class GreedyLR:
-    """`step(metric)` after every evaluation; more than `patience` good or bad ones in a row move the rate.
+    """Changes the rate after more than `patience` good or bad evaluations in a row. Call `step(metric)` after each.
 
-    `factor` multiplies on the way down and divides on the way up, within `min_lr` and `max_lr`. After `reset_start`
-    reductions that found every group at its floor it starts over from the first rates.
+    `factor` multiplies the rate to lower it and divides it to raise it, within `min_lr` and `max_lr`. After
+    `reset_start` reductions with every group at its minimum, all groups start again from their first rates.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Factors of the peak rate by step. The arithmetic is the reference's, operation by operation: the last bit is too."""
+"""Computes factors of the peak rate by step, with Hugging Face's order of operations, so that results are identical."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cosine_with_floor(step: int, *, warmup: int, total: int, num_cycles: float, 
 def cosine_with_floor_from_one(
     step: int, *, warmup: int, total: int, num_cycles: float, floor: float, start: float | None
 ) -> float:
-    """Counts steps from one, and warms up from `start`, a share of the peak; None starts at one step's share."""
+    """Counts steps from 1. The warm-up starts at `start`, a share of the peak, or by default at one step's share."""
     if step < warmup:
         if start is None:
             return (step + 1.0) / max(1.0, warmup)

@@ -8,7 +8,7 @@ from footplate.trainer.steps.step import Step
 
 
 def make_step(trainer: Facade) -> Step:
-    """What several processes need is imported only if there are several."""
+    """Returns a new step. The modules for several processes are imported only if there are several."""
     strategy = trainer._footplate.strategy
     if strategy.context_parallel > 1:
         from footplate.trainer.steps.cut_step import CutStep

@@ -18,7 +18,7 @@ from footplate.trainer.strategies.context_parallel import ContextParallel
 
 
 class CutStep(SharedStep):
-    """A process's part of each micro-batch: forward and backward of its pieces."""
+    """Computes forward and backward of this process's pieces of each micro-batch."""
 
     strategy: ContextParallel
 
@@ -39,7 +39,7 @@ class CutStep(SharedStep):
         with strategy.attention.over(self.configs, piece.length):
             outputs = self.model(**inputs)
             loss = self._loss(outputs, labels, count if items is None else items)
-            # Gradients are a mean over all processes, and what is here is a share of the group's sum.
+            # Gradients are averaged over all processes, and this loss is a share of the group's sum.
             loss = loss * strategy.context_parallel
             forced = trainer.loss_is_scaled_for_ga
             if (items is not None) if forced is None else forced:
@@ -64,24 +64,24 @@ def _require_plain(trainer: Facade) -> None:
         own.append("compute_loss_func")
     if own:
         raise NotAvailableYet(
-            f"cp_size {size} computes the loss of each piece itself, and the Trainer has its own {', '.join(own)}",
+            f"cp_size {size} computes the loss of each piece itself, but the Trainer has its own {', '.join(own)}",
             hint="leave that out, or train without cp_size",
         )
     if isinstance(strategy.plain_optimizer(trainer.optimizer), NamedOptimizers):
         raise NotAvailableYet(
-            f"cp_size {size} has one loss, and several named optimizers have one each",
+            f"cp_size {size} supports one loss, and several named optimizers have one each",
             hint="use one optimizer, or train without cp_size",
         )
-    family, kind = anatomy.family, type(trainer.model).__name__
+    family, class_name = anatomy.family, type(trainer.model).__name__
     if family is None or family.name not in ("ForCausalLM", "LMHeadModel"):
         raise NotAvailableYet(
-            f"cp_size {size} cuts samples of causal language models, and the model's class, {kind}, does not say that "
-            "it is one",
-            hint="its name ends with ForCausalLM then, and its logits at one place are about the next token",
+            f"cp_size {size} splits samples of causal language models, and the model's class name, {class_name}, does "
+            "not end with ForCausalLM",
+            hint="give the class such a name if its logits at one position predict the next token",
         )
     if "position_ids" not in anatomy.arguments:
         raise NotAvailableYet(
-            f"cp_size {size} tells a model where its tokens are, and forward of {kind} takes no position_ids",
-            hint="give forward an argument position_ids, and count places by it",
+            f"cp_size {size} passes positions to a model as position_ids, which forward of {class_name} does not take",
+            hint="give forward an argument position_ids, and use it as the tokens' positions",
         )
     attention.require_shareable(trainer.model)

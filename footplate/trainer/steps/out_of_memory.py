@@ -1,4 +1,4 @@
-"""When a micro-batch does not fit into memory: cut it where the arguments ask for that, else say what it was."""
+"""Handles micro-batches that do not fit into memory: splits them if the arguments allow, else explains the error."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ log = logging.getLogger("footplate.trainer")
 
 
 class FittingStep(Step):
-    """Halves micro-batches until they fit, and does the step again. What the step sees stays the same samples.
+    """Halves micro-batches until they fit, and repeats the step with the same samples.
 
-    Each part's loss counts by its share, so that the curve does not show where the cut was.
+    The loss of each part is weighted by its share of the samples, so that the loss curve does not change.
     """
 
     parts = 1
-    """Into how many a micro-batch is cut. It only grows: what did not fit once is not tried again."""
+    """The number of parts of a micro-batch. It only grows, because a size that did not fit is not tried again."""
 
     def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
         while True:
@@ -48,21 +48,21 @@ class FittingStep(Step):
         clear_device_cache()
         size = -(-longest // self.parts)
         log.warning(
-            "out of memory: micro-batches of %d samples are cut into %d, of %d or fewer, from now on. The effective "
-            "batch stays the same",
+            "out of memory: micro-batches of %d samples are now split into %d parts of at most %d samples. The "
+            "effective batch size stays the same",
             longest,
             self.parts,
             size,
         )
-        # For who reads the state. What the loader reads stays what it is, in a second run too.
+        # The state reports the new size. The loader keeps its batch size, also in a second run.
         self.trainer.state.train_batch_size = size
 
     def _in_parts(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, events = self.trainer, self.trainer.callback_handler
         parts = [(part, batch) for batch in window for part in cut(batch, self.parts)]
         for number, (part, batch) in enumerate(parts, start=1):
-            # What a mean loss is divided by: a part of a batch weighs less than the whole.
             self.gradient_state.sync_gradients = number == len(parts)
+            # The divisor of a mean loss. A part of a batch weighs less than the whole.
             share = batch_length(part) / batch_length(batch)
             trainer.current_gradient_accumulation_steps = len(window) if share == 1 else len(window) / share
             self.tally.add(self.micro_step(part, items))
@@ -78,7 +78,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def cut(batch: Any, parts: int) -> list[Any]:
-    """Slices of all that has one entry per sample; the rest goes with every part."""
+    """Splits every value that has one entry per sample. Other values are part of every slice."""
     samples = batch_length(batch)
     size = -(-samples // min(parts, samples))
     return [batch] if parts == 1 else [_slice(batch, at, at + size, samples) for at in range(0, samples, size)]
@@ -88,21 +88,21 @@ def _slice(value: Any, start: int, end: int, samples: int) -> Any:
     if isinstance(value, Tensor):
         return value[start:end] if value.dim() and value.shape[0] == samples else value
     if isinstance(value, Mapping):
-        return {name: _slice(each, start, end, samples) for name, each in value.items()}
+        return {name: _slice(item, start, end, samples) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         if value and isinstance(value[0], Tensor):
-            return type(value)(_slice(each, start, end, samples) for each in value)
+            return type(value)(_slice(item, start, end, samples) for item in value)
         return value[start:end] if len(value) == samples else value
     return value
 
 
 def explain(error: BaseException, window: list[Any]) -> None:
-    """Adds to an error of memory what the step was fed, and what would help."""
+    """Adds the shapes of the step's batches and advice to an out-of-memory error."""
     if not is_out_of_memory(error):
         return
     shapes = [_shapes(batch) for batch in window if isinstance(batch, Mapping)]
     error.add_note(
-        f"The step had {len(window)} micro-batches: {'; '.join(shapes[:4])}. What helps: auto_find_batch_size=True, a "
+        f"The step had {len(window)} micro-batches: {'; '.join(shapes[:4])}. Use auto_find_batch_size=True, a "
         "smaller per_device_train_batch_size with more gradient_accumulation_steps, bf16, activation_checkpointing"
     )
 
@@ -115,7 +115,7 @@ def _shapes(batch: Mapping[str, Any]) -> str:
 def find_executable_batch_size(
     function: Callable[..., Any] | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
 ) -> Any:
-    """The reference's, for scripts: calls a function of a batch size with smaller and smaller ones, until it fits."""
+    """Calls a function with smaller and smaller batch sizes until it fits. For scripts, with Hugging Face's name."""
     if function is None:
         return partial(
             find_executable_batch_size,

@@ -1,4 +1,4 @@
-"""One optimizer step that many processes make together."""
+"""The optimizer step that several processes make together."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from footplate.trainer.strategies.peers import Hollow
 
 
 class SharedStep(Step):
-    """Items are counted over all processes, and gradients meet once, in the window's last backward."""
+    """Counts items over all processes, and exchanges gradients in the last backward of an accumulation window."""
 
     def __init__(self, trainer: Facade) -> None:
         super().__init__(trainer)
         self.strategy = trainer._footplate.strategy
         self.readers = self.strategy.readers
-        # Who counts in a way of their own has counted over all processes, as the reference's users do.
+        # A user's own counting already counts over all processes, as with Hugging Face.
         self.counts = trainer.args.average_tokens_across_devices and trainer._footplate.overrides.allow(
             Shortcut.COUNT_IN_ALL_PROCESSES
         )
         self.weighs = self.strategy.is_uneven(trainer.callback_handler.train_dataloader)
-        # Several losses go to several sets of parameters: no backward is the one in which all gradients are there.
+        # Several losses have separate parameters, so no single backward has all gradients to exchange.
         self.by_hand = isinstance(self.optimizer, NamedOptimizers)
         self.holds = not (self.strategy.accelerator_config.gradient_accumulation_kwargs or {}).get("sync_each_batch")
 
@@ -44,9 +44,9 @@ class SharedStep(Step):
             self.gradient_state.sync_gradients = number == last
             self.strategy.hold_back(self.model, self.by_hand or (self.holds and number < last))
             trainer.current_gradient_accumulation_steps = self._divisor(batch, last)
-            is_hollow = isinstance(batch, Hollow)
-            self.tally.add(self.micro_step(batch, _endless(items) if is_hollow else items))
-            if not is_hollow:
+            is_padding = isinstance(batch, Hollow)
+            self.tally.add(self.micro_step(batch, _endless(items) if is_padding else items))
+            if not is_padding:
                 self.count(batch)
             if number < last:
                 trainer.control = trainer.callback_handler.on_substep_end(trainer.args, trainer.state, trainer.control)
@@ -57,13 +57,15 @@ class SharedStep(Step):
             average_gradients(self.zeroed, self.readers.world)
 
     def _divisor(self, batch: Any, micro_batches: int) -> float:
-        """Of a mean over this batch: it counts by its share of the samples in all processes' batches. Over infinity a
-        loss is nothing, and so are its gradients."""
+        """Returns the divisor of a mean loss, which weighs this batch by its share of all processes' samples.
+
+        The divisor of a padding batch is infinity, so that its loss and gradients are zero.
+        """
         if not self.weighs:
             return micro_batches
         samples = 0 if isinstance(batch, Hollow) else batch_length(batch)
-        everyones = self.readers.total(samples)
-        return micro_batches * everyones / (samples * self.readers.world) if samples else math.inf
+        all_samples = self.readers.total(samples)
+        return micro_batches * all_samples / (samples * self.readers.world) if samples else math.inf
 
 
 def _endless(items: Tensor | int | None) -> Any:
@@ -73,11 +75,11 @@ def _endless(items: Tensor | int | None) -> Any:
 
 
 def average_gradients(parameters: list[nn.Parameter], world: int) -> None:
-    """Of all processes, in one message per kind of number."""
+    """Averages gradients over all processes, in one message per device and dtype."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for each in parameters:
-        if each.grad is not None:
-            kinds.setdefault((each.grad.device, each.grad.dtype), []).append(each.grad)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            kinds.setdefault((parameter.grad.device, parameter.grad.dtype), []).append(parameter.grad)
     for gradients in kinds.values():
         flat = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
         dist.all_reduce(flat)

@@ -1,4 +1,4 @@
-"""One optimizer step. What it is made of is chosen once, here in the constructor; running it asks no questions."""
+"""One optimizer step. The constructor selects its functions once, so that a step checks no options."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from footplate.trainer.precision import LossScale
 from footplate.trainer.schedules import follows_a_metric
 
 MicroStep = Callable[[Any, Tensor | int | None], Tensor]
-"""Forward and backward of one micro-batch, of so many items in its window: its share of the step's loss, detached."""
+"""Forward and backward of one micro-batch. It receives the item count of the accumulation window, and returns the
+micro-batch's share of the step's loss, detached."""
 
 
 class Step:
-    """Forward and backward of a window of micro-batches, then clip, step, schedule, zero."""
+    """Runs forward and backward of a window of micro-batches, then clips, steps, schedules and clears gradients."""
 
     def __init__(self, trainer: Facade) -> None:
         strategy, args = trainer._footplate.strategy, trainer.args
@@ -39,22 +40,22 @@ class Step:
         self.count = _counter(trainer)
         # A loss may read `accelerator.sync_gradients`: True in the last micro-batch of a window.
         self.gradient_state = trainer.accelerator.gradient_state
-        # In the model's order, so that the norm is summed up as the reference sums it.
+        # In the model's order, so that the norm is summed in the same order as by Hugging Face.
         self.parameters = list(trainer.model.parameters())
         self.zeroed = self.parameters + strategy.held_by_optimizer(trainer.model, self.optimizer)
         self.max_norm = args.max_grad_norm
         self.clip = strategy.clip if self.max_norm > 0 else _norm_when_logged(trainer)
         if isinstance(self.optimizer, NamedOptimizers):
             self.clip = self.optimizer.clip
-        # A schedule that follows a metric moves after evaluations, not after steps.
+        # A schedule that follows a metric moves after evaluations only.
         follows_metric = follows_a_metric(trainer.lr_scheduler)
         self.advance = _nothing if follows_metric else trainer.lr_scheduler.step
         if strategy.scale is not None and not follows_metric:
             self.advance = partial(_unless_skipped, strategy.scale, trainer.lr_scheduler.step)
-        # torch warns where a schedule has never seen its optimizer step; it may have seen Accelerate's wrapper only.
-        own = getattr(trainer.lr_scheduler, "optimizer", None)
-        if own is not None:
-            own._opt_called = True
+        # torch warns if a schedule's optimizer has not stepped. It may be Accelerate's wrapper, which never steps here.
+        stepped_optimizer = getattr(trainer.lr_scheduler, "optimizer", None)
+        if stepped_optimizer is not None:
+            stepped_optimizer._opt_called = True
         # Schedule-free optimizers hold other weights in evaluation than in training.
         self.optimizer_to_training = getattr(self.optimizer, "train", _nothing)
         self.has_begun = False
@@ -63,12 +64,12 @@ class Step:
         is_own = "_get_learning_rate" in trainer._footplate.overrides
         self.rate: Callable[[], Any] = trainer._get_learning_rate if is_own else self._rate_of_first_group
         self.learning_rate: Any = None
-        """The one this step was made with."""
+        """The learning rate of this step."""
 
     def run(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, events = self.trainer, self.trainer.callback_handler
         args, state = trainer.args, trainer.state
-        # An evaluation leaves the model in eval mode. Its wrapper would not say so.
+        # An evaluation leaves the model in eval mode, which the wrapper's own flag does not show.
         if not (self.has_begun and trainer.model.training):
             self.to_training()
         self.optimizer_to_training()
@@ -86,8 +87,10 @@ class Step:
         return self.optimizer.param_groups[0]["lr"]
 
     def to_training(self) -> None:
-        """Puts the model and all its parts into train mode. In the first step a pretrained part may be in eval mode
-        inside a model that is not."""
+        """Puts the model and all submodules into train mode.
+
+        The first step always does so, because a pretrained submodule may be in eval mode inside a model that is not.
+        """
         self.model.train()
         self.has_begun = True
 
@@ -103,7 +106,7 @@ class Step:
                 trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
 
     def _first_micro_step(self, then: MicroStep, batch: Any, items: Tensor | int | None) -> Tensor:
-        """What the collator made is looked at once; nothing of the user's own is between it and the model."""
+        """Checks the first batch of the run, which is exactly what the collator made, and then runs as usual."""
         require_batch(batch, self.trainer.data_collator)
         require_labels(batch, self.trainer.model, self.trainer.label_names or ("labels",))
         self.micro_step = then
@@ -115,7 +118,7 @@ class Step:
 
 
 def micro_step(trainer: Facade, model: Any) -> MicroStep:
-    """The trainer's own `training_step` where anything of it is overridden; else the same without its hulls."""
+    """Returns the Trainer's `training_step` if it or a method that it calls is overridden, else a faster equivalent."""
     if not trainer._footplate.overrides.allow(Shortcut.TRAINING_STEP):
         return partial(trainer.training_step, model)
     strategy = trainer._footplate.strategy
@@ -142,27 +145,27 @@ def micro_step(trainer: Facade, model: Any) -> MicroStep:
 
 
 def _counter(trainer: Facade) -> Callable[[Any], None]:
-    """Counts floating point operations and tokens of a micro-batch: what the arguments and the model ask for."""
+    """Returns the function that counts floating point operations and tokens, if the arguments and the model need it."""
     counters: list[Callable[[Any], None]] = []
     own_count: Any
     if "floating_point_ops" in trainer._footplate.overrides:
         counters.append(partial(reporting.count_flos, trainer))
     elif (own_count := getattr(trainer.model, "num_parameters", None)) is not None:
-        # Walking over the parameters of a large model takes milliseconds, and their number does not change.
+        # The parameter count is constant, and counting a large model's parameters takes milliseconds.
         elements = trainer._footplate.strategy.in_all(own_count(exclude_embeddings=True))
         counters.append(partial(reporting.count_flos_of_tokens, trainer, 6 * elements))
     if trainer.args.include_num_input_tokens_seen != "no":
         counters.append(partial(reporting.count_tokens, trainer))
-    return counters[0] if len(counters) == 1 else partial(_each, counters) if counters else _nothing_of
+    return counters[0] if len(counters) == 1 else partial(_call_all, counters) if counters else _ignore
 
 
-def _each(counters: list[Callable[[Any], None]], batch: Any) -> None:
+def _call_all(counters: list[Callable[[Any], None]], batch: Any) -> None:
     for count in counters:
         count(batch)
 
 
 def _norm_when_logged(trainer: Facade) -> Callable[[Any, float], Tensor | None]:
-    """Without clipping a norm is for the log alone: it is taken in the steps that the arguments log."""
+    """Returns the function that computes the gradient norm only in steps that are logged. It does not clip."""
     args, strategy = trainer.args, trainer._footplate.strategy
 
     def norm(parameters: Any, max_norm: float) -> Tensor | None:
@@ -177,7 +180,7 @@ def _norm_when_logged(trainer: Facade) -> Callable[[Any, float], Tensor | None]:
 
 
 def _unless_skipped(scale: LossScale, advance: Callable[[], None]) -> None:
-    """A step that overflowed was not made, and the schedule does not count it."""
+    """Moves the schedule unless the optimizer skipped the step because of an overflow."""
     if not scale.skipped:
         advance()
 
@@ -186,5 +189,5 @@ def _nothing() -> None:
     return None
 
 
-def _nothing_of(batch: Any) -> None:
+def _ignore(batch: Any) -> None:
     return None

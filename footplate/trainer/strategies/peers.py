@@ -124,10 +124,10 @@ class Peers(Alone):
         except Exception as error:
             raised = error
         outcomes = self.everyone((made, None if raised is None else as_told(raised)))
-        for rank, (_, error) in enumerate(outcomes):
-            if error is not None:
+        for rank, (_, failure) in enumerate(outcomes):
+            if failure is not None:
                 # Raise the same error everywhere: if one process catches it, all do.
-                raise (raised if raised is not None and rank == self.rank else error) from None
+                raise (raised if raised is not None and rank == self.rank else failure) from None
         return [made for made, _ in outcomes]  # type: ignore[misc]
 
     def hand(self, data: torch.Tensor, source: int, to: int | None = None) -> None:

@@ -419,7 +419,7 @@ def test_texts_cut_as_told_come_to_the_lengths_that_were_asked_for(length: int, 
 def test_span_corruption_says_what_it_cannot_do() -> None:
     with pytest.raises(ValueError, match="no sentinel <extra_id_0>"):
         ours.DataCollatorForT5MLM(bert())([[7, 8, 9]])
-    with pytest.raises(ValueError, match="1 tokens has nothing to hide"):
+    with pytest.raises(ValueError, match="1 tokens is too short to mask"):
         ours.DataCollatorForT5MLM(t5())([[7, 1]])
     with pytest.raises(ValueError, match="noise_density"):
         ours.DataCollatorForT5MLM(t5(), noise_density=1.0)
@@ -444,7 +444,7 @@ def test_the_collator_follows_the_processor() -> None:
     ("batch", "told"),
     [
         (None, "junk returned None"),
-        ([torch.ones(1)], "returned list of Tensor, and a model is called with names"),
+        ([torch.ones(1)], "returned list of Tensor, and a model needs named arguments"),
         ({}, "empty dict"),
         ({1: torch.ones(1)}, "the key 1"),
         ({"x": [1, 2], "y": "z"}, "no tensor at all, only x: list of int, y: str"),

@@ -53,7 +53,7 @@ def trained(folder: Path, model: nn.Module, bad_at: int) -> None:
 def test_a_model_that_says_its_classes_is_not_even_called(tmp_path: Path) -> None:
     model = PlainForSequenceClassification(own_loss=True)
     with pytest.raises(
-        DatasetError, match="labels has 9 at sample 2 of the batch, and the model knows the classes 0 to 3"
+        DatasetError, match="labels has 9 at sample 2 of the batch, and the model has the classes 0 to 3"
     ):
         trained(tmp_path, model, bad_at=2)
     assert model.calls == 0

@@ -173,7 +173,7 @@ def test_further_arguments_that_the_reference_ignores_are_honoured_here() -> Non
         ("sgd", "momentum", "has 'momentum': write name=value"),
         ("sgd", "momentum=much", "momentum=much, and a number is needed"),
         ("sgd", "nesterov=2", "neither true nor false"),
-        ("sgd", "weight_decay=0.1", "said elsewhere: use weight_decay"),
+        ("sgd", "weight_decay=0.1", "set elsewhere: use weight_decay"),
         ("adamw_torch", "eps=1", "use adam_epsilon"),
         ("adamw_torch", "lr=1", "use learning_rate"),
     ],
