@@ -148,7 +148,7 @@ def test_without_what_the_others_have_the_curve_is_another_and_a_rehearsal_says_
         ("adds", "the loss of AddsForCausalLM is not the cross entropy of the next token"),
         ("a loss of its own", "the Trainer has its own compute_loss_func"),
         ("noise of its own", "processes 0 to 1 compute every batch together, but have read"),
-        ("no text", "the model's class, Mlp, does not say that it is one"),
+        ("no text", "the model's class name, Mlp, does not end with ForCausalLM"),
         ("named", "several named optimizers have one each"),
     ],
 )
