@@ -188,7 +188,7 @@ def test_token_labels_are_padded_on_the_tokenizers_side(side: str, name: str, mo
 
 def test_more_labels_than_tokens_are_refused() -> None:
     rows = [{**each, "labels": [0] * 99} for each in encoded()]
-    with pytest.raises(ValueError, match=r"99 labels, and its batch is .* tokens wide"):
+    with pytest.raises(ValueError, match=r"99 labels, but its batch is .* tokens wide"):
         ours.DataCollatorForTokenClassification(bert())(rows)
 
 
