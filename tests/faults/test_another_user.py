@@ -1,4 +1,4 @@
-"""Training that has another user's rights than its node dies with that all the same, though the kernel forgets."""
+"""Training that runs as another user than its node dies with the node, although the kernel forgets its death signal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import Processes, children, is_alive, until
-from tests.support.redis_server import RedisServer
 from tests.support.system import LONG_TOY, System
 from tests.support.ways import OpenProcesses
 from tests.worker.test_dying import command
@@ -29,8 +28,9 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 @pytest.fixture
-def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
-    return System(processes, redis, sqlite_url, without=protection_off)
+def database_url(sqlite_url: str) -> str:
+    """SQLite only, because no database takes part in this story."""
+    return sqlite_url
 
 
 @pytest.mark.fault(1, without="dying with the warm parent as another user", red="nobody but the kernel")

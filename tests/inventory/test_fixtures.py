@@ -66,7 +66,10 @@ def test_waiting_for_a_program_that_has_exited_fails_at_once(processes: Processe
 def test_a_grandchild_that_left_its_group_is_still_found(processes: Processes, tmp_path: Path) -> None:
     escape = "import subprocess, sys; subprocess.Popen(['sleep', '60'], start_new_session=True, env={}).wait()"
     parent = processes.start("-c", escape, name="parent")
-    (grandchild,) = until(lambda: children(parent.pid), what="the grandchild runs")
+    (grandchild,) = until(lambda: children(parent.pid), what="the grandchild is forked")
+    # Before that it is a copy of its parent, which closes its files one by one.
+    runs_sleep = Path(f"/proc/{grandchild}/cmdline").read_bytes
+    until(lambda: runs_sleep().startswith(b"sleep"), what="the grandchild runs its own program")
 
     parent.kill_group()
 

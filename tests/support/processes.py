@@ -354,14 +354,18 @@ def nothing_is_left_behind(folder: Path) -> None:
 
 
 def _mentions(process: Path, folder: str) -> bool:
+    """Returns True if the process has the folder in its arguments or environment, or holds something in it."""
     word, below = folder.encode(), (folder + "/").encode()
     with suppress(OSError):
         for part in ("cmdline", "environ"):
-            said = (process / part).read_bytes()
-            if below in said or word + b"\0" in said:
+            content = (process / part).read_bytes()
+            if below in content or word + b"\0" in content:
                 return True
-        links = [process / "cwd", *(process / "fd").iterdir()]
-        return any(os.readlink(link).startswith((folder + "/", folder)) for link in links)
+        for link in (process / "cwd", *(process / "fd").iterdir()):
+            # A file that the process closes while we look hides none of its others.
+            with suppress(OSError):
+                if os.readlink(link).startswith(folder):
+                    return True
     return False
 
 
