@@ -17,7 +17,7 @@ up: $(VENV)/.ready ## start everything on this machine: Redis, service, one node
 test: $(VENV)/.dev ## every test, against real Redis, PostgreSQL and processes
 	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal --reruns 1 $(ARGS)
 
-faults: $(VENV)/.dev ## every fault on both databases, and without the protection; ARGS="--eighth 3" runs a part
+faults: $(VENV)/.dev ## every fault on both databases and without its protection, and the long stories; ARGS="--eighth 3" runs a part
 	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal --matrix $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, import rules and plain English

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.examples.conftest import Examples
 
 
+@pytest.mark.matrix
 def test_an_op_that_a_bundle_builds_trains(examples: Examples) -> None:
     spec = examples.with_code("custom-op/job.json")
     job = examples.system.submit(spec)

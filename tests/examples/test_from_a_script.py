@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.examples.conftest import Examples
 from tests.support.processes import REPOSITORY
 
@@ -22,6 +24,7 @@ def block(language: str) -> str:
     return str(found)
 
 
+@pytest.mark.matrix
 def test_a_script_and_the_job_that_it_becomes_have_equal_losses(examples: Examples, tmp_path: Path) -> None:
     system = examples.system
     examples.prepare("sentences")

@@ -103,6 +103,7 @@ def test_early_stopping_ends_a_job_and_its_figures_are_logged(examples: Examples
     assert {"grad_norm/layers.0", "grad_norm/layers.2", "grad_norm/layers.4"} <= first.keys()
 
 
+@pytest.mark.matrix
 def test_four_metrics_a_cosine_and_a_test_set(examples: Examples, tmp_path: Path) -> None:
     ended = examples.run("four-metrics/job.json")
     assert ended["state"] == "succeeded", ended
@@ -134,6 +135,7 @@ def scalars(found: dict[str, bytes], folder: Path) -> dict[str, list[int]]:
     return {tag: [one.step for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
+@pytest.mark.matrix
 def test_tensorboard_has_one_run_without_a_gap_over_a_crash_and_a_pause(examples: Examples, tmp_path: Path) -> None:
     system = examples.system
     gate = system.gate()

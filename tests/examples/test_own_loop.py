@@ -8,6 +8,8 @@ import os
 import signal
 import zipfile
 
+import pytest
+
 from tests.examples.conftest import Examples
 from tests.support.system import assert_whole
 
@@ -95,6 +97,7 @@ def test_a_script_works_in_a_copy_of_its_bundle_and_what_it_writes_can_be_downlo
     assert outputs["metrics.json"] == b"mine"
 
 
+@pytest.mark.matrix
 def test_in_two_processes_a_loop_is_one_job_that_is_killed_paused_and_ends_as_if_nothing_had_been(
     examples: Examples,
 ) -> None:
@@ -124,6 +127,7 @@ def test_in_two_processes_a_loop_is_one_job_that_is_killed_paused_and_ends_as_if
     assert {"model.pt", "spec.json", "metrics.json"} <= examples.outputs(job).keys()
 
 
+@pytest.mark.matrix
 def test_in_two_processes_the_one_that_dies_is_the_reason_and_a_script_continues(examples: Examples) -> None:
     script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
     spec = examples.with_code("own-loop/script.json", loop=script, resources=TWO)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.examples.conftest import Examples
 from tests.support.system import assert_whole
 
@@ -18,6 +20,7 @@ def test_everything_of_ones_own_trains_and_is_measured(examples: Examples) -> No
     assert standing.final_weights(job)
 
 
+@pytest.mark.matrix
 def test_killed_in_the_middle_it_ends_as_if_nothing_had_been(examples: Examples) -> None:
     standing = examples.system
     training = {"save_strategy": "steps", "save_steps": 5, "logging_steps": 1, "gradient_accumulation_steps": 2,

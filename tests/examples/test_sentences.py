@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.examples.conftest import Examples
 
 
+@pytest.mark.matrix
 def test_bert_learns_sentences_and_leaves_what_from_pretrained_loads(examples: Examples, tmp_path: Path) -> None:
     done = examples.run("sentences/job.json")
 

@@ -43,6 +43,7 @@ def test_two_processes_make_the_curve_of_one_on_the_same_batches(examples: Examp
     assert moves == ["queued", "starting", "running", "succeeded"]
 
 
+@pytest.mark.matrix
 def test_one_of_two_is_killed_then_both_are_paused_and_it_ends_as_if_nothing_had_been(examples: Examples) -> None:
     system = examples.system
     quiet = system.submit(LONG)
@@ -72,6 +73,7 @@ def test_one_of_two_is_killed_then_both_are_paused_and_it_ends_as_if_nothing_had
     assert_whole(system.events(job))
 
 
+@pytest.mark.matrix
 def test_a_model_in_pieces_makes_the_curve_of_a_whole_one(examples: Examples) -> None:
     system, cut = examples.system, spec("fsdp.json")
     job, whole = system.submit(cut), system.submit({**cut, "resources": {**cut["resources"], "strategy": "ddp"}})

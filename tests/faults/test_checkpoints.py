@@ -74,6 +74,7 @@ def test_a_resume_after_death_at_two_hundred_points_of_a_save_is_bit_equal(kille
 
 
 @pytest.mark.fault(10, without=None, because="only a row makes a save resumable: the two tests above miss the others")
+@pytest.mark.matrix
 def test_a_job_whose_training_is_killed_in_three_saves_ends_as_if_nothing_had_happened(system: System) -> None:
     system.start(slots=2)
     job = system.submit(THRICE, retry={"max_attempts": 4})

@@ -225,6 +225,7 @@ def _holds(pid: int, journal: Path) -> bool:
 
 
 @pytest.mark.fault(1, without="dying with the worker", red="nothing of it is left")
+@pytest.mark.matrix
 def test_whoever_of_the_four_is_killed_nothing_of_the_training_is_left(system: System) -> None:
     lairs = mischief.register(system)
     system.start()

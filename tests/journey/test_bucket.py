@@ -38,6 +38,7 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str, s3: S3Serv
     return System(processes, redis, sqlite_url, FOOTPLATE_CODE="on", **s3.environment("journey"))
 
 
+@pytest.mark.matrix
 def test_a_job_goes_on_where_its_checkpoints_were_never_written(system: System, s3: S3Server) -> None:
     system.start_service()
     for number in (1, 2):

@@ -34,6 +34,7 @@ def rows(more: int) -> bytes:
     return "\n".join(map(json.dumps, made)).encode()
 
 
+@pytest.mark.matrix
 def test_a_killed_job_goes_on_with_the_same_bytes_or_not_at_all(system: System, store: FileServer) -> None:
     training = {"max_steps": 20, "logging_steps": 1, "save_strategy": "steps", "save_steps": 5, "seed": 7}
     spec: JSON = {"model": "toy/mlp", "data": f"{store.url}/rows.jsonl", "training": training}

@@ -43,16 +43,6 @@ def test_a_reader_sees_the_same_history_whenever_it_joins(standing: System) -> N
     assert late == early == stored == list(range(1, len(stored) + 1))
 
 
-def test_the_metrics_socket_replays_follows_and_closes(standing: System) -> None:
-    job = standing.submit()
-    standing.until_step(job, 10)
-
-    rows = [row for row in standing.watch(f"/jobs/{job}/metrics") if "loss" in row]
-
-    assert [row["step"] for row in rows] == list(range(1, 121))
-    assert standing.state(job) == "succeeded"
-
-
 def test_pause_and_resume_twice_each_gives_the_run_that_nobody_touched(standing: System) -> None:
     gate = standing.gate()
     quiet = standing.submit()
@@ -180,44 +170,6 @@ def test_a_fork_ends_with_the_best_model_of_the_job_before_it_which_is_deleted_m
     assert (done["state"], done["attempt"], done["result"]["steps"]) == ("succeeded", 2, 40), done
     assert done["result"]["best"] == before["result"]["best"]
     assert standing.final_weights(fork) == best
-
-
-def test_cancel_while_queued_is_immediate_and_no_worker_starts_it(standing: System) -> None:
-    job = standing.submit(resources={"gpus_per_node": 1})
-    standing.until(lambda: standing.job(job)["reason"] == "no_such_shape", within=10, what="it says why", job=job)
-
-    answer = standing.do(job, "cancel")
-    other = standing.submit(SHORT_TOY)
-
-    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
-    assert standing.until_settled(other)["state"] == "succeeded"
-    assert (standing.state(job), standing.job(job)["attempt"]) == ("cancelled", 0)
-
-
-def test_cancel_while_starting_is_immediate_and_the_late_claim_is_denied(standing: System) -> None:
-    standing.nodes[1].freeze()
-    job = standing.submit()
-    standing.until_state(job, "starting")
-
-    answer = standing.do(job, "cancel")
-    standing.nodes[1].thaw()
-    other = standing.submit(SHORT_TOY)
-
-    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
-    assert standing.until_settled(other)["state"] == "succeeded"
-    assert [e["data"]["state"] for e in standing.events(job) if e["kind"] == "state"][-1] == "cancelled"
-    assert standing.losses(job) == {}
-
-
-def test_a_post_with_redis_down_is_accepted_and_runs_when_it_returns(standing: System) -> None:
-    standing.redis.kill()
-
-    job = standing.submit(SHORT_TOY)
-    assert standing.client.get(f"/jobs/{job}").status_code == 200
-    assert "redis" in standing.get("/readyz")["degraded"]
-    standing.redis.start()
-
-    assert standing.until_settled(job)["state"] == "succeeded"
 
 
 @pytest.mark.parametrize("mode", ["checkpoint", "graceful", "kill"])

@@ -75,6 +75,7 @@ def put_there(hub: HubServer, folder: Path, seed: int) -> tuple[str, str]:
     return model, hub.push("datasets/me/sentences", data)
 
 
+@pytest.mark.matrix
 def test_a_job_trains_on_one_commit_whatever_is_pushed_while_it_is_killed(
     system: System, hub: HubServer, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def system(switch: Switch, processes: Processes, sqlite_url: str) -> Iterator[Sy
         server.close()
 
 
+@pytest.mark.matrix
 def test_nodes_that_share_no_loopback_train_as_one_and_a_pulled_cable_is_a_lost_node(
     system: System, switch: Switch
 ) -> None:

@@ -93,6 +93,7 @@ def nodes(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         pytest.param(ZERO, id="deepspeed", marks=pytest.mark.soak),  # it compiles for minutes, on each node
     ],
 )
+@pytest.mark.matrix
 def test_a_model_in_pieces_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Nodes, spec: JSON) -> None:
     system, gate = nodes.system, nodes.system.gate()
     quiet = system.submit(spec)
@@ -119,6 +120,7 @@ def until_held(system: System, job: str, gate: Gate) -> None:
     system.until_checkpoint(job, 20, within=60)
 
 
+@pytest.mark.matrix
 def test_an_own_loop_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Nodes) -> None:
     """The first node is lost, which had the checkpoint; and the attempt that goes on is paused, and goes on again."""
     system, examples = nodes.system, Examples(nodes.system)
@@ -146,6 +148,7 @@ def test_an_own_loop_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes: Node
     assert {"model.pt", "spec.json", "metrics.json"} <= examples.outputs(job).keys()
 
 
+@pytest.mark.matrix
 def test_a_script_finds_on_each_node_what_all_of_them_had_left(nodes: Nodes) -> None:
     """Each process leaves its own generators there; the one that dies is on the second node."""
     system, examples = nodes.system, Examples(nodes.system)

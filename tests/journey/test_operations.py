@@ -56,6 +56,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
         yield Ground(POSTGRES, tmp_path, (first, second), str(server.bin))
 
 
+@pytest.mark.matrix
 def test_jobs_outlive_an_upgrade_and_the_loss_of_all_but_a_backup(ground: Ground, redis: RedisServer) -> None:
     for name in ("here", "elsewhere"):
         (ground.folder / name).mkdir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from footplate.contract.crash_points import Moment
 from tests.support import preload
 from tests.support.processes import Processes
@@ -9,6 +11,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import LONG_TOY, System
 
 
+@pytest.mark.matrix
 def test_what_earlier_attempts_saved_goes_too(processes: Processes, redis: RedisServer, mostly_sqlite_url: str) -> None:
     """Although the service dies when the folders are gone and SQL does not know it yet."""
     system = System(processes, redis, mostly_sqlite_url, mortal=True).start()

@@ -92,6 +92,7 @@ def more_than_there_are(system: System) -> None:
     assert system.do(job, "cancel").status_code == 202
 
 
+@pytest.mark.matrix
 def test_a_model_in_pieces_on_two_nodes_makes_the_curve_of_a_whole_one(system: System) -> None:
     examples = Examples(system)
     cut = examples.spec("two-nodes/job.json")
@@ -108,6 +109,7 @@ def test_a_model_in_pieces_on_two_nodes_makes_the_curve_of_a_whole_one(system: S
     assert_whole(system.events(job))
 
 
+@pytest.mark.matrix
 def test_an_own_loop_on_two_nodes_is_one_job_that_is_killed_paused_and_ends_as_if_nothing_had_been(
     system: System,
 ) -> None:
@@ -168,6 +170,7 @@ def with_gates() -> bytes:
     return packed.getvalue()
 
 
+@pytest.mark.matrix
 def test_a_script_on_two_nodes_runs_as_it_is_and_the_one_that_dies_is_the_reason(system: System) -> None:
     script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
     examples = Examples(system)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.processes import until
 from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 
 
+@pytest.mark.matrix
 def test_everything_killed_in_the_middle_and_started_again_ends_bit_equal(system: System) -> None:
     system.start(slots=2)
     quiet = system.submit()
@@ -27,6 +30,7 @@ def test_everything_killed_in_the_middle_and_started_again_ends_bit_equal(system
     assert_whole(system.events(job))
 
 
+@pytest.mark.matrix
 def test_api_and_control_in_processes_of_their_own_serve_as_one(system: System) -> None:
     system.start_service("control")
     system.start_service("api", name="api-1")
@@ -44,6 +48,7 @@ def test_api_and_control_in_processes_of_their_own_serve_as_one(system: System) 
     assert system.counted("footplate_control_claims_granted_total") == 1
 
 
+@pytest.mark.matrix
 def test_two_jobs_get_a_gpu_each_a_third_waits_and_who_needs_none_runs_elsewhere(system: System) -> None:
     system.start_service()
     system.start_node(1, slots=2, FOOTPLATE_GPUS="GPU-a:simulated:8192:8.0, GPU-b:simulated:8192:8.0")

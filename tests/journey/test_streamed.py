@@ -32,6 +32,7 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str) -> System:
     return System(processes, redis, sqlite_url)
 
 
+@pytest.mark.matrix
 def test_a_killed_job_goes_on_in_mid_epoch_with_the_very_next_row(system: System) -> None:
     folder = system.folder / "data" / "rows"
     folder.mkdir(parents=True)

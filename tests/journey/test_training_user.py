@@ -199,6 +199,7 @@ def test_hostile_code_reads_and_writes_nothing_but_its_own(system: System) -> No
     assert told["environment"] == []
 
 
+@pytest.mark.matrix
 def test_without_a_user_of_its_own_it_could_all_of_that(system: System) -> None:
     """The control: the same code, where the operator says root."""
     rooted = {"FOOTPLATE_TRAINING_USER": "root", "FOOTPLATE_POOL": ROOTED}
@@ -235,6 +236,7 @@ def test_what_training_has_written_is_root_s_and_nobody_lists_what_lies_around_i
         assert stat.S_IMODE((system.folder / "node-1" / closed).stat().st_mode) == 0o700
 
 
+@pytest.mark.matrix
 def test_a_job_of_two_processes_with_data_workers_is_paused_and_continued(system: System) -> None:
     # One epoch: at the end of each its data workers would be others.
     data = {"use": "toy/regression", "args": {"n": 100_000, "seconds_per_item": 0.002}}
@@ -264,6 +266,7 @@ def _uid(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("Uid:")).split()[1])
 
 
+@pytest.mark.matrix
 def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -283,6 +286,7 @@ def test_a_bundle_builds_its_extension_and_the_next_job_finds_it(system: System)
     assert stat.S_IMODE(built.parent.stat().st_mode) == 0o711
 
 
+@pytest.mark.matrix
 def test_what_root_has_fetched_of_a_hub_is_trained_on(system: System) -> None:
     with hub_server(system.processes) as hub:
         lines = [json.dumps({"x": [at / 40.0] * 8, "labels": at % 4}) for at in range(40)]
@@ -316,6 +320,7 @@ Path("outputs", "told").write_text(f"{getpass.getuser()} {home} {tempfile.gettem
     assert not Path(home).exists(), "it went with its attempt"
 
 
+@pytest.mark.matrix
 def test_a_node_that_is_killed_takes_its_training_along_and_another_start_continues(system: System) -> None:
     job = system.submit(LONG_TOY)
     system.until_checkpoint(job, 20)
@@ -332,6 +337,7 @@ def test_a_node_that_is_killed_takes_its_training_along_and_another_start_contin
     assert system.job(job)["attempt"] == 2
 
 
+@pytest.mark.matrix
 def test_a_script_beside_a_bucket_goes_on_in_what_root_has_fetched_for_it(
     tmp_path_factory: pytest.TempPathFactory, s3: S3Server
 ) -> None:
