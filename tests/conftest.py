@@ -48,9 +48,9 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.PostgresServer]:
     """The session's cluster. A test that stops it starts it again."""
-    if (found := postgres.programs()) is None:
+    if (programs := postgres.programs()) is None:
         pytest.skip(f"needs PostgreSQL: {postgres.INSTALL}")
-    server = postgres.PostgresServer(found).start()
+    server = postgres.PostgresServer(programs).start()
     yield server
     server.close()
 
@@ -88,9 +88,9 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def chromium_path() -> str:
-    if (found := browser.chromium()) is None:
+    if (result := browser.chromium()) is None:
         pytest.skip(f"needs Chromium: {browser.INSTALL}")
-    return found
+    return result
 
 
 @pytest.fixture(autouse=True)

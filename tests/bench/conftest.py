@@ -20,21 +20,21 @@ class Over(BaseException):
 def in_this_process(
     task: str, *, turns: int, loops: Sequence[str] = LOOPS, on_one_core: bool = True, **options: Any
 ) -> dict[str, Any]:
-    shown: dict[str, list[Any]] = {each: [] for each in loops}
-    for each in loops:
+    shown: dict[str, list[Any]] = {entry: [] for entry in loops}
+    for item in loops:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
 
-        def turn(what: Any, own: list[Any] = shown[each]) -> None:
+        def turn(what: Any, own: list[Any] = shown[item]) -> None:
             own.append(what)
             if len(own) > turns:
                 raise Over
 
         with pytest.raises(Over):
-            import_module(f"bench.loops.{task}").run(each, turn, **options)
+            import_module(f"bench.loops.{task}").run(item, turn, **options)
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-    return {each: own[1:] if turns else own[0] for each, own in shown.items()}
+    return {entry: own[1:] if turns else own[0] for entry, own in shown.items()}
 
 
 @pytest.fixture

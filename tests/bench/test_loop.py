@@ -20,8 +20,8 @@ Race = Callable[..., dict[str, Any]]
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything there is to measure, with as little as shows that it runs."""
-    for name, each in work.WORKS.items():
-        monkeypatch.setitem(work.WORKS, name, dataclasses.replace(each, batch=4, steps=10))
+    for name, item in work.WORKS.items():
+        monkeypatch.setitem(work.WORKS, name, dataclasses.replace(item, batch=4, steps=10))
     monkeypatch.setattr(loop, "EVALUATED", 64)
     monkeypatch.setattr(loop, "SEQUENCES", 32)
     monkeypatch.setattr(saving, "WIDTH", 16)
@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_loops_train_the_same(small: None, race: Race, name: str) -> None:
     shown = race("training", work=name, steps=10, whole=20, turns=1)
 
-    losses = {each: turns[0]["losses"] for each, turns in shown.items()}
+    losses = {item: turns[0]["losses"] for item, turns in shown.items()}
     assert losses["ours"] == losses["transformers"]
     assert losses["raw"] == pytest.approx(losses["ours"], rel=1e-5)
     assert losses["accelerate"] == pytest.approx(losses["ours"], rel=1e-5)
@@ -57,7 +57,7 @@ def test_each_part_s_quick_form_runs(small: None, race: Race, part: str, tmp_pat
 
 
 def test_who_trained_something_else_is_not_compared() -> None:
-    turns = {each: [{"losses": [1.0, 0.5]}] for each in LOOPS}
+    turns = {item: [{"losses": [1.0, 0.5]}] for item in LOOPS}
     loop.require_equal_losses("MLP", turns)
 
     with pytest.raises(AssertionError, match="ours told other losses"):
@@ -66,15 +66,15 @@ def test_who_trained_something_else_is_not_compared() -> None:
 
 def test_a_ratio_is_of_the_middle_turns_of_rounds() -> None:
     def turns(*seconds: float) -> list[dict[str, float]]:
-        return [{"cpu": each, "wall": each} for each in seconds]
+        return [{"cpu": second, "wall": second} for second in seconds]
 
-    shown = {each: turns(2, 2, 9, 2, 2, 2) for each in LOOPS} | {"raw": turns(1, 1, 1, 1, 7, 1)}
+    shown = {item: turns(2, 2, 9, 2, 2, 2) for item in LOOPS} | {"raw": turns(1, 1, 1, 1, 7, 1)}
 
-    faster, slower = (loop.compared("", shown, "", faster=each)[0].values for each in (True, False))
+    faster, slower = (loop.compared("", shown, "", faster=value)[0].values for value in (True, False))
 
     assert loop.ROUNDS == 5
     assert list(slower) == [2, 2, 9, 2, 2 / 7, 2]
-    assert list(faster) == [1 / each for each in slower]
+    assert list(faster) == [1 / factor for factor in slower]
 
 
 def test_the_script_for_a_gpu_runs_without_one(race: Race, tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ def place_waiting(conn: Connection, now: int) -> list[JobId]:
     """What control does in one turn, in one transaction."""
     while queue.release(conn, now):
         pass
-    found = look(conn)
-    started = start(conn, found.placements, now)
-    queue.explain(conn, found.changed, found.gone)
+    result = look(conn)
+    started = start(conn, result.placements, now)
+    queue.explain(conn, result.changed, result.gone)
     return started
 
 

@@ -114,7 +114,7 @@ def logging(worker: Worker) -> Iterator[None]:
 def rows(db: Database) -> Rows:
     def read(conn: Connection) -> Rows:
         selected = {name: conn.execute(text(f"SELECT * FROM {name}")) for name in metadata.tables}
-        return {name: sorted(map(tuple, found), key=repr) for name, found in selected.items()}
+        return {name: sorted(map(tuple, result), key=repr) for name, result in selected.items()}
 
     return db.read_now(read)
 
@@ -211,11 +211,11 @@ def test_a_backup_that_cannot_be_made_says_why_and_leaves_nothing(
 ) -> None:
     before = sorted(home.parent.rglob("*"))
 
-    with pytest.raises(CannotBackUp, match=said) as told:
+    with pytest.raises(CannotBackUp, match=said) as error:
         back_up(ServiceSettings(home=home, **settings), home.parent / to)
 
-    assert told.value.hint
-    assert "secret" not in str(told.value)
+    assert error.value.hint
+    assert "secret" not in str(error.value)
     assert sorted(home.parent.rglob("*")) == before
 
 

@@ -65,7 +65,7 @@ def test_few_points_are_drawn_as_they_were_told(stage: Stage) -> None:
     assert (loss.count, loss.is_exact, loss.attempts) == (100, True, [(1, 0)])
     assert xy(lr)[1] == [5] * 100
     assert (nothing.count, nothing.points) == (0, [])
-    assert [one.name for one in stage.read(lambda conn: summaries(conn, job))] == ["loss", "lr"]
+    assert [summary.name for summary in stage.read(lambda conn: summaries(conn, job))] == ["loss", "lr"]
 
 
 def test_a_spike_survives_wherever_it_is_and_however_few_points_are_asked_for(stage: Stage) -> None:
@@ -76,11 +76,11 @@ def test_a_spike_survives_wherever_it_is_and_however_few_points_are_asked_for(st
     told(worker, [{"loss": value if n != nan else math.nan} for n, value in enumerate(values)])
 
     for points in (10, 57, 500, 1000, 4999):
-        (one,) = drawn(stage, job, "loss", points=points)
-        xs, ys = xy(one)
+        (curve,) = drawn(stage, job, "loss", points=points)
+        xs, ys = xy(curve)
 
         assert points / 6 <= len(xs) <= points
-        assert not one.is_exact
+        assert not curve.is_exact
         assert xs == sorted(xs)
         assert (xs[0], xs[-1]) == (1, 5000)
         assert (ys[xs.index(high + 1)], ys[xs.index(low + 1)], ys[xs.index(nan + 1)]) == (1e6, -1e6, "NaN")
@@ -114,11 +114,11 @@ def test_what_is_no_number_is_a_point_and_neither_least_nor_most(stage: Stage, o
     job, worker = stage.running()
     told(worker, [{"loss": odd}, {"loss": 2}, {"loss": 10**400}, {"loss": 1e308}])
 
-    (one,) = drawn(stage, job, "loss")
+    (curve,) = drawn(stage, job, "loss")
     (summary,) = stage.read(lambda conn: summaries(conn, job))
 
-    assert len(one.points) == 4
-    assert type(one.points[0][0]) is str
+    assert len(curve.points) == 4
+    assert type(curve.points[0][0]) is str
     assert summary.not_finite == 2
     assert summary.least
     assert summary.most
@@ -168,10 +168,10 @@ def test_an_attempt_that_begins_anew_repeats_all(stage: Stage) -> None:
     later = again(stage, job, worker)
     told(later, [{"loss": 2.0} for _ in range(3)])
 
-    (one,) = drawn(stage, job, "loss")
+    (curve,) = drawn(stage, job, "loss")
 
-    assert xy(one) == ([1, 2, 3], [2.0] * 3)
-    assert one.attempts == [(2, 0)]
+    assert xy(curve) == ([1, 2, 3], [2.0] * 3)
+    assert curve.attempts == [(2, 0)]
 
 
 def test_an_event_that_comes_again_is_no_second_point(stage: Stage) -> None:
@@ -188,11 +188,11 @@ def test_only_so_many_names_have_curves_and_only_names_that_one_can_say(stage: S
     told(worker, [{f"n{n}": 1.0 for n in range(MAX_NAMES + 9)} | {"": 1, "a\0b": 1, "x" * 300: 1, "größe/ß": 1}])
     told(worker, [{"größe/ß": 1, "n1": 2.0}])
 
-    found = {one.name: one.count for one in stage.read(lambda conn: summaries(conn, job))}
+    result = {summary.name: summary.count for summary in stage.read(lambda conn: summaries(conn, job))}
 
-    assert len(found) == MAX_NAMES
-    assert found["n1"] == 2
-    assert set(found) == {f"n{n}" for n in range(MAX_NAMES)}
+    assert len(result) == MAX_NAMES
+    assert result["n1"] == 2
+    assert set(result) == {f"n{n}" for n in range(MAX_NAMES)}
 
 
 def test_an_event_of_very_many_names_is_stored_and_soon_looked_at_no_further(stage: Stage) -> None:
@@ -215,11 +215,11 @@ def test_points_of_times_and_of_no_step_stand_where_they_can(stage: Stage) -> No
     job, worker = stage.running()
     worker.send(worker.write(Kind.EVAL, {"score": 1.0}), worker.write(Kind.EVAL, {"score": 2.0}, 7))
 
-    (one,) = drawn(stage, job, "score")
+    (curve,) = drawn(stage, job, "score")
 
-    assert on_axis(one, "step")[:2] == ([7], [2.0])
-    assert on_axis(one, "time")[:2] == ([text_of(stage.now)] * 2, [1.0, 2.0])
-    assert on_axis(one, "epoch")[:2] == ([], [])
+    assert on_axis(curve, "step")[:2] == ([7], [2.0])
+    assert on_axis(curve, "time")[:2] == ([text_of(stage.now)] * 2, [1.0, 2.0])
+    assert on_axis(curve, "epoch")[:2] == ([], [])
 
 
 def test_a_deleted_job_leaves_no_curve(stage: Stage) -> None:

@@ -45,7 +45,7 @@ async def test_a_write_that_fails_does_not_hurt_its_neighbours(db: Database) -> 
     writes = [keep("b"), refuse, keep("c"), break_a_rule, keep("d")]
     outcomes = await asyncio.gather(*(db.write(fn) for fn in writes), return_exceptions=True)
 
-    assert [one if isinstance(one, str) else type(one).__name__ for one in outcomes] == [
+    assert [outcome if isinstance(outcome, str) else type(outcome).__name__ for outcome in outcomes] == [
         "b", "Conflict", "c", "IntegrityError", "d",
     ]  # fmt: skip
     assert kept(db) == ["a", "b", "c", "d"]

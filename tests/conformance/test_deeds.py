@@ -33,8 +33,8 @@ def does(worker: Worker, asked: int, step: int, status: str = "done", **says: An
 
 def told(stage: Stage) -> list[list[int]]:
     """The numbers that control would push to workers now, without being asked."""
-    found = stage.read(lambda conn: words(conn, stage.stop_left))
-    return [[deed.no for deed in reply.deeds] for reply in found.values()]
+    result = stage.read(lambda conn: words(conn, stage.stop_left))
+    return [[deed.no for deed in reply.deeds] for reply in result.values()]
 
 
 def next_attempt(stage: Stage, job: JobId) -> list[Deed]:

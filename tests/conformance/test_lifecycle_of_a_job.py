@@ -83,11 +83,11 @@ def test_a_starting_job_that_nobody_claimed_obeys_at_once_and_frees_its_slots(
 def test_a_running_job_stops_first_and_then_is_cancelled(stage: Stage) -> None:
     job, worker = stage.running()
 
-    told = stage.cancel(job)
+    row = stage.cancel(job)
     reply = worker.beat()
     worker.stops()
 
-    assert (told.state, told.desired) == (JobState.STOPPING, Desired.CANCEL)
+    assert (row.state, row.desired) == (JobState.STOPPING, Desired.CANCEL)
     assert reply.stop is not None
     assert (reply.stop.because, reply.stop.mode) == ("cancel", StopMode.CHECKPOINT)
     assert stage.states(job) == ["queued", "starting", "running", "stopping", "cancelled"]
@@ -118,9 +118,9 @@ def test_a_resume_while_it_stops_for_a_pause_queues_it_as_soon_as_it_has_stopped
     stage.rescue()  # knows the attempt from here on
     stage.pause(job)
 
-    told = stage.resume(job, ResumeChanges(priority=9))
-    assert stage.resume(job, ResumeChanges(priority=9)) == stage.resume(job) == told
-    assert (told.state, told.desired, told.reason) == (JobState.STOPPING, Desired.RUN, Reason.RESUMED)
+    report = stage.resume(job, ResumeChanges(priority=9))
+    assert stage.resume(job, ResumeChanges(priority=9)) == stage.resume(job) == report
+    assert (report.state, report.desired, report.reason) == (JobState.STOPPING, Desired.RUN, Reason.RESUMED)
     assert worker.beat().stop is not None
     if ending[0] == "stopped":
         worker.ends(*ending, stop="pause")
@@ -427,11 +427,11 @@ def test_a_zombie_moves_no_state_and_commits_no_checkpoint(stage: Stage) -> None
     stage.claim(job).says_running()
 
     zombie.checkpoints(7)
-    told = zombie.finishes()
+    ingested = zombie.finishes()
 
     assert stage.job(job).state is JobState.RUNNING
     assert stage.read(lambda conn: checkpoints.of_job(conn, job)) == []
-    assert told.replies[zombie.claim].closed
+    assert ingested.replies[zombie.claim].closed
 
 
 def test_late_logs_of_a_lost_attempt_are_kept_until_the_job_has_ended(stage: Stage) -> None:
@@ -614,11 +614,11 @@ def test_a_late_beat_of_a_boot_that_nobody_has_heard_of_is_not_taken_for_a_newer
 def test_a_drained_job_continues_elsewhere_for_free(stage: Stage) -> None:
     job, worker = stage.running()
 
-    told = stage.beat_node(worker.node, draining=True)
+    report = stage.beat_node(worker.node, draining=True)
     reply = worker.beat()
     worker.ends("stopped", "drain", stop="drain")
 
-    assert told.told_to_stop == {job}
+    assert report.told_to_stop == {job}
     assert reply.stop is not None
     assert reply.stop.because == "drain"
     row = stage.job(job)

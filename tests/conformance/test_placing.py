@@ -62,41 +62,41 @@ def costs(stage: Stage, job: JobId) -> dict[str, int]:
         "a job": lambda conn: jobs.get(conn, "default", job),
         "a page of the queue": lambda conn: waiting.page(conn, None, None, limit=50),
     }
-    found = {name: stage.read(lambda conn, do=do: work(conn, do)) for name, do in reads.items()}  # type: ignore[misc]
-    found["a POST"] = stage.write(lambda conn: work(conn, post))
+    result = {name: stage.read(lambda conn, do=do: work(conn, do)) for name, do in reads.items()}  # type: ignore[misc]
+    result["a POST"] = stage.write(lambda conn: work(conn, post))
     stage.node(slots=1)
-    found["a turn that starts a job"] = stage.write(lambda conn: work(conn, turn))
-    return found
+    result["a turn that starts a job"] = stage.write(lambda conn: work(conn, turn))
+    return result
 
 
 def test_a_longer_queue_costs_placement_and_posts_nothing_more(stage: Stage) -> None:
     possible, impossible = stage.submit(priority=3), stage.submit(resources={"pool": "nowhere"}, priority=9)
-    done, found = 0, []
+    done, result = 0, []
     for count in (FEW, MANY):
         stage.write(partial(copy_job, job=possible, first=done + 1, last=count))
         stage.write(partial(copy_job, job=impossible, first=MANY + done + 1, last=MANY + count))
         stage.write(lambda conn: conn.execute(text("ANALYZE")))
         stage.place()
-        found.append(costs(stage, possible))
+        result.append(costs(stage, possible))
         done = count
 
     assert stage.read(jobs.waiting_counts) == {"capacity": MANY + 3, "no_such_shape": MANY + 1}
-    few, many = found
+    few, many = result
     assert {name: cost for name, cost in many.items() if cost > 1.5 * few[name] + FEW} == {}
 
 
 def test_a_longer_queue_costs_the_look_for_unclaimed_attempts_nothing_more(stage: Stage) -> None:
     """Statistics that know of no attempt yet made SQLite look through all jobs, four times a second."""
     job = stage.submit(resources={"pool": "nowhere"})
-    done, found = 0, []
+    done, result = 0, []
     for count in (FEW, MANY):
         stage.write(partial(copy_job, job=job, first=done + 1, last=count))
         stage.write(lambda conn: conn.execute(text("ANALYZE")))
         # By the connection that has the new statistics: SQLite's others keep those that they began with.
-        found.append(stage.write(lambda conn: work(conn, queue.unclaimed)))
+        result.append(stage.write(lambda conn: work(conn, queue.unclaimed)))
         done = count
 
-    assert found[1] <= found[0] + FEW
+    assert result[1] <= result[0] + FEW
 
 
 def test_a_reason_that_changes_is_written_once_for_all_that_have_it(stage: Stage) -> None:
@@ -104,18 +104,18 @@ def test_a_reason_that_changes_is_written_once_for_all_that_have_it(stage: Stage
     stage.write(lambda conn: copy_job(conn, job, 1, FEW))
     stage.place()
     copies = [row.id for row, _ in _page(stage)]
-    assert {stage.job(one).reason for one in copies} == {Reason.NO_SUCH_SHAPE}
-    versions = {stage.job(one).version for one in copies}
+    assert {stage.job(copy).reason for copy in copies} == {Reason.NO_SUCH_SHAPE}
+    versions = {stage.job(copy).version for copy in copies}
 
     stage.node(slots=1, store_ok=False)
-    found = stage.read(look)
+    result = stage.read(look)
     stage.place()
 
-    assert len(found.changed) == 1
-    assert {stage.job(one).reason for one in copies} == {Reason.CAPACITY}
+    assert len(result.changed) == 1
+    assert {stage.job(copy).reason for copy in copies} == {Reason.CAPACITY}
     assert {row.reason for _, row in _page(stage)} == {Reason.CAPACITY}
     assert stage.read(jobs.waiting_counts) == {"capacity": FEW + 1}
-    assert {stage.job(one).version for one in copies} == versions
+    assert {stage.job(copy).version for copy in copies} == versions
     assert not stage.read(look).changed
 
 

@@ -189,7 +189,10 @@ def test_one_that_verifies_again_counts_again_and_what_is_gone_stays_gone(stage:
         worker.checkpoints(step, path=f"{folder}{step}", status="healed")
 
     assert isinstance(worker.answer, Grant)
-    assert [(one.step, one.was_corrupt) for one in worker.answer.checkpoints] == [(15, True), (10, True)]
+    assert [(checkpoint.step, checkpoint.was_corrupt) for checkpoint in worker.answer.checkpoints] == [
+        (15, True),
+        (10, True),
+    ]
     assert kept(stage, worker.job) == {"1/15": "committed", "1/10": "corrupt", "1/5": "deleted"}
 
 
@@ -221,9 +224,9 @@ def test_what_a_given_up_attempt_wrote_unheard_goes_after_a_day(stage: Stage, tm
     worker.says_running()
     worker.checkpoints(20)
     attempts_folder = tmp_path / layout.job_folder(worker.job) / "attempts"
-    told, gone, unheard = (attempts_folder / "1" / f"checkpoint-{step}" for step in (15, 5, 17))
+    report, gone, unheard = (attempts_folder / "1" / f"checkpoint-{step}" for step in (15, 5, 17))
     current = attempts_folder / "2" / "checkpoint-25"
-    for folder in (told, gone, unheard, current, unheard.with_name("outputs")):
+    for folder in (report, gone, unheard, current, unheard.with_name("outputs")):
         folder.mkdir(parents=True)
     stage.write(lambda conn: checkpoints.mark_deleted(conn, checkpoints.deleting(conn)))
 
@@ -234,7 +237,7 @@ def test_what_a_given_up_attempt_wrote_unheard_goes_after_a_day(stage: Stage, tm
     stage.later(86_400 + 1)
 
     assert sorted(prune()) == sorted([gone, unheard])
-    assert all(folder.exists() for folder in (told, current, unheard.with_name("outputs")))
+    assert all(folder.exists() for folder in (report, current, unheard.with_name("outputs")))
     assert prune() == []
 
 

@@ -19,8 +19,8 @@ def told(stage: Stage, job: JobId) -> dict[str, Any]:
     """The job as the API shows it, which is small."""
     text = views.job(stage.job(job)).model_dump_json()
     assert len(text) < MOST_BYTES
-    found: dict[str, Any] = json.loads(text)
-    return found
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 def notes(stage: Stage, job: JobId) -> list[str]:

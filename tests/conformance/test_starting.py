@@ -119,7 +119,7 @@ def test_another_projects_checkpoints_are_not_there(stage: Stage) -> None:
     with pytest.raises(InvalidSpec) as refused:
         stage.submitted(None, project="theirs", training=TWO, resume_from={"job": worker.job})
 
-    assert [one.code for one in refused.value.problems] == ["unknown_job"]
+    assert [problem.code for problem in refused.value.problems] == ["unknown_job"]
 
 
 def test_a_resume_with_changes_leaves_where_it_started_and_the_text_that_bundles_are_found_by(stage: Stage) -> None:

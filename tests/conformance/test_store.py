@@ -85,23 +85,23 @@ def test_a_move_follows_the_table(stage: Stage, state: JobState, to: JobState) -
 def test_who_is_late_moves_nothing(stage: Stage, guard: dict[str, object]) -> None:
     job = stage.submit()
     before = stage.job(job)
-    given = {"to": JobState.CANCELLED, "expect": [JobState.QUEUED], "reason": Reason.CANCEL, "now": 1, **guard}
+    settings = {"to": JobState.CANCELLED, "expect": [JobState.QUEUED], "reason": Reason.CANCEL, "now": 1, **guard}
 
-    assert not stage.write(lambda conn: jobs.move(conn, job, **given))  # type: ignore[arg-type]
+    assert not stage.write(lambda conn: jobs.move(conn, job, **settings))  # type: ignore[arg-type]
     assert stage.job(job) == before
 
 
 def _listed(stage: Stage, limit: int, sort: Sort = "-created", **wanted: object) -> list[JobId]:
-    found: list[JobId] = []
+    result: list[JobId] = []
     cursor = None
     while True:
         page = stage.read(
             lambda conn: job_list.page(conn, JobFilter("default", **wanted), sort, cursor, limit)  # type: ignore[arg-type]
         )
         assert len(page.rows) <= limit
-        found += [row.id for row in page.rows]
+        result += [row.id for row in page.rows]
         if (cursor := page.next_cursor) is None:
-            return found
+            return result
 
 
 @pytest.mark.parametrize("sort", SORTS)
@@ -160,16 +160,16 @@ def test_no_page_of_a_tag_sorts_all_that_have_it(migrated_sqlite: Path, states: 
     db = Database(f"sqlite:///{migrated_sqlite}", readers=1, writers=1)
 
     def plans(conn: Connection) -> str:
-        listen(conn, "before_cursor_execute", lambda *told: asked.append(told[2:4]))
+        listen(conn, "before_cursor_execute", lambda *report: asked.append(report[2:4]))
         job_list.page(conn, JobFilter("default", states=states, tag="x"))
-        return " ".join(str(conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {one}", how).all()) for one, how in asked[:])
+        return " ".join(str(conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {item}", how).all()) for item, how in asked[:])
 
     try:
-        found = db.read_now(plans)
+        result = db.read_now(plans)
     finally:
         db.close()
-    assert "job_tags" in found
-    assert "TEMP B-TREE" not in found
+    assert "job_tags" in result
+    assert "TEMP B-TREE" not in result
 
 
 def test_a_foreign_cursor_is_refused(stage: Stage) -> None:
@@ -380,7 +380,7 @@ def test_a_job_goes_to_the_node_that_has_what_it_names(stage: Stage) -> None:
 
     def told(*names: str) -> dict[str, Any]:
         return Catalogue.of(
-            Described(group=group, name=name) for group, name in (one.split(":") for one in names)
+            Described(group=group, name=name) for group, name in (name.split(":") for name in names)
         ).as_json()
 
     mlp = ("models:toy/mlp", "data:toy/regression")

@@ -20,7 +20,7 @@ def problems_of(body: object) -> list[Problem]:
 
 
 def places(body: object) -> list[tuple[str, str]]:
-    return [(one.pointer, one.code) for one in problems_of(body)]
+    return [(problem.pointer, problem.code) for problem in problems_of(body)]
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12)
@@ -91,7 +91,7 @@ OPTIMIZERS = st.lists(
     ),
     min_size=1,
     max_size=2,
-    unique_by=lambda one: one["id"],
+    unique_by=lambda item: item["id"],
 )
 TRAINING = st.fixed_dictionaries(
     {},
@@ -152,6 +152,8 @@ SPECS = st.fixed_dictionaries(
 
 def _for_several_optimizers(spec: dict[str, Any]) -> dict[str, Any]:
     """They have rates and schedules of their own, and each the whole model."""
-    told = {name: value for name, value in spec.get("training", {}).items() if not name.startswith(("learning", "lr"))}
+    reports = {
+        name: value for name, value in spec.get("training", {}).items() if not name.startswith(("learning", "lr"))
+    }
     shape = {name: value for name, value in spec.get("resources", {}).items() if name != "strategy"}
-    return {**spec, "training": told, "resources": shape}
+    return {**spec, "training": reports, "resources": shape}

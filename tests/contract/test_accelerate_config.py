@@ -76,9 +76,9 @@ def test_deepspeed_s_becomes_its_own_and_the_arguments():
     ],
 )  # fmt: skip
 def test_what_contradicts_the_spec_or_is_not_taken_is_told_by_its_name(config, more, pointer, says):
-    found = {one.pointer: one.detail for one in problems_of(body(config, **more))}
+    result = {problem.pointer: problem.detail for problem in problems_of(body(config, **more))}
 
-    assert says in found.get(PATH + pointer, ""), found
+    assert says in result.get(PATH + pointer, ""), result
 
 
 def test_a_script_says_its_precision_itself():

@@ -66,7 +66,7 @@ def test_python_is_lax_and_mutable() -> None:
 
 
 def test_all_problems_come_at_once_each_with_its_pointer_and_what_would_work() -> None:
-    found = problems(
+    result = problems(
         {
             "max_steps": True,
             "learing_rate": 1e-3,
@@ -79,16 +79,16 @@ def test_all_problems_come_at_once_each_with_its_pointer_and_what_would_work() -
         }
     )
 
-    assert found["/training/learing_rate"].hint == "did you mean 'learning_rate'?"
-    assert (found["/training/push_to_hub"].code, found["/training/push_to_hub"].hint) == (
+    assert result["/training/learing_rate"].hint == "did you mean 'learning_rate'?"
+    assert (result["/training/push_to_hub"].code, result["/training/push_to_hub"].hint) == (
         "not_available_yet",
         "leave it out: take the job's outputs, and push them",
     )
-    assert found["/training/output_dir"].code == "server_owned"
-    assert found["/training/eval_strategy"].hint == "did you mean 'steps'?"
-    assert "/training/label_names/1" in found
-    assert {"/training/max_steps", "/training/warmup_steps", "/training/per_device_train_batch_size"} < set(found)
-    assert len(found) == 8
+    assert result["/training/output_dir"].code == "server_owned"
+    assert result["/training/eval_strategy"].hint == "did you mean 'steps'?"
+    assert "/training/label_names/1" in result
+    assert {"/training/max_steps", "/training/warmup_steps", "/training/per_device_train_batch_size"} < set(result)
+    assert len(result) == 8
 
 
 @pytest.mark.parametrize(("value", "number"), [(5e8, 500_000_000), (3.0, 3), (7, 7)])
@@ -108,17 +108,17 @@ def test_an_integer_is_a_good_float_and_a_string_is_not() -> None:
 
 
 def test_a_name_that_does_not_exist_is_answered_with_the_nearest_or_where_all_are_listed() -> None:
-    found = problems({"lerning_rate": 1, "lr": 1})
+    result = problems({"lerning_rate": 1, "lr": 1})
 
-    assert found["/training/lerning_rate"].hint == "did you mean 'learning_rate'?"
-    assert found["/training/lr"].hint == "GET /schema/job lists them all"
+    assert result["/training/lerning_rate"].hint == "did you mean 'learning_rate'?"
+    assert result["/training/lr"].hint == "GET /schema/job lists them all"
 
 
 @pytest.mark.parametrize("name", sorted(SERVER_OWNED))
 def test_the_server_s_own_names_are_refused_with_what_to_do(name: str) -> None:
-    found = problems({name: "x"})[f"/training/{name}"]
+    result = problems({name: "x"})[f"/training/{name}"]
 
-    assert (found.code, bool(found.hint)) == ("server_owned", True)
+    assert (result.code, bool(result.hint)) == ("server_owned", True)
 
 
 def test_a_name_that_is_not_there_yet_is_accepted_where_it_changes_nothing() -> None:
@@ -133,9 +133,9 @@ def test_a_name_that_is_not_there_yet_is_accepted_where_it_changes_nothing() -> 
     [("optim", "galore_adamw")],
 )
 def test_a_choice_that_is_not_there_yet_is_told_from_one_that_does_not_exist(name: str, value: str) -> None:
-    found = problems({name: value})[f"/training/{name}"]
+    result = problems({name: value})[f"/training/{name}"]
 
-    assert (found.code, bool(found.hint)) == ("not_available_yet", True)
+    assert (result.code, bool(result.hint)) == ("not_available_yet", True)
     assert problems({name: "no_such"})[f"/training/{name}"].code == "unknown_choice"
 
 
@@ -156,9 +156,9 @@ def test_what_would_work_is_printed_below_an_error_of_a_script() -> None:
     with pytest.raises(NotAvailableYet) as caught:
         TrainingArguments("out", optim="galore_adamw")  # type: ignore[arg-type]
 
-    told = "".join(traceback.format_exception_only(caught.value))
-    assert "it changes what a parameter group is" in told
-    assert "pass optimizers=" in told
+    report = "".join(traceback.format_exception_only(caught.value))
+    assert "it changes what a parameter group is" in report
+    assert "pass optimizers=" in report
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_callbacks_may_read_names_that_are_not_there_yet() -> None:
     ],
 )
 def test_arguments_must_agree_at_the_border_and_in_python(values: dict[str, object], pointer: str) -> None:
-    found = problems(values)
+    result = problems(values)
 
-    assert list(found) == [f"/training/{pointer}"]
-    assert found[f"/training/{pointer}"].hint
+    assert list(result) == [f"/training/{pointer}"]
+    assert result[f"/training/{pointer}"].hint
     with pytest.raises(ValidationError):
         TrainingArguments("out", **values)  # type: ignore[arg-type]
 
@@ -273,10 +273,10 @@ def test_what_changed_reads_back_as_the_same_arguments(values: dict[str, object]
 
 def test_a_model_cannot_be_cut_as_it_is_loaded_by_a_spec() -> None:
     """What a spec names is made whole; a script loads what it likes."""
-    found = problems({"parallelism_config": {"tp_size": 2}})["/training/parallelism_config"]
+    result = problems({"parallelism_config": {"tp_size": 2}})["/training/parallelism_config"]
 
-    assert (found.code, read_arguments({"parallelism_config": None}).parallelism_config) == ("not_available_yet", None)
-    assert "fsdp or deepspeed" in str(found.hint)
+    assert (result.code, read_arguments({"parallelism_config": None}).parallelism_config) == ("not_available_yet", None)
+    assert "fsdp or deepspeed" in str(result.hint)
 
 
 def test_importing_the_arguments_imports_no_torch() -> None:

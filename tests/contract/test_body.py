@@ -13,7 +13,7 @@ from footplate.contract.errors import InvalidSpec
 def problems_of(raw: bytes) -> list[tuple[str, str]]:
     with pytest.raises(InvalidSpec) as caught:
         read_json(raw)
-    return [(one.pointer, one.code) for one in caught.value.problems]
+    return [(problem.pointer, problem.code) for problem in caught.value.problems]
 
 
 def detail_of(raw: bytes) -> str:

@@ -53,19 +53,19 @@ def lying_about_its_size() -> bytes:
 
 def overlapping() -> bytes:
     """Two names for the same bytes."""
-    one = packed(("a.py", bytes(range(256)) * 40))
-    start = one.find(b"PK\x01\x02")
-    size = one.find(b"PK\x05\x06") - start
-    entry = one[start : start + size]
-    end = bytearray(one[start + size :])
+    item = packed(("a.py", bytes(range(256)) * 40))
+    start = item.find(b"PK\x01\x02")
+    size = item.find(b"PK\x05\x06") - start
+    entry = item[start : start + size]
+    end = bytearray(item[start + size :])
     end[8:12] = (3).to_bytes(2, "little") * 2
     end[12:16] = (3 * size).to_bytes(4, "little")
     others = [entry.replace(b"a.py", name) for name in (b"b.py", b"c.py")]
-    return one[:start] + entry + b"".join(others) + bytes(end)
+    return item[:start] + entry + b"".join(others) + bytes(end)
 
 
 def look(zipped: bytes) -> list[str]:
-    return [one.path for one in look_into(io.BytesIO(zipped), len(zipped))]
+    return [file.path for file in look_into(io.BytesIO(zipped), len(zipped))]
 
 
 def test_plain_code_is_listed_in_order() -> None:
@@ -112,7 +112,7 @@ def test_what_is_no_good_is_said_at_its_entry(made: Made, pointer: str, code: st
     with pytest.raises(InvalidBundle) as refused:
         look(made() if callable(made) else made)
 
-    assert (pointer, code) in [(one.pointer, one.code) for one in refused.value.problems]
+    assert (pointer, code) in [(problem.pointer, problem.code) for problem in refused.value.problems]
 
 
 def test_a_zip_within_a_zip_is_a_file_like_any_other_and_its_entries_count() -> None:
@@ -132,7 +132,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(InvalidBundle) as refused:
         look(packed(("../a.py", ""), ("json.py", ""), ("b.py", "")))
 
-    assert [one.code for one in refused.value.problems] == ["path_outside_bundle", "name_taken"]
+    assert [problem.code for problem in refused.value.problems] == ["path_outside_bundle", "name_taken"]
 
 
 def test_modules_are_what_python_could_import() -> None:
@@ -144,11 +144,11 @@ def test_modules_are_what_python_could_import() -> None:
 def test_a_module_that_is_not_there_is_answered_with_the_nearest() -> None:
     spec = {"model": {"use": "my_cod:Net", "args": {}}, "trainer": "net:T", "loop": {"script": "trian.py", "argv": []}}
 
-    found = missing_in(spec, ["my_code.py", "src/net.py", "train.py"])
+    result = missing_in(spec, ["my_code.py", "src/net.py", "train.py"])
 
-    assert [(one.pointer, one.code) for one in found] == [
+    assert [(item.pointer, item.code) for item in result] == [
         ("/model/use", "not_in_bundle"), ("/trainer", "not_in_bundle"), ("/loop/script", "not_in_bundle"),
     ]  # fmt: skip
-    assert found[0].hint == "did you mean 'my_code'?"
-    assert "src.net" in str(found[1].hint)
-    assert found[2].hint == "did you mean 'train.py'?"
+    assert result[0].hint == "did you mean 'my_code'?"
+    assert "src.net" in str(result[1].hint)
+    assert result[2].hint == "did you mean 'train.py'?"

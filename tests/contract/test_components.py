@@ -33,7 +33,7 @@ CATALOGUE = Catalogue.of(
 
 
 def found(body, catalogue=CATALOGUE):
-    return [(one.pointer, one.code) for one in check(JobSpec.parse(body), catalogue, body)]
+    return [(problem.pointer, problem.code) for problem in check(JobSpec.parse(body), catalogue, body)]
 
 
 def model(**args):
@@ -67,13 +67,13 @@ def test_what_no_node_has_is_told_beside_what_is_no_spec():
     with pytest.raises(InvalidSpec) as raised:
         JobSpec.parse(body)
 
-    told = {one.pointer: one for one in check_beside(raised.value, body, CATALOGUE).problems}
+    reports = {problem.pointer: problem for problem in check_beside(raised.value, body, CATALOGUE).problems}
 
-    assert set(told) == {
+    assert set(reports) == {
         "/model/args/hidden", "/model/args/hiden", "/data", "/metrics/0", "/metrics/1/use", "/callbacks/0/args",
         "/foo", "/training/max_stepz",
     }  # fmt: skip
-    assert told["/data"].hint == "did you mean 'toy/regression'?"
+    assert reports["/data"].hint == "did you mean 'toy/regression'?"
 
 
 def test_every_unknown_name_is_told_where_it_was_written():
@@ -122,10 +122,10 @@ def test_a_catalogue_travels_as_json_and_keeps_its_hash():
 
 
 def test_the_hash_follows_the_contents_and_not_their_order():
-    one, two = Described(name="a", group="models"), Described(name="b", group="models")
-    assert Catalogue.of([one, two]).hash == Catalogue.of([two, one]).hash
-    assert Catalogue.of([one]).hash != Catalogue.of([one, two]).hash
-    assert Catalogue.of([one]).hash != Catalogue.of([one.model_copy(update={"summary": "other"})]).hash
+    first, second = Described(name="a", group="models"), Described(name="b", group="models")
+    assert Catalogue.of([first, second]).hash == Catalogue.of([second, first]).hash
+    assert Catalogue.of([first]).hash != Catalogue.of([first, second]).hash
+    assert Catalogue.of([first]).hash != Catalogue.of([first.model_copy(update={"summary": "other"})]).hash
 
 
 def test_a_catalogue_of_a_newer_node_may_have_groups_and_fields_that_we_do_not_know():

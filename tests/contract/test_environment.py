@@ -18,7 +18,7 @@ def test_what_is_harmless_or_listed_may_be_set(name: str) -> None:
     "name", ["LD_PRELOAD", "PYTHONPATH", "FOOTPLATE_REDIS", "CUDA_VISIBLE_DEVICES", "RANK", "TMPDIR"]
 )
 def test_what_is_the_nodes_own_cannot_be_listed(name: str) -> None:
-    assert [one.code for one in refused_env({name: "1"}, f"{name},L*,P*,F*,C*")] == ["env_not_allowed"]
+    assert [problem.code for problem in refused_env({name: "1"}, f"{name},L*,P*,F*,C*")] == ["env_not_allowed"]
 
 
 def test_what_is_not_listed_is_told_with_the_setting() -> None:
@@ -26,7 +26,7 @@ def test_what_is_not_listed_is_told_with_the_setting() -> None:
 
     assert problem.pointer == "/env/AWS_PROFILE"
     assert "FOOTPLATE_ENV_ALLOWED" in str(problem.hint)
-    assert [one.code for one in refused_env({"A-B": "x"}, "*")] == ["bad_name"]
+    assert [item.code for item in refused_env({"A-B": "x"}, "*")] == ["bad_name"]
 
 
 @pytest.mark.parametrize("text", ["*", "HF-*", "A B", "HF_*X"])

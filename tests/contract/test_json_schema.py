@@ -12,7 +12,7 @@ from footplate.contract.json_schema import violations
 
 
 def found(schema, value):
-    return [(one.pointer, one.code) for one in violations(schema, value)]
+    return [(violation.pointer, violation.code) for violation in violations(schema, value)]
 
 
 @pytest.mark.parametrize(
@@ -86,5 +86,5 @@ def test_pydantic_and_we_agree_about_a_components_arguments(args):
         Args.model_validate(args)
         theirs = set()
     except ValidationError as error:
-        theirs = {str(one["loc"][0]) for one in error.errors()}
-    assert {one.pointer.split("/")[1] for one in violations(Args.model_json_schema(), args)} == theirs
+        theirs = {str(item["loc"][0]) for item in error.errors()}
+    assert {violation.pointer.split("/")[1] for violation in violations(Args.model_json_schema(), args)} == theirs

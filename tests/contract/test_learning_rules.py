@@ -21,7 +21,7 @@ def test_two_optimizers_with_their_schedules_are_understood() -> None:
     spec = JobSpec.parse({**TOY, "optimizers": [{**MAIN, "schedule": "cosine"}, {**AUX, "every": 2, "clip": 0.5}]})
 
     assert spec.optimizers is not None
-    assert [one.id for one in spec.optimizers] == ["main", "aux"]
+    assert [optimizer.id for optimizer in spec.optimizers] == ["main", "aux"]
     assert JobSpec.parse(spec.as_json()) == spec
 
 
@@ -64,27 +64,29 @@ def test_a_loss_and_label_smoothing_for_another_are_refused() -> None:
 
 
 def test_stopping_early_without_evaluations_is_refused_and_says_what_would_do() -> None:
-    found = problems_of({**TOY, "callbacks": ["toy", {"use": "early_stopping", "args": {"patience": 2}}]})
-    assert [(one.pointer, one.code) for one in found] == [("/callbacks/1", "disagreement")]
-    assert found[0].hint == 'set training.eval_strategy: "steps" or "epoch"'
+    problems = problems_of({**TOY, "callbacks": ["toy", {"use": "early_stopping", "args": {"patience": 2}}]})
+    assert [(problem.pointer, problem.code) for problem in problems] == [("/callbacks/1", "disagreement")]
+    assert problems[0].hint == 'set training.eval_strategy: "steps" or "epoch"'
 
 
 def test_a_tracker_that_nobody_knows_is_answered_with_the_nearest() -> None:
-    found = problems_of({**TOY, "report_to": ["tensorbord"]})
-    assert [(one.pointer, one.hint) for one in found] == [("/report_to/0", "did you mean 'tensorboard'?")]
+    problems = problems_of({**TOY, "report_to": ["tensorbord"]})
+    assert [(problem.pointer, problem.hint) for problem in problems] == [
+        ("/report_to/0", "did you mean 'tensorboard'?")
+    ]
 
 
 def test_an_empty_list_of_optimizers_is_refused_and_says_what_would_do() -> None:
-    (found,) = problems_of({**TOY, "optimizers": []})
-    assert (found.pointer, found.code) == ("/optimizers", "too_short")
-    assert found.hint == "leave it out for the optimizer of training, or list some"
+    (problem,) = problems_of({**TOY, "optimizers": []})
+    assert (problem.pointer, problem.code) == ("/optimizers", "too_short")
+    assert problem.hint == "leave it out for the optimizer of training, or list some"
 
 
 @pytest.mark.parametrize("optimizers", [5, [5], [{"schedule": 5}], [{"id": "a", "schedule": {"use": []}}]])
 def test_what_is_misshapen_is_told_by_its_shape(optimizers: Any) -> None:
-    found = [code for _, code in places({**TOY, "optimizers": optimizers})]
-    assert found
-    assert "internal" not in found
+    result = [code for _, code in places({**TOY, "optimizers": optimizers})]
+    assert result
+    assert "internal" not in result
 
 
 TEXTS_OF_TEXTS: dict[str, Any] = {
@@ -139,9 +141,9 @@ def test_what_a_loop_does_is_its_own_affair() -> None:
 
 def test_the_rest_of_the_reference_s_names_say_what_to_use_instead() -> None:
     asked = {"sortish_sampler": True, "generation_config": "models://t5/generation_config.json"}
-    found = problems_of({**TEXTS_OF_TEXTS, "training": {"predict_with_generate": True, **asked}})
-    assert {one.pointer for one in found} == {f"/training/{name}" for name in asked}
-    assert all(one.hint for one in found)
+    problems = problems_of({**TEXTS_OF_TEXTS, "training": {"predict_with_generate": True, **asked}})
+    assert {problem.pointer for problem in problems} == {f"/training/{name}" for name in asked}
+    assert all(problem.hint for problem in problems)
 
 
 def test_the_metrics_of_texts_are_those_of_the_trainer() -> None:

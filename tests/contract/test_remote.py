@@ -35,7 +35,7 @@ def test_what_is_put_comes_back_whole_and_in_ranges(store: RemoteStore, tmp_path
         assert opened.bytes == 25_600
         opened.seek(300)
         assert opened.read(3) == bytes([44, 45, 46])
-    assert [(one.path, one.bytes) for one in store.files("jobs")] == [("a b/weights [1].pt", 25_600)]
+    assert [(item.path, item.bytes) for item in store.files("jobs")] == [("a b/weights [1].pt", 25_600)]
     store.remove("jobs")
     assert store.files("jobs") == []
     assert store.open("jobs/a b/weights [1].pt") is None
@@ -67,7 +67,7 @@ def test_a_manifest_that_is_there_does_not_vouch_for_what_replaces_its_files(
 
     assert store.commit(tmp_path, ["weights"], "checkpoint-1", lambda: next(left)) is False
 
-    assert [one.path for one in store.files("checkpoint-1")] == ["weights"]
+    assert [file.path for file in store.files("checkpoint-1")] == ["weights"]
     assert store.commit(tmp_path, ["weights"], "checkpoint-1", lambda: True) is True
     assert store.read("checkpoint-1/weights") == b"new"
 

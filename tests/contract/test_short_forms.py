@@ -181,17 +181,17 @@ def test_a_copied_value_is_blamed_where_it_was_written():
     ],
 )
 def test_a_place_in_the_long_form_leads_back_to_what_was_written(body, long, short):
-    found: Long = long_form(body)
-    assert found.locate(long) == short
+    result: Long = long_form(body)
+    assert result.locate(long) == short
 
 
 def test_every_component_of_a_spec_is_found():
-    one = {"use": "x"}
+    item = {"use": "x"}
     document = {
-        "model": one, "processor": one, "collator": one, "loss": one, "compute_metrics": one, "loop": one,
-        "metrics": [one], "callbacks": [one, one],
-        "data": {"train": one, "test": one, "eval": {"a": one, "b": one}, "map": [one]},
-        "optimizers": [{"use": "adam", "schedule": one}],
+        "model": item, "processor": item, "collator": item, "loss": item, "compute_metrics": item, "loop": item,
+        "metrics": [item], "callbacks": [item, item],
+        "data": {"train": item, "test": item, "eval": {"a": item, "b": item}, "map": [item]},
+        "optimizers": [{"use": "adam", "schedule": item}],
     }  # fmt: skip
     assert {(named.pointer, named.group) for named in components(document)} == {
         ("/model", "models"), ("/processor", "processors"), ("/collator", "collators"), ("/loss", "losses"),

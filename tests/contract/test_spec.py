@@ -84,7 +84,7 @@ def test_any_value_in_any_place_is_taken_or_refused_with_a_pointer_into_the_body
     try:
         JobSpec.parse(body)
     except InvalidSpec as invalid:
-        pointers = [one.pointer for one in invalid.problems]
+        pointers = [problem.pointer for problem in invalid.problems]
     else:
         pointers = None
     assert body == before
@@ -144,7 +144,7 @@ def test_evaluation_alone_is_a_job():
 
 
 def test_what_may_be_retried_are_reasons_of_the_lifecycle():
-    assert {str(one) for one in RetryOn} <= {str(reason) for reason in Reason}
+    assert {str(reason) for reason in RetryOn} <= {str(reason) for reason in Reason}
 
 
 def test_a_spec_cannot_be_changed():
@@ -185,5 +185,5 @@ def test_importing_the_spec_imports_nothing_heavy():
 def test_a_body_is_read_before_it_is_a_spec():
     with pytest.raises(InvalidSpec) as caught:
         read_spec(b'{"model": "a", "model": "b", "data": NaN}')
-    assert [one.pointer for one in caught.value.problems] == ["/model", "/data"]
+    assert [problem.pointer for problem in caught.value.problems] == ["/model", "/data"]
     assert read_json(b"{}") == {}

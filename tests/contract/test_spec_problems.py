@@ -162,13 +162,13 @@ def test_all_mistakes_are_told_at_once():
     ],
 )
 def test_a_typo_is_answered_with_the_nearest_name_or_its_right_place(change, hint):
-    assert [one.hint for one in problems_of({**TOY, **change})] == [hint]
+    assert [problem.hint for problem in problems_of({**TOY, **change})] == [hint]
 
 
 def test_a_value_is_never_repeated_back():
     """It may be a secret in the wrong place."""
     body = {**TOY, "name": ["hunter2"], "env": {"A": ["hunter2"]}, "secrets": ["hunter2 "], "metadata": "hunter2"}
-    assert "hunter2" not in str([one.as_dict() for one in problems_of(body)])
+    assert "hunter2" not in str([problem.as_dict() for problem in problems_of(body)])
 
 
 def test_a_body_of_nothing_but_typos_gets_a_bounded_answer():

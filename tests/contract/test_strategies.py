@@ -124,9 +124,11 @@ def test_a_config_of_a_tutorial_that_was_never_run_is_refused_by_name(name):
 @pytest.mark.parametrize("training", [{}, {"bf16": True}])
 def test_a_config_of_a_tutorial_that_trains_is_accepted(name, training):
     strategy = {"type": "deepspeed", "config": tutorials.TRAINED[name]}
-    found = problems_of({**TOY, "training": training, "resources": {"processes_per_node": 2, "strategy": strategy}})
+    problems = problems_of({**TOY, "training": training, "resources": {"processes_per_node": 2, "strategy": strategy}})
     in_bf16_without_stages = bool(training) and "zero 0" in name
-    assert [each.pointer for each in found] == ["/resources/strategy/config/zero_optimization"] * in_bf16_without_stages
+    assert [problem.pointer for problem in problems] == [
+        "/resources/strategy/config/zero_optimization"
+    ] * in_bf16_without_stages
 
 
 def test_what_is_switched_off_in_a_config_of_deepspeed_is_passed_over():

@@ -17,7 +17,7 @@ def training(**values):
 
 
 def warned(body):
-    return [(one.code, one.pointer) for one in warnings_of(JobSpec.parse(body), body)]
+    return [(warning.code, warning.pointer) for warning in warnings_of(JobSpec.parse(body), body)]
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_an_older_name_that_asks_for_what_happens_anyway_is_taken_without_a_warn
 def test_every_older_name_is_mapped_in_a_spec_or_refused_at_its_place():
     for name, old in LEGACY.items():
         if isinstance(old, Renamed):
-            found = problems_of(training(**{name: ["nonsense"]}))
-            assert all(pointer.startswith(f"/training/{name}") for pointer, _ in places_of(found)), name
+            problems = problems_of(training(**{name: ["nonsense"]}))
+            assert all(pointer.startswith(f"/training/{name}") for pointer, _ in places_of(problems)), name
 
 
 def places_of(problems):
-    return [(one.pointer, one.code) for one in problems]
+    return [(problem.pointer, problem.code) for problem in problems]
 
 
 @pytest.mark.parametrize(

@@ -34,18 +34,18 @@ def test_it_says_in_one_line_where_everything_is_and_a_second_start_is_told_who_
     )
     # Only root may pass the folders on the way to a test's own.
     assert [warning.startswith(exposed) for warning in warnings] == ([True] if os.geteuid() == 0 else [])
-    told = json.loads(line)
-    refuses_an_unknown_argument(told["url"])
-    assert told["pid"] == launcher.pid
-    assert told["home"] == str(up.home)
-    assert all(Path(log).exists() for log in told["logs"].values())
-    assert httpx2.get(told["url"] + "/", timeout=60).status_code == 200
+    content = json.loads(line)
+    refuses_an_unknown_argument(content["url"])
+    assert content["pid"] == launcher.pid
+    assert content["home"] == str(up.home)
+    assert all(Path(log).exists() for log in content["logs"].values())
+    assert httpx2.get(content["url"] + "/", timeout=60).status_code == 200
 
     second = up.launch()
     assert second.wait() == 1
-    assert f"{up.home} is in use by process {launcher.pid} at {told['url']}" in second.output
+    assert f"{up.home} is in use by process {launcher.pid} at {content['url']}" in second.output
 
-    port = told["url"].rpartition(":")[2]
+    port = content["url"].rpartition(":")[2]
     elsewhere = Up(up.processes, up.home.with_name("other")).launch("--port", port)
     assert elsewhere.wait(within=60) == 1, "a taken port that was asked for is an answer, and not another port"
     assert port in elsewhere.output
@@ -143,7 +143,7 @@ def test_ctrl_c_checkpoints_what_runs_and_the_next_start_with_two_nodes_continue
     up.processes.until(lambda: step() > before, within=60, what="the job goes on")
     up.processes.until(lambda: ends_soon(up, job), within=90, what="the job is over", every=LEISURE)
     assert up.get(f"/jobs/{job}")["state"] == "succeeded"
-    endings = [one["ending"] for one in up.get(f"/jobs/{job}/attempts")["data"]]
+    endings = [row["ending"] for row in up.get(f"/jobs/{job}/attempts")["data"]]
     assert (endings[0], endings[-1]) == ("stopped", "finished")
     assert not {"failed", "lost"} & set(endings)
     steps = [row["step"] for row in up.get(f"/jobs/{job}/metrics?limit=10000")["data"] if "loss" in row]

@@ -46,8 +46,8 @@ class Examples:
 
     def spec(self, name: str) -> JSON:
         self.prepare(name.partition("/")[0])
-        found: dict[str, Any] = json.loads((EXAMPLES / name).read_text())
-        return found
+        content: dict[str, Any] = json.loads((EXAMPLES / name).read_text())
+        return content
 
     def upload(self, packed: bytes) -> str:
         """The sha256 of a bundle that is kept."""

@@ -43,9 +43,9 @@ def test_what_can_be_known_at_post_is_told_there(
     answer = examples.system.client.post("/jobs", json=spec)
 
     assert answer.status_code == 422, answer.text
-    found = {(one["pointer"], one["code"]): one.get("hint") for one in answer.json()["errors"]}
-    assert (pointer, code) in found, found
-    assert hint is None or found[pointer, code] == hint
+    result = {(error["pointer"], error["code"]): error.get("hint") for error in answer.json()["errors"]}
+    assert (pointer, code) in result, result
+    assert hint is None or result[pointer, code] == hint
 
 
 def test_what_only_the_node_can_know_ends_the_job_with_the_place_and_the_nearest(examples: Examples) -> None:

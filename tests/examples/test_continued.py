@@ -17,5 +17,5 @@ def test_a_run_of_transformers_trainer_is_gone_on_with_as_it_went_on_itself(exam
     theirs = json.loads((examples.system.folder / "models/their-run/checkpoint-48/trainer_state.json").read_text())
     after = {row["step"]: row["loss"] for row in theirs["log_history"] if row["step"] > 32 and "loss" in row}
     assert examples.system.losses(done["id"]) == {step: pytest.approx(loss, rel=1e-3) for step, loss in after.items()}
-    notes = [one["data"]["message"] for one in examples.system.events(done["id"]) if one["kind"] == "note"]
+    notes = [event["data"]["message"] for event in examples.system.events(done["id"]) if event["kind"] == "note"]
     assert "continues from the checkpoint in models://their-run/checkpoint-32" in notes

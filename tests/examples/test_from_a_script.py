@@ -20,8 +20,8 @@ TELL = "\nprint(json.dumps(trainer.state.log_history))"
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return str(found)
+    (match,) = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return str(match)
 
 
 @pytest.mark.matrix
@@ -53,5 +53,5 @@ def ran(script: str, folder: Path, *, home: Path) -> list[dict[str, Any]]:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    content: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return content

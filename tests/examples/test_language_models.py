@@ -49,10 +49,10 @@ def test_what_was_generated_is_judged_and_kept_as_text(examples: Examples, jobs:
     done = examples.ended(jobs["generation"])
 
     assert done["result"]["final"]["eval_rouge1"] > 0.7
-    told = [json.loads(line) for line in examples.outputs(jobs["generation"])["predictions.jsonl"].splitlines()]
-    assert len(told) == 48
-    known = {each for row in told for each in row["label"].split()}
-    assert all(set(row["prediction"].split()) <= known and row["prediction"] for row in told)
+    messages = [json.loads(line) for line in examples.outputs(jobs["generation"])["predictions.jsonl"].splitlines()]
+    assert len(messages) == 48
+    names = {word for row in messages for word in row["label"].split()}
+    assert all(set(row["prediction"].split()) <= names and row["prediction"] for row in messages)
 
 
 def test_a_merged_model_computes_what_its_base_does_with_the_adapter(examples: Examples, jobs: dict[str, str]) -> None:

@@ -23,19 +23,19 @@ from tests.support.system import System
 
 
 def job_of(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((EXAMPLES / name / "job.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((EXAMPLES / name / "job.json").read_text())
+    return content
 
 
 def done(system: System, job: str) -> dict[str, Any]:
-    found = system.until_settled(job, within=200)
-    assert found["state"] == "succeeded", found
-    return found
+    result = system.until_settled(job, within=200)
+    assert result["state"] == "succeeded", result
+    return result
 
 
 def outputs(system: System, job: str) -> dict[str, bytes]:
     """By their paths, which a file of the same name may share the end of."""
-    paths = [one["path"] for one in system.get(f"/jobs/{job}/outputs")["data"]]
+    paths = [row["path"] for row in system.get(f"/jobs/{job}/outputs")["data"]]
     return {path: bytes(system.client.get(f"/jobs/{job}/outputs/{path}").content) for path in paths}
 
 
@@ -75,18 +75,18 @@ def pairs_of_batches(data: Any, epochs: int) -> Iterator[Any]:
 def test_two_optimizers_give_the_weights_of_the_loop_written_by_hand(examples: Examples) -> None:
     job = examples.system.submit(job_of("compression"))
     ended = done(examples.system, job)
-    found = outputs(examples.system, job)
+    result = outputs(examples.system, job)
 
-    ours, by_hand = load(found["model.safetensors"]), compressed_by_hand().state_dict()
+    ours, by_hand = load(result["model.safetensors"]), compressed_by_hand().state_dict()
     assert {name: value.tolist() for name, value in ours.items()} == {
         name: value.tolist() for name, value in by_hand.items()
     }
     logs = [row for row in examples.system.metrics(job) if "aux_loss" in row]
     assert [row["aux_learning_rate"] for row in logs] == [0.05, 0.05, 0.025, 0.025, 0.0125, 0.0125]
-    predicted = [json.loads(line) for line in found["predictions.jsonl"].splitlines()]
+    predicted = [json.loads(line) for line in result["predictions.jsonl"].splitlines()]
     assert len(predicted) == 16
     assert {len(row["prediction"]) for row in predicted} == {len(row["label"]) for row in predicted} == {8}
-    assert json.loads(found["metrics.json"])["final"]["test_loss"] == ended["result"]["final"]["test_loss"]
+    assert json.loads(result["metrics.json"])["final"]["test_loss"] == ended["result"]["final"]["test_loss"]
 
 
 def test_early_stopping_ends_a_job_and_its_figures_are_logged(examples: Examples) -> None:
@@ -107,18 +107,18 @@ def test_early_stopping_ends_a_job_and_its_figures_are_logged(examples: Examples
 def test_four_metrics_a_cosine_and_a_test_set(examples: Examples, tmp_path: Path) -> None:
     ended = examples.run("four-metrics/job.json")
     assert ended["state"] == "succeeded", ended
-    found = outputs(examples.system, ended["id"])
+    result = outputs(examples.system, ended["id"])
 
     final = ended["result"]["final"]
     figures = {"accuracy", "f1_weighted", "precision_weighted", "recall_weighted", "loss"}
     assert {f"{part}_{name}" for part in ("eval", "test") for name in figures} <= final.keys()
     assert ended["result"]["best"]["metric"] == "f1_weighted"
-    predicted = [json.loads(line) for line in found["predictions.jsonl"].splitlines()]
+    predicted = [json.loads(line) for line in result["predictions.jsonl"].splitlines()]
     right = [row["prediction"].index(max(row["prediction"])) == row["label"] for row in predicted]
     assert len(right) == 32
     assert sum(right) / 32 == final["test_accuracy"] > 0.8
     assert len(examples.system.get(f"/jobs/{ended['id']}/checkpoints")["data"]) >= 2
-    assert {"eval/f1_weighted", "test/accuracy", "train/loss"} <= scalars(found, tmp_path).keys()
+    assert {"eval/f1_weighted", "test/accuracy", "train/loss"} <= scalars(result, tmp_path).keys()
 
 
 def scalars(found: dict[str, bytes], folder: Path) -> dict[str, list[int]]:
@@ -132,7 +132,7 @@ def scalars(found: dict[str, bytes], folder: Path) -> dict[str, list[int]]:
 
     read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     read.Reload()
-    return {tag: [one.step for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+    return {tag: [point.step for point in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
 @pytest.mark.matrix
@@ -173,9 +173,9 @@ def test_a_job_may_only_evaluate_or_only_predict(examples: Examples) -> None:
     assert [row["eval_mae"] for row in system.metrics(evaluates)] == [final["eval_mae"]]
     assert set(outputs(system, evaluates)) == {"metrics.json", "spec.json"}
     assert "test_loss" in done(system, predicts)["result"]["final"]
-    found = outputs(system, predicts)
-    assert set(found) == {"metrics.json", "predictions.jsonl", "spec.json"}
-    assert len(found["predictions.jsonl"].splitlines()) == 12
+    result = outputs(system, predicts)
+    assert set(result) == {"metrics.json", "predictions.jsonl", "spec.json"}
+    assert len(result["predictions.jsonl"].splitlines()) == 12
 
 
 def test_what_cannot_be_optimized_is_told_before_it_begins(examples: Examples) -> None:
@@ -183,7 +183,7 @@ def test_what_cannot_be_optimized_is_told_before_it_begins(examples: Examples) -
     main, aux = spec["optimizers"]
 
     problems = system.client.post("/jobs", json={**spec, "optimizers": [main, {**aux, "args": {"lrr": 1}}]}).json()
-    assert [(one["pointer"], one["hint"]) for one in problems["errors"]] == [
+    assert [(error["pointer"], error["hint"]) for error in problems["errors"]] == [
         ("/optimizers/1/args/lrr", "did you mean 'lr'?")
     ]
     problems = system.client.post("/jobs", json={**spec, "optimizers": [main, {**aux, "use": "adm"}]}).json()

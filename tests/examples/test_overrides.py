@@ -95,14 +95,14 @@ def test_variables_and_secrets_come_to_the_job_that_names_them_and_are_told_to_n
     )
     assert examples.ended(said)["state"] == "succeeded"
 
-    lines = "\n".join(str(one["data"]) for one in examples.system.events(said) if one["kind"] == "line")
+    lines = "\n".join(str(event["data"]) for event in examples.system.events(said) if event["kind"] == "line")
     assert "flag up token *** 15" in lines
     assert "leaks []" in lines
     error = examples.ended(failed)["error"]
     assert error["message"] == "ValueError: the token *** is no good"
     assert "hunter2" not in str([error, examples.system.events(failed)])
     assert examples.ended(without)["state"] == "succeeded"
-    others = "\n".join(str(one["data"]) for one in examples.system.events(without) if one["kind"] == "line")
+    others = "\n".join(str(event["data"]) for event in examples.system.events(without) if event["kind"] == "line")
     assert "flag None token  0" in others
 
 
@@ -125,17 +125,17 @@ def test_what_no_node_has_and_no_operator_allows_is_refused_at_post(examples: Ex
         "/jobs", json={**TOY, "code": code, "env": {"LD_PRELOAD": "x"}, "secrets": ["EXAMPLE_TOKN"]}
     )
 
-    assert [(one["pointer"], one["code"]) for one in misread.json()["errors"]] == [
+    assert [(error["pointer"], error["code"]) for error in misread.json()["errors"]] == [
         ("/code/requires/3", "not_a_requirement")
     ]
-    found = {one["pointer"]: one for one in refused.json()["errors"]}
-    assert {pointer: one["code"] for pointer, one in found.items()} == {
+    result = {error["pointer"]: error for error in refused.json()["errors"]}
+    assert {pointer: item["code"] for pointer, item in result.items()} == {
         "/env/LD_PRELOAD": "env_not_allowed",
         "/code/requires/1": "package_missing",
         "/code/requires/2": "package_missing",
         "/secrets/0": "unknown_secret",
     }
-    assert found["/secrets/0"]["hint"] == "did you mean 'EXAMPLE_TOKEN'?"
+    assert result["/secrets/0"]["hint"] == "did you mean 'EXAMPLE_TOKEN'?"
 
 
 def test_code_may_have_packages_named_worker_service_and_contract(examples: Examples) -> None:

@@ -39,7 +39,7 @@ def test_an_own_loop_is_followed_killed_paused_and_ends_as_if_nothing_had_been(e
     assert done["metrics"]["eval_loss"] < 0.5
     assert done["progress"]["step"] == 12
     assert {"model.pt", "spec.json", "metrics.json"} <= examples.outputs(job).keys()
-    assert {one["status"] for one in system.get(f"/jobs/{job}/checkpoints")["data"]} >= {"committed"}
+    assert {row["status"] for row in system.get(f"/jobs/{job}/checkpoints")["data"]} >= {"committed"}
     assert_whole(system.events(job))
 
 
@@ -50,7 +50,7 @@ def test_a_script_runs_as_it_is_and_continues_where_its_own_code_does(examples: 
     done = examples.ended(job)
 
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
-    said = [str(one["data"]) for one in examples.system.events(job) if one["kind"] == "line"]
+    said = [str(event["data"]) for event in examples.system.events(job) if event["kind"] == "line"]
     assert any("continues at step 20" in line for line in said)
     assert any("done" in line for line in said)
 
@@ -137,6 +137,6 @@ def test_in_two_processes_the_one_that_dies_is_the_reason_and_a_script_continues
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
     first = examples.system.get(f"/jobs/{job}/attempts")["data"][0]
     assert "rank 1 of 2: training called sys.exit(3)" in first["error"]["message"]
-    said = [str(one["data"]) for one in examples.system.events(job) if one["kind"] == "line"]
+    said = [str(event["data"]) for event in examples.system.events(job) if event["kind"] == "line"]
     assert sum("continues at step 20" in line for line in said) == 1
     assert any("done" in line for line in said)

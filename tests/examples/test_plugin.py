@@ -14,7 +14,7 @@ def test_what_a_plugin_registers_is_shown_checked_and_trained(examples: Examples
     assert shown["models"]["waves/sines"]["summary"].startswith("A sum of sines")
     assert shown["data"]["waves/points"]["args"]["properties"]["n"]["description"] == "How many points"
     wrong = {**spec, "model": {"use": "waves/sines", "args": {"waves": 65}}, "callbacks": ["waves/loudst"]}
-    refused = {one["pointer"]: one for one in system.client.post("/jobs", json=wrong).json()["errors"]}
+    refused = {error["pointer"]: error for error in system.client.post("/jobs", json=wrong).json()["errors"]}
     assert "64" in refused["/model/args/waves"]["detail"]
     assert refused["/callbacks/0"]["hint"] == "did you mean 'waves/loudest'?"
     assert examples.ended(job)["state"] == "succeeded"

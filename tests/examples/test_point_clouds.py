@@ -15,7 +15,7 @@ def test_everything_of_ones_own_trains_and_is_measured(examples: Examples) -> No
 
     assert done["state"] == "succeeded", done
     evaluations = [event["data"] for event in standing.events(job) if event["kind"] == "eval"]
-    assert [one["eval_clouds"] for one in evaluations] == [64, 64, 64]
+    assert [evaluation["eval_clouds"] for evaluation in evaluations] == [64, 64, 64]
     assert evaluations[-1]["eval_right"] > 0.9
     assert standing.final_weights(job)
 

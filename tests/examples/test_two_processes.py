@@ -20,18 +20,18 @@ LONG = {
 
 
 def spec(name: str) -> JSON:
-    found: JSON = json.loads((EXAMPLES / "two-processes" / name).read_text())
-    return found
+    content: JSON = json.loads((EXAMPLES / "two-processes" / name).read_text())
+    return content
 
 
 def test_two_processes_make_the_curve_of_one_on_the_same_batches(examples: Examples) -> None:
     system, two = examples.system, spec("ddp.json")
     alone = {"training": {**two["training"], "per_device_train_batch_size": 16}, "resources": {}}
-    job, one = system.submit(two), system.submit({**two, **alone})
-    done, expected = examples.ended(job), examples.ended(one)
+    job, other_job = system.submit(two), system.submit({**two, **alone})
+    done, expected = examples.ended(job), examples.ended(other_job)
 
     assert (done["state"], expected["state"]) == ("succeeded", "succeeded"), done["error"]
-    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
     assert done["metrics"]["eval_accuracy"] == expected["metrics"]["eval_accuracy"]
     events = system.events(job)
     assert_whole(events)

@@ -30,8 +30,8 @@ class Result:
         for event in events:
             if event["kind"] in ("log", "eval") and "train_loss" not in event["data"]:
                 # Where a step ran twice, the run that counted is the last.
-                told = {name: value for name, value in event["data"].items() if not name.endswith(TIMINGS)}
-                curves[event["kind"], event["step"]] = told
+                reports = {name: value for name, value in event["data"].items() if not name.endswith(TIMINGS)}
+                curves[event["kind"], event["step"]] = reports
         return cls(_tensors(system.final_weights(job)), curves)
 
 
@@ -40,7 +40,7 @@ def _tensors(file: bytes) -> dict[str, tuple[JSON, bytes]]:
     start = 8 + int.from_bytes(file[:8], "little")
     header: JSON = json.loads(file[8:start])
     header.pop("__metadata__", None)
-    places = {name: one.pop("data_offsets") for name, one in header.items()}
+    places = {name: tensor.pop("data_offsets") for name, tensor in header.items()}
     return {name: (header[name], file[start + begin : start + end]) for name, (begin, end) in places.items()}
 
 
@@ -86,7 +86,9 @@ def _audit_job(system: System, job: Job, expected: Result, seen: dict[int, int],
         assert_whole(events)
     except AssertionError as error:
         books["torn histories"].append(f"{named}: {error}")
-    ran = Counter(one["attempt"] for one in events if one["kind"] == "state" and one["data"]["state"] == "running")
+    ran = Counter(
+        event["attempt"] for event in events if event["kind"] == "state" and event["data"]["state"] == "running"
+    )
     books["jobs made twice, attempts run twice"] += [f"{named}: {number}" for number, times in ran.items() if times > 1]
     _audit_seen(named, events, seen, books)
     ended = system.job(job.id)
@@ -133,7 +135,7 @@ def _audit_leftovers(system: System, scratch: Path, books: Books) -> None:
         try:
             until(lambda look=look: not look(), within=20, what="nothing is left")
         except AssertionError:
-            books[page] += [str(one) for one in look()]
+            books[page] += [str(violation) for violation in look()]
     # A save that died leaves its temporary folder for the service to prune: two days later, because it may be slow.
     stream = system.redis.say("XLEN", "fp:events")
     if not stream.startswith(b":0"):
@@ -153,12 +155,12 @@ def _stands_in(pid: int, folder: str) -> bool:
 
 def told(books: Books, load: Load, chaos: Chaos, what: str) -> str:
     """As a table, and what is behind every line that is not zero."""
-    found = load.found
+    result = load.found
     head = (
         f"{what}\n\n- {len(load.jobs)} jobs, {sum(chaos.done.values())} faults: `{_list(chaos.done)}`\n"
-        f"- {found.answers:,} answers, {found.refusals} of them 503\n"
-        f"- {found.read:,} events read over {found.reconnects:,} reconnects\n"
-        f"- {found.resumed_after_poison} jobs resumed after the reason `poison`"
+        f"- {result.answers:,} answers, {result.refusals} of them 503\n"
+        f"- {result.read:,} events read over {result.reconnects:,} reconnects\n"
+        f"- {result.resumed_after_poison} jobs resumed after the reason `poison`"
     )
     lines = [f"| {page} | {len(entries)} |" for page, entries in books.items()]
     detail = [f"{page}: {entry}" for page, entries in books.items() for entry in entries[:5]]

@@ -69,9 +69,9 @@ class Chaos:
 
     def supervisor_frozen(self) -> bool:
         """Past its lease, then thawed: a zombie that must find out that it is one."""
-        if not (found := self.supervisors()):
+        if not (result := self.supervisors()):
             return False
-        pid = self.random.choice(found)
+        pid = self.random.choice(result)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
         past_its_lease = float(self.system.environment["FOOTPLATE_LEASE_SECONDS"]) + 2.0
@@ -124,15 +124,15 @@ class Chaos:
     # -- whom ---------------------------------------------------------------------------------------------------------
 
     def _kill(self, pids: Iterable[int]) -> bool:
-        if not (found := sorted(pids)):
+        if not (names := sorted(pids)):
             return False
         with suppress(ProcessLookupError):
-            os.kill(self.random.choice(found), signal.SIGKILL)
+            os.kill(self.random.choice(names), signal.SIGKILL)
         return True
 
     def _pool(self) -> list[int]:
-        found = [pid for node in self.system.nodes.values() for pid in children(node.pid) if _parent(pid) == node.pid]
-        return [pid for pid in found if not _is_warm(pid) and b"catalogue" not in _command(pid)]
+        nodes = [pid for node in self.system.nodes.values() for pid in children(node.pid) if _parent(pid) == node.pid]
+        return [pid for pid in nodes if not _is_warm(pid) and b"catalogue" not in _command(pid)]
 
     def supervisors(self) -> list[int]:
         """Pool processes that hold a journal."""
@@ -141,12 +141,12 @@ class Chaos:
     def _in_training(self) -> list[int]:
         """Every process that stands in an attempt's folder."""
         inside = str(self.system.folder / "artifacts" / "jobs")
-        found = []
+        result = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 if entry.name.isdigit() and os.readlink(entry / "cwd").startswith(inside):
-                    found.append(int(entry.name))
-        return found
+                    result.append(int(entry.name))
+        return result
 
     def _is_data_worker(self, pid: int) -> bool:
         """Forked by training itself, not by the warm parent."""
@@ -184,9 +184,9 @@ def _parent(pid: int) -> int:
 
 
 def _open_files(pid: int) -> list[str]:
-    found = []
+    result = []
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                found.append(os.readlink(link))
-    return found
+                result.append(os.readlink(link))
+    return result

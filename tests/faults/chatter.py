@@ -88,7 +88,7 @@ class Chatter(TrainerCallback):
         from footplate.runtime.emit import Emit
 
         # There is one in every training process, and nothing hands it to user code.
-        self.wire = next(one for one in gc.get_objects() if isinstance(one, Emit)).wire
+        self.wire = next(candidate for candidate in gc.get_objects() if isinstance(candidate, Emit)).wire
         self.file = (self.folder / "said").open("a", buffering=1)
         self.began, self.said = time.monotonic(), 0
 

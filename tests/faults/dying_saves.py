@@ -89,10 +89,10 @@ def _run(folder: Path, watch: _Watch | None) -> None:
     if watch is not None:
         checkpoint.commit = watch.around(checkpoint.commit)  # type: ignore[assignment]
     resume = folder.exists()
-    found = run(
+    outcome = run(
         folder, steps=STEPS, resume=resume, save_strategy="steps", save_steps=SAVE_STEPS, dataloader_num_workers=2
     )
-    (folder / "print.json").write_text(json.dumps(dataclasses.asdict(found)))
+    (folder / "print.json").write_text(json.dumps(dataclasses.asdict(outcome)))
     if isinstance(watch, _Count):
         (folder / "calls.json").write_text(json.dumps({"all": watch.number, "disk": watch.disk}))
 

@@ -12,8 +12,8 @@ MODEL, OPTIMIZER, SCHEDULER, RNG = "model.safetensors", "optimizer.pt", "schedul
 
 def assert_bit_equal(system: System, job: str, quiet: str) -> None:
     """Every loss, and the weights, optimizer, schedule and generators of the last checkpoint, to the last bit."""
-    for one in (job, quiet):
-        done = system.until_settled(one)
+    for job_id in (job, quiet):
+        done = system.until_settled(job_id)
         assert done["state"] == "succeeded", done
     mine, theirs = system.losses(job), system.losses(quiet)
     differ = [step for step in sorted(mine | theirs) if mine.get(step) != theirs.get(step)]

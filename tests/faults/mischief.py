@@ -159,7 +159,7 @@ def _flood(lair: Path) -> None:
 
     from footplate.runtime.emit import Emit
 
-    wire = next(one for one in gc.get_objects() if isinstance(one, Emit)).wire
+    wire = next(candidate for candidate in gc.get_objects() if isinstance(candidate, Emit)).wire
     wire.send("log", {"huge": "x" * 10_000_000})
     for n in range(FLOOD):
         wire.send("log", {"n": n})

@@ -119,7 +119,7 @@ class Load:
     async def run(self, settle_within: float) -> None:
         async with httpx2.AsyncClient(base_url=self.system.url, timeout=ANSWER_SECONDS) as self.client:
             readers = [asyncio.create_task(self._read(random.Random(n))) for n in range(self.readers)]
-            others = [asyncio.create_task(one) for one in (self._look_around(), self._watch_for_the_stuck())]
+            others = [asyncio.create_task(item) for item in (self._look_around(), self._watch_for_the_stuck())]
             while not self.last_call.is_set():
                 if sum(not job.is_settled for job in self.jobs) < AT_ONCE:
                     await self._submit()
@@ -266,9 +266,9 @@ class Load:
             (f"/jobs/{job.id}", lambda body: body["id"] == job.id and body["name"] == job.key),
             (f"/jobs/{job.id}/events?after={after}&limit=50", lambda body: _is_dense(body["data"], after)),
             (f"/jobs/{job.id}/checkpoints", lambda body: isinstance(body["data"], list)),
-            (f"/jobs/{job.id}/attempts", lambda body: _is_counted([one["attempt"] for one in body["data"]])),
+            (f"/jobs/{job.id}/attempts", lambda body: _is_counted([row["attempt"] for row in body["data"]])),
             (f"/jobs/{job.id}/spec", lambda body: body["name"] == job.key),
-            (f"/jobs?name={job.key}", lambda body: [one["id"] for one in body["data"]] == [job.id]),
+            (f"/jobs?name={job.key}", lambda body: [row["id"] for row in body["data"]] == [job.id]),
             ("/nodes", lambda body: len(body["data"]) == 2),
             ("/readyz", lambda body: body["status"] in ("ok", "degraded")),
         ]
@@ -282,7 +282,7 @@ class Load:
             under_way = {job.id: job for job in self.jobs if not job.is_settled}
             answer = await self._ask("GET", "/jobs?state=queued,starting,running,stopping&limit=100")
             if answer is None:
-                stood = {known: (where, time.monotonic()) for known, (where, _) in stood.items()}
+                stood = {names: (where, time.monotonic()) for names, (where, _) in stood.items()}
                 continue
             rows = answer.json()["data"]
             has_room = sum(row["state"] != "queued" for row in rows) < 4

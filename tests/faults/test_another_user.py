@@ -50,8 +50,8 @@ def test_training_that_became_another_user_dies_with_the_warm_parent(system: Sys
         os.kill(pid, signal.SIGSTOP)
     os.kill(warm, signal.SIGKILL)
     try:
-        told = "training is gone, though nobody but the kernel was left to end it"
-        until(lambda: not any(map(is_alive, training)), within=1, what=told)
+        message = "training is gone, though nobody but the kernel was left to end it"
+        until(lambda: not any(map(is_alive, training)), within=1, what=message)
     finally:
         for pid in frozen:
             # The node, which is the first to go on, reaps what died meanwhile.

@@ -71,8 +71,8 @@ def test_an_api_that_dies_over_a_post_leaves_one_job_and_one_answer(apis: Apis) 
 
         alive = next(name for name in NAMES if name != died)
         stored = httpx2.get(f"{apis.urls[alive]}/jobs", params={"name": moment}, timeout=60).json()["data"]
-        told = {answer.json()["id"] for answer in answers}
-        assert told <= {job["id"] for job in stored}, f"{told} was acknowledged and is not there"
+        messages = {answer.json()["id"] for answer in answers}
+        assert messages <= {job["id"] for job in stored}, f"{messages} was acknowledged and is not there"
         assert len(stored) == 1, f"{len(stored)} jobs were made of one"
         assert len(answers) == 2
         assert {answer.status_code for answer in answers} == {201}

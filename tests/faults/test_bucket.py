@@ -63,20 +63,23 @@ def test_a_checkpoint_that_was_half_sent_was_never_heard_of(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = attempt(1)
-    told = first.heard_of(older := first.save(10))
+    report = first.heard_of(older := first.save(10))
     with monkeypatch.context() as patch:
         asked = dies_before(store, "checkpoint-20/trainer_state.json", patch)
         passed = first.shipping.hold([newer := first.save(20)])
         until(lambda: any("checkpoint-20" in path for path in asked), within=30, what="some of it is sent")
         until(lambda: first.hears("store_away"), within=30, what="and the rest is not")
         first.is_gone()
-    told += [*passed, *(one for one in first.heard() if one["kind"] == "checkpoint" and one not in told)]
+    report += [
+        *passed,
+        *(message for message in first.heard() if message["kind"] == "checkpoint" and message not in report),
+    ]
 
-    second = attempt(2, *(offer_of(one) for one in reversed(told)))
+    second = attempt(2, *(offer_of(item) for item in reversed(report)))
     began = second.begins()
 
     assert not second.found, f"nobody has all of checkpoint-20, and it was told: {second.found}"
-    assert told == [older] != [newer]
+    assert report == [older] != [newer]
     assert began is not None
     assert began.folder.endswith("checkpoint-10")
 

@@ -48,12 +48,14 @@ def killed(processes: Processes, protection_off: list[str]) -> Callable[[int], l
 
 
 def assert_nothing_happened(killed: list[JSON]) -> None:
-    assert {one["died"] for one in killed} == {-signal.SIGKILL}, killed
-    for one in killed:
-        same = one["ended"] == 0 and not one["differs"]
-        assert same, f"killed at point {one['point']} it did not go on as if nothing had happened: {one}"
-    for one in killed:
-        assert not one["torn"], f"killed at point {one['point']} it left {one['torn']}, which is not whole: {one}"
+    assert {item["died"] for item in killed} == {-signal.SIGKILL}, killed
+    for death in killed:
+        same = death["ended"] == 0 and not death["differs"]
+        assert same, f"killed at point {death['point']} it did not go on as if nothing had happened: {death}"
+    for death in killed:
+        assert not death["torn"], (
+            f"killed at point {death['point']} it left {death['torn']}, which is not whole: {death}"
+        )
 
 
 @pytest.mark.fault(10, without="a save is renamed into place", red="which is not whole")
@@ -190,7 +192,7 @@ def it_went_on(system: System, job: str, damage: str, used: Path) -> None:
         assert len(corrupt) == 1, f"nobody was told of {damage}: {corrupt}"
         assert re.search(DAMAGE[damage][1], corrupt[0]["message"]), corrupt
         assert Path(corrupt[0]["path"]).name in corrupt[0]["message"], corrupt
-        assert [artifacts(system) / each["path"] for each in corrupt] == checkpoints(system, job, "corrupt")
+        assert [artifacts(system) / item["path"] for item in corrupt] == checkpoints(system, job, "corrupt")
     else:
         assert not corrupt
     notes = said(system, job, "note", checkpoint=str(used.relative_to(artifacts(system))))
@@ -218,7 +220,7 @@ def without_any_it_fails_until_one_is_back(system: System, job: str, quiet: str)
     assert system.do(job, "resume").status_code == 202
     assert system.until_settled(job)["state"] == "succeeded"
     healed = said(system, job, "checkpoint", status="healed")
-    assert [artifacts(system) / each["path"] for each in healed] == [every[-1]], "nobody was told that it is well again"
+    assert [artifacts(system) / item["path"] for item in healed] == [every[-1]], "nobody was told that it is well again"
     assert every[-1] not in checkpoints(system, job, "corrupt")
     assert_bit_equal(system, job, quiet)
     assert_whole(system.events(job))
@@ -268,13 +270,13 @@ def test_a_disk_that_is_full_while_saving_is_told_and_borne_three_times(system: 
     system.until_reached(job, gate, 15)
     disk.fill(job)
     gate.open(15)
-    told = failures(system, job, 1)
+    report = failures(system, job, 1)
     system.until(lambda: gate.is_reached(25) or system.state(job) == "failed", within=60, what="it goes on", job=job)
     disk.free(job)
     gate.open(25)
     done = system.until_settled(job)
     assert (done["state"], done["attempt"]) == ("succeeded", 1), f"training goes on, they say: {done}"
-    assert all(path.name != f"checkpoint-{told[0]['step']}" for path in checkpoints(system, job))
+    assert all(path.name != f"checkpoint-{report[0]['step']}" for path in checkpoints(system, job))
     assert_bit_equal(system, job, quiet)
 
     gate = system.gate()
@@ -284,14 +286,14 @@ def test_a_disk_that_is_full_while_saving_is_told_and_borne_three_times(system: 
     disk.fill(hopeless)
     gate.open(15)
     done = system.until_settled(hopeless)
-    told = failures(system, hopeless, 1)
-    assert len(told) == 4, f"it gives up after {len(told)} failures: {done}"
+    report = failures(system, hopeless, 1)
+    assert len(report) == 4, f"it gives up after {len(report)} failures: {done}"
     assert (done["state"], done["reason"], done["error"]["code"]) == ("failed", "error", "cannot_save"), done
     disk.free(hopeless)
     assert system.do(hopeless, "resume").status_code == 202
     assert system.until_settled(hopeless)["state"] == "succeeded"
     steps = [event["step"] for event in system.events(hopeless) if event["kind"] == "log" and event["attempt"] == 2]
-    assert min(steps) == told[0]["step"] - OFTEN["training"]["save_steps"] + 1, "it goes on from the older one"
+    assert min(steps) == report[0]["step"] - OFTEN["training"]["save_steps"] + 1, "it goes on from the older one"
     assert_bit_equal(system, hopeless, quiet)
 
 

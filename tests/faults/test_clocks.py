@@ -16,9 +16,9 @@ JUMPS = [("service", HOUR), ("worker", HOUR), ("service", -HOUR), ("worker", -HO
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
     """No database looks at a clock. Heartbeats are rare, so that control looks between a jump and the next of them."""
-    found = System(processes, redis, sqlite_url, FOOTPLATE_BEAT_SECONDS="2", FOOTPLATE_LEASE_SECONDS="8")
-    found.environment["PYTHONPATH"] = preload.write(found.preload, without=protection_off, jumpy=True)
-    return found.start()
+    result = System(processes, redis, sqlite_url, FOOTPLATE_BEAT_SECONDS="2", FOOTPLATE_LEASE_SECONDS="8")
+    result.environment["PYTHONPATH"] = preload.write(result.preload, without=protection_off, jumpy=True)
+    return result.start()
 
 
 @pytest.mark.fault(18, without="leases are timed by a clock that does not jump", red="lost .* without need")

@@ -228,7 +228,7 @@ class Walk:
         again = self.submit(done["name"])
         assert done["state"] == "succeeded", f"{story}: {done}"
         assert again == job, f"{story}: the same Idempotency-Key made {again} too"
-        assert [one["id"] for one in system.get("/jobs", name=done["name"])["data"]] == [job], story
+        assert [row["id"] for row in system.get("/jobs", name=done["name"])["data"]] == [job], story
         assert_whole(system.events(job))
         assert set(runs(system, job).values()) == {1}, f"{story}: an attempt was granted twice, {runs(system, job)}"
         assert system.losses(job) == self.losses, story

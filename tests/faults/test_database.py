@@ -34,10 +34,10 @@ def disk() -> Iterator[SmallDisk]:
     # Not below the test's own folder: PostgreSQL runs as another user, who may not look in there.
     with TemporaryDirectory(prefix="fp-disk-") as folder:
         os.chmod(folder, 0o755)
-        with small_disk(Path(folder) / "disk", megabytes=24) as found:
-            if found is None:
+        with small_disk(Path(folder) / "disk", megabytes=24) as result:
+            if result is None:
                 pytest.skip(f"needs {NEEDED}")
-            yield found
+            yield result
 
 
 @pytest.mark.fault(9, without="a driver's error means that SQL is away", red="answered 500")

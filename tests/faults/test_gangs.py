@@ -64,17 +64,17 @@ def test_two_jobs_that_could_each_hold_half_are_placed_one_after_the_other(stage
         stage.node(slots=1)
     small = stage.submit()
     stage.place()
-    one, two = stage.submit(nodes=2), stage.submit(nodes=2)
+    first, second = stage.submit(nodes=2), stage.submit(nodes=2)
     stage.place()
-    for job in (one, two):
+    for job in (first, second):
         begun = len(stage.sources(job))
         assert begun in (0, 2), f"it begins on {begun} of its 2 nodes"
     stage.claim(small).finishes()
 
-    assert stage.place() == [one]
-    for worker in [stage.claim(one, source) for source in (0, 1)]:
+    assert stage.place() == [first]
+    for worker in [stage.claim(first, source) for source in (0, 1)]:
         worker.finishes()
-    assert stage.place() == [two]
+    assert stage.place() == [second]
 
 
 @pytest.mark.fault(23, without="what waits for several nodes holds what it will get", red="starved")
@@ -171,8 +171,8 @@ def test_the_reason_is_the_part_that_failed_by_itself_whoever_says_it_first(stag
     first.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "Connection closed by peer"})
     second.fails("oom")
 
-    told = json.loads(str(stage.job(job).error))["code"]
-    assert told == "oom", f"{told} is told"
+    report = json.loads(str(stage.job(job).error))["code"]
+    assert report == "oom", f"{report} is told"
 
 
 @pytest.mark.fault(23, without="a part that does not end with the others is given up", red="is stuck")

@@ -81,17 +81,17 @@ def waiting_log(system: System, job: str, journal: Path) -> int:
 def spoil(journal: Path, seq: int) -> int:
     """Changes one digit of the loss that this event tells."""
     data = journal.read_bytes()
-    found = re.search(rb'\{"seq":%d,.*?"loss":\d+\.(\d)' % seq, data)
-    assert found is not None, f"event {seq} tells no loss"
+    match = re.search(rb'\{"seq":%d,.*?"loss":\d+\.(\d)' % seq, data)
+    assert match is not None, f"event {seq} tells no loss"
     with journal.open("r+b") as file:
-        file.seek(found.start(1))
-        file.write(b"%d" % ((int(found[1]) + 5) % 10))
+        file.seek(match.start(1))
+        file.write(b"%d" % ((int(match[1]) + 5) % 10))
     return seq
 
 
 def it_is_told_as_lost(system: System, job: str, seq: int) -> None:
     def events() -> list[JSON]:
-        return [one for one in system.events(job) if (one["attempt"], one["source"], one["seq"]) == (1, 0, seq)]
+        return [item for item in system.events(job) if (item["attempt"], item["source"], item["seq"]) == (1, 0, seq)]
 
     system.until(events, within=30, what=f"it is known what became of event {seq}", job=job)
     [event] = events()
@@ -132,8 +132,8 @@ def disk(system: System) -> Iterator[SmallDisk | SmallFiles]:
     """Under the journals of node 1."""
     journals = system.folder / "node-1" / "journals"
     journals.parent.mkdir()
-    with small_disk(journals, megabytes=1) as found:
-        yield found or SmallFiles(journals)
+    with small_disk(journals, megabytes=1) as result:
+        yield result or SmallFiles(journals)
 
 
 @pytest.mark.fault(12, without="a full journal ends its attempt", red="goes on in silence")
@@ -145,8 +145,8 @@ def test_a_journal_whose_disk_is_full_fails_its_job_and_says_so(system: System, 
     disk.fill() if isinstance(disk, SmallDisk) else disk.fill(system.nodes[1])
 
     done = system.until_settled(job)
-    told = (done["state"], done["reason"])
-    assert told == ("failed", "journal_full"), f"it goes on in silence: {told}"
+    outcome = (done["state"], done["reason"])
+    assert outcome == ("failed", "journal_full"), f"it goes on in silence: {outcome}"
     assert done["error"]["code"] == "journal_full"
     assert re.search("does not take .*(No space left|File too large)", done["error"]["message"]), done["error"]
     events = system.events(job)

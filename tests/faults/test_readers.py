@@ -32,9 +32,9 @@ HALF = b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/jso
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
     """An API process alone: what lies behind it does not matter here."""
-    found = System(processes, redis, sqlite_url, without=protection_off)
-    found.start_service("api")
-    return found
+    result = System(processes, redis, sqlite_url, without=protection_off)
+    result.start_service("api")
+    return result
 
 
 @pytest.mark.fault(17, without="a slow reader is sent away", red="the readers are sent away")
@@ -106,11 +106,11 @@ def end(url: str, job: JobId) -> None:
 
 def connected(system: System, said: bytes) -> socket.socket:
     """It has said this and will say no more, nor read."""
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    found.connect(("127.0.0.1", int(system.url.rpartition(":")[2])))
-    found.sendall(said)
-    return found
+    result = socket.socket()
+    result.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    result.connect(("127.0.0.1", int(system.url.rpartition(":")[2])))
+    result.sendall(said)
+    return result
 
 
 def handshake(job: str) -> bytes:

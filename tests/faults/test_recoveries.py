@@ -87,13 +87,16 @@ class Story:
 
     def goes_on(self) -> None:
         """Until it has committed a checkpoint that it had not when this was asked."""
-        known = {one["id"] for one in self.checkpoints()}
+        names = {checkpoint["id"] for checkpoint in self.checkpoints()}
         self.system.until(
-            lambda: {one["id"] for one in self.checkpoints()} - known, within=60, what="it saves again", job=self.job
+            lambda: {checkpoint["id"] for checkpoint in self.checkpoints()} - names,
+            within=60,
+            what="it saves again",
+            job=self.job,
         )
 
     def checkpoints(self) -> list[JSON]:
-        return [one for one in self.system.get(f"/jobs/{self.job}/checkpoints")["data"] if one["status"] == "committed"]
+        return [row for row in self.system.get(f"/jobs/{self.job}/checkpoints")["data"] if row["status"] == "committed"]
 
     def tells(self, sentences: list[str]) -> None:
         """In this order, after what was read before."""

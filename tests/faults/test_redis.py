@@ -62,7 +62,7 @@ def forgotten_with_a_bell_in_it(system: System, books: Books, client: redis.Redi
     system.nodes[1].freeze()
     # Of what it asked for before, the answer would lie in its socket, where Redis cannot forget it.
     system.processes.until(
-        lambda: not any(_asks_for_bells(one) for one in client.client_list()), what="it asks no more"
+        lambda: not any(_asks_for_bells(item) for item in client.client_list()), what="it asks no more"
     )
     job = system.submit(books.job())
     rung = "its bell has rung"

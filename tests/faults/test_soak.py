@@ -77,8 +77,8 @@ def crashing(database_url: str, request: pytest.FixtureRequest) -> PostgresServe
     with engine.connect() as conn:
         conn.execute(text(f'ALTER DATABASE "{engine.url.database}" SET synchronous_commit = on'))
     engine.dispose()
-    found: PostgresServer = request.getfixturevalue("postgres_server")
-    return found
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server
 
 
 @pytest.fixture

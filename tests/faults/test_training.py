@@ -43,7 +43,7 @@ def attempts(system: System, job: str) -> list[JSON]:
 
 
 def has_ended(system: System, job: str, attempt: int) -> bool:
-    return any(one["attempt"] == attempt and one["ended_at"] for one in attempts(system, job))
+    return any(item["attempt"] == attempt and item["ended_at"] for item in attempts(system, job))
 
 
 @pytest.mark.fault(2, without="hearing how training ended", red="told within 5 s")
@@ -56,8 +56,8 @@ def test_training_that_dies_is_told_by_its_reason_and_the_node_takes_its_next_jo
         system.until((lairs / do / "5").exists, within=60, what=f"{do} has come", job=job)
         system.until(partial(has_ended, system, job, 1), within=5, what=f"{do} is told within 5 s", job=job)
         first = attempts(system, job)[0]
-        told = (first["reason"], first["error"]["code"])
-        assert told == DEATHS[do], f"{do} is told as {told}: {first['error']}"
+        outcome = (first["reason"], first["error"]["code"])
+        assert outcome == DEATHS[do], f"{do} is told as {outcome}: {first['error']}"
 
     for do, job in jobs.items():
         done = system.until_settled(job)

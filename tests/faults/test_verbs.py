@@ -212,8 +212,8 @@ def a_cancel_that_was_acknowledged_beats_a_success_that_was_on_its_way(system: S
     for gate in gates:
         gate.open(3)
     for job in (cancelled, paused):
-        told = system.folder / "artifacts" / "jobs" / job / "attempts" / "1" / "outputs" / "metrics.json"
-        system.until(told.exists, within=60, what="it has written its outputs", job=job)
+        report = system.folder / "artifacts" / "jobs" / job / "attempts" / "1" / "outputs" / "metrics.json"
+        system.until(report.exists, within=60, what="it has written its outputs", job=job)
     answers = at_once([lambda: system.do(cancelled, "cancel"), lambda: system.do(paused, "pause")] * 5)
     assert {answer.status_code for answer in answers} == {202}
     system.redis.thaw()
@@ -249,8 +249,8 @@ def fifty_at_once_leave_one_outcome_and_no_process(system: System) -> None:
 
 
 def is_stopping(system: System, job: str) -> bool:
-    found = system.client.get(f"/jobs/{job}")
-    return found.status_code == 200 and found.json()["state"] == "stopping"
+    result = system.client.get(f"/jobs/{job}")
+    return result.status_code == 200 and result.json()["state"] == "stopping"
 
 
 def a_verb(system: System, random: Random, verbs: list[str], jobs: list[str]) -> Callable[[], httpx2.Response]:

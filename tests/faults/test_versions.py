@@ -23,8 +23,8 @@ def test_the_version_before_is_served_and_the_one_after_is_denied_with_a_reason(
     system.start_service()
     with redis.Redis.from_url(system.redis.url) as client:
         assert of_another_version(system, client, BEFORE)["refused"] is None, f"protocol {BEFORE} is turned away"
-        told = of_another_version(system, client, AFTER)["refused"]
-        assert told == REFUSAL, f"protocol {AFTER} is not turned away, but told {told!r}"
+        report = of_another_version(system, client, AFTER)["refused"]
+        assert report == REFUSAL, f"protocol {AFTER} is not turned away, but told {report!r}"
 
         start_node_of(AFTER, system, 1, wait=False, FOOTPLATE_POOL="newer")
         it_gets_no_work_and_everybody_sees_why(system, client)
@@ -50,7 +50,7 @@ def of_another_version(system: System, client: Any, protocol: int) -> JSON:
     client.rpush(keys.INBOX, json.dumps(said))
 
     def listed() -> list[JSON]:
-        return [one for one in system.get("/nodes")["data"] if one["id"] == node]
+        return [row for row in system.get("/nodes")["data"] if row["id"] == node]
 
     system.processes.until(listed, within=20, what=f"a node of protocol {protocol} is listed")
     return listed()[0]
@@ -58,7 +58,7 @@ def of_another_version(system: System, client: Any, protocol: int) -> JSON:
 
 def it_gets_no_work_and_everybody_sees_why(system: System, client: Any) -> None:
     def listed() -> list[JSON]:
-        return [one for one in system.get("/nodes")["data"] if one["name"] == "node-1"]
+        return [row for row in system.get("/nodes")["data"] if row["name"] == "node-1"]
 
     system.processes.until(listed, within=60, what="node 1 says that it is there")
     [node] = listed()

@@ -24,7 +24,7 @@ def attempts(system: System, job: str) -> list[JSON]:
 
 
 def has_ended(system: System, job: str, attempt: int) -> bool:
-    return any(one["attempt"] == attempt and one["ended_at"] for one in attempts(system, job))
+    return any(item["attempt"] == attempt and item["ended_at"] for item in attempts(system, job))
 
 
 def node_of(system: System, job: str) -> Process:
@@ -117,9 +117,9 @@ def test_a_worker_that_was_frozen_past_its_lease_stops_and_changes_nothing(syste
         system.until_reached(job, gate, 45)
         system.until(partial(has_ended, system, job, 1), within=LEASE_SECONDS + 10, what="it is lost", job=job)
         system.until(lambda: steps_of(system, job, 2), within=30, what="another attempt trains", job=job)
-        known = checkpoints_of(system, job, 1)
+        checkpoints = checkpoints_of(system, job, 1)
         saved = [int(path.name.removeprefix("checkpoint-")) for path in _attempt_folder(system, job, 1).glob("check*")]
-        assert max(saved) > max(known), "the frozen worker's training has gone on and saved"
+        assert max(saved) > max(checkpoints), "the frozen worker's training has gone on and saved"
         assert any(map(is_alive, zombie)), "the frozen worker's training still runs"
         thaw()
 
@@ -129,7 +129,7 @@ def test_a_worker_that_was_frozen_past_its_lease_stops_and_changes_nothing(syste
     assert_bit_equal(system, job, quiet)
 
     taken = checkpoints_of(system, job, 1)
-    assert taken == known, f"a checkpoint of the frozen attempt was taken: {set(taken) - set(known)}"
+    assert taken == checkpoints, f"a checkpoint of the frozen attempt was taken: {set(taken) - set(checkpoints)}"
     assert states(system, job) == ["queued", "starting", "running", "queued", "starting", "running", "succeeded"]
     assert system.job(job)["attempt"] == 2
     assert attempts(system, quiet)[0]["nodes"][0]["name"] == attempts(system, job)[0]["nodes"][0]["name"]
@@ -210,8 +210,8 @@ class Family:
 
 def family_of_five(system: System, job: str) -> list[int]:
     """Training, its two data workers and two processes of its user's. None of them between two epochs."""
-    found = system.training_pids(job)
-    return found if len(found) == 5 else []
+    pids = system.training_pids(job)
+    return pids if len(pids) == 5 else []
 
 
 def _holds(pid: int, journal: Path) -> bool:

@@ -63,11 +63,11 @@ class Visitor(threading.Thread):
         return answer
 
     def _note_refusal(self, answer: httpx2.Response) -> None:
-        told = answer.json()
-        is_problem = answer.headers["content-type"] == "application/problem+json" and told["code"] == "unavailable"
-        if not (is_problem and answer.headers["retry-after"].isdigit() and "database" in told["detail"]):
+        body = answer.json()
+        is_problem = answer.headers["content-type"] == "application/problem+json" and body["code"] == "unavailable"
+        if not (is_problem and answer.headers["retry-after"].isdigit() and "database" in body["detail"]):
             self.wrong.append(f"a 503 that does not say what is wrong: {answer.headers} {answer.text}")
-        self.reasons.add(told["detail"])
+        self.reasons.add(body["detail"])
 
     # -- moments -----------------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ class Visitor(threading.Thread):
         """Until it has been sent away once more, told so."""
         self.reasons.clear()
         what = f"a request is refused because of {because!r}"
-        until(lambda: self.wrong or any(because in one for one in self.reasons), within=within, what=what)
+        until(lambda: self.wrong or any(because in reason for reason in self.reasons), within=within, what=what)
         assert not self.wrong, self.wrong[0]
 
     def until_served(self, within: float = 60) -> None:
@@ -97,9 +97,9 @@ class Visitor(threading.Thread):
             if page["next_cursor"] is None:
                 break
             cursor = {"cursor": page["next_cursor"]}
-        found = {name: ids for name, ids in stored.items() if name.startswith("visit-")}
+        result = {name: ids for name, ids in stored.items() if name.startswith("visit-")}
         # The last one may be stored without an answer: nobody asked again.
-        found.pop(f"visit-{len(self.jobs)}", None)
-        assert found == {name: [job] for name, job in self.jobs.items()}, "what was accepted is there once each"
+        result.pop(f"visit-{len(self.jobs)}", None)
+        assert result == {name: [job] for name, job in self.jobs.items()}, "what was accepted is there once each"
         for job in list(self.jobs.values())[-20:]:
             assert_whole(self.system.events(job))

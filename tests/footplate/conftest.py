@@ -24,8 +24,8 @@ FAILING = {"model": {"use": "toy/mlp", "args": {"in_features": 3}}, "data": "toy
 @pytest.fixture(scope="session")
 def collector() -> Iterator[Collector]:
     """Where the system sends its traces."""
-    with collecting() as found:
-        yield found
+    with collecting() as result:
+        yield result
 
 
 @pytest.fixture(scope="session")
@@ -43,8 +43,8 @@ def standing(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> 
 
 @pytest.fixture
 def client(standing: System) -> Iterator[Client]:
-    with Client(standing.url) as found:
-        yield found
+    with Client(standing.url) as result:
+        yield result
 
 
 @dataclass

@@ -115,11 +115,11 @@ class Socket:
 
 
 def event(no: int, **changes: Any) -> dict[str, Any]:
-    given = {
+    settings = {
         "v": 1, "job": "job_" + "0" * 32, "no": no, "attempt": 1, "source": 0, "seq": no, "rank": 0, "kind": "log",
         "at": "2026-01-01T00:00:00.000Z", "step": no, "epoch": 0.0, "data": {"loss": 1.0},
     }  # fmt: skip
-    return {**given, **changes}
+    return {**settings, **changes}
 
 
 def messages(values: Iterable[dict[str, Any]]) -> bytes:

@@ -29,8 +29,8 @@ ENDLESS = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000
 
 
 def curve(job: Job) -> tuple[tuple[Any, ...], tuple[float, ...]]:
-    (found,) = job.metrics.series("loss").values()
-    return found.x, found.y
+    (line,) = job.metrics.series("loss").values()
+    return line.x, line.y
 
 
 def test_a_job_is_submitted_followed_and_downloaded(client: Client, standing: System, tmp_path: Path) -> None:
@@ -49,7 +49,9 @@ def test_a_job_is_submitted_followed_and_downloaded(client: Client, standing: Sy
     assert job.checkpoints.best() is None
     files = {path.name: path.read_bytes() for path in job.outputs.download(tmp_path / "out")}
     assert files["model.safetensors"] == standing.final_weights(job.id)
-    assert {one.path: one.bytes for one in job.outputs.list()} == {name: len(data) for name, data in files.items()}
+    assert {entry.path: entry.bytes for entry in job.outputs.list()} == {
+        name: len(data) for name, data in files.items()
+    }
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(files)
     assert [attempt.ending for attempt in job.attempts()] == ["finished"]
     assert job.spec()["training"]["max_steps"] == 20
@@ -64,7 +66,7 @@ async def test_the_asynchronous_client_does_the_same(standing: System) -> None:
         assert job.raise_for_status().state == "succeeded"
         assert numbers == [event["no"] for event in standing.events(job.id) if event["kind"] == "log"]
         assert [event.no async for event in job.events(kinds="log", follow=False)] == numbers
-        assert [one.id async for one in client.jobs.list(limit=1)] == [job.id]
+        assert [entry.id async for entry in client.jobs.list(limit=1)] == [job.id]
         assert (await client.nodes())[0].name == "node-1"
         assert "toy/mlp" in (await client.components())["models"]
 
@@ -122,7 +124,7 @@ def test_a_spec_that_is_wrong_is_refused_with_every_place(client: Client) -> Non
     with pytest.raises(InvalidRequest) as refused:
         client.jobs.create({"model": "toy/mlp", "data": "toy/regression", "training": {"learning_rat": 1}, "tag": 2})
 
-    assert {one.pointer for one in refused.value.problems} == {"/training/learning_rat", "/tag"}
+    assert {problem.pointer for problem in refused.value.problems} == {"/training/learning_rat", "/tag"}
     assert "did you mean 'learning_rate'?" in str(refused.value)
     assert refused.value.request_id
 
@@ -141,10 +143,10 @@ def test_the_list_goes_through_every_page(client: Client, standing: System, monk
 def test_validation_says_where_it_would_run_and_makes_no_job(client: Client) -> None:
     before = [job.id for job in client.jobs.list()]
 
-    found = client.jobs.validate(SHORT_TOY)
+    result = client.jobs.validate(SHORT_TOY)
 
-    assert (found.steps, found.placement.node) == (20, "node-1")
-    assert found.spec["model"]["use"] == "toy/mlp"
+    assert (result.steps, result.placement.node) == (20, "node-1")
+    assert result.spec["model"]["use"] == "toy/mlp"
     assert [job.id for job in client.jobs.list()] == before
 
 
@@ -204,7 +206,7 @@ def test_a_submit_whose_answer_is_lost_makes_one_job(standing: System) -> None:
 
     with Client(standing.url, transport=Bad(lose_the_first)) as client:
         job = client.jobs.create(SHORT_TOY, tags=["lost answer"])
-        assert [one.id for one in client.jobs.list(tag="lost answer")] == [job.id]
+        assert [entry.id for entry in client.jobs.list(tag="lost answer")] == [job.id]
     assert next(times) == 2
 
 
@@ -336,5 +338,7 @@ def test_a_job_is_forked_and_the_new_one_says_what_differs(client: Client) -> No
     assert fork.id != job.id
     assert fork.info.fork
     assert (fork.info.fork.job, fork.info.fork.checkpoint.step) == (job.id, 20)
-    assert [(one.pointer, one.old, one.new) for one in fork.info.fork.changes] == [("/training/max_steps", 20, 25)]
+    assert [(change.pointer, change.old, change.new) for change in fork.info.fork.changes] == [
+        ("/training/max_steps", 20, 25)
+    ]
     assert fork.wait(timeout=PATIENCE).progress.step == 25  # type: ignore[union-attr]

@@ -97,10 +97,10 @@ def test_watching_goes_on_while_the_service_is_killed_and_started_twice(command:
     gate.open(31)
 
     assert watch.wait(60) == 0, watch.output
-    told = watch.output.splitlines()
-    assert sum("connection lost" in line for line in told) == 2
-    assert sum("connected again" in line for line in told) == 2
-    assert [json.loads(line) for line in told if line.startswith("{")] == standing.events(job)
+    lines = watch.output.splitlines()
+    assert sum("connection lost" in line for line in lines) == 2
+    assert sum("connected again" in line for line in lines) == 2
+    assert [json.loads(line) for line in lines if line.startswith("{")] == standing.events(job)
 
 
 def test_a_failed_job_ends_a_watch_with_one_and_shows_why(command: Command) -> None:
@@ -218,16 +218,16 @@ def test_a_terminal_gets_a_bar_that_moves_and_the_rest_as_lines(command: Command
     watch = subprocess.Popen([PROGRAM, "watch", job], stdout=terminal, stderr=terminal, env=command.env, close_fds=True)
     os.close(terminal)
 
-    told = ""
+    message = ""
     with contextlib.suppress(OSError):  # how the end of a terminal is told
         while data := os.read(keeper, 65536):
-            told += data.decode()
+            message += data.decode()
     os.close(keeper)
 
     assert watch.wait(60) == 0
-    assert re.search(r"\r\x1b\[K\[█+·*\] +\d+%  step \d+/60  loss ", told)
-    assert "checkpoint of step 60 committed\r\n" in told
-    assert told.rstrip().endswith("succeeded (completed)")
+    assert re.search(r"\r\x1b\[K\[█+·*\] +\d+%  step \d+/60  loss ", message)
+    assert "checkpoint of step 60 committed\r\n" in message
+    assert message.rstrip().endswith("succeeded (completed)")
 
 
 def test_what_training_printed_cannot_move_the_cursor_of_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,12 +275,12 @@ def test_the_doctor_says_of_each_part_how_it_is_and_what_would_mend_it(command: 
     # Whether training could give up root here is this machine's affair: the node says so, and the doctor after it.
     nodes = [json.loads(line) for line in command.good("nodes", "--json").splitlines()]
     exposed = [f"{node['name']}: {node['exposed']}" for node in nodes if node["exposed"]]
-    assert [one["said"] for one in well if one["what"] == "rights"] == exposed
-    assert [one["what"] for one in well if one["what"] != "rights"] == [
+    assert [condition["said"] for condition in well if condition["what"] == "rights"] == exposed
+    assert [condition["what"] for condition in well if condition["what"] != "rights"] == [
         "python", "footplate", "service", "database", "redis", "control", "nodes", "store", "key", "clock",
     ]  # fmt: skip
-    assert all(one["is_well"] for one in well)
-    assert [one["what"] for one in well if one["is_note"]] == ["rights"] * len(exposed)
+    assert all(condition["is_well"] for condition in well)
+    assert [condition["what"] for condition in well if condition["is_note"]] == ["rights"] * len(exposed)
     nobody = command.run("doctor", FOOTPLATE_URL=f"http://127.0.0.1:{free_port()}")
     assert nobody.returncode == 4
     assert "make up" in nobody.stdout

@@ -35,8 +35,8 @@ Found = list[tuple[str, int]]
 
 async def read(wire: Wire, where: Places, found: Found | None = None) -> Found:
     found = [] if found is None else found
-    async for one in follow(wire, "/stream", where):
-        found.append((one.job, one.no))
+    async for frame in follow(wire, "/stream", where):
+        found.append((frame.job, frame.no))
     return found
 
 
@@ -57,11 +57,11 @@ async def test_with_a_filter_it_comes_back_with_what_it_follows_and_when_it_was_
         FakeLine(Socket().close(4404, "that is enough")),
     )
 
-    found: Found = []
+    result: Found = []
     with pytest.raises(NotFound):
-        await read(wire, places(tag="mine"), found)
+        await read(wire, places(tag="mine"), result)
 
-    assert found == [(A, 1), (B, 1), (B, 2), (A, 2), (B, 3)]
+    assert result == [(A, 1), (B, 1), (B, 2), (A, 2), (B, 3)]
     assert [dict(request.url.params) for request in wire.asked[:2]] == [
         {"tag": "mine"},
         {"tag": "mine", "jobs": f"{A}:1", "since": "2026-01-01T12:00:00.000Z"},

@@ -16,7 +16,7 @@ from worker.settings import WorkerSettings
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {name: one for name, one in SERVICES.items() if "build" in one}
+OURS = {name: service for name, service in SERVICES.items() if "build" in service}
 SETTINGS_OF = {
     "service": {variable(name) for name in ServiceSettings.model_fields},
     "worker": {variable(name) for name in WorkerSettings.model_fields},
@@ -25,13 +25,13 @@ SETTINGS_OF = {
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_container_is_an_ordinary_user_without_capabilities_on_a_read_only_disk(name: str) -> None:
-    one = SERVICES[name]
+    item = SERVICES[name]
 
-    assert one["read_only"] is True
-    assert one["cap_drop"] == ["ALL"]
-    assert one["security_opt"] == ["no-new-privileges:true"]
-    assert "privileged" not in one
-    assert name in OURS or one["user"].split(":")[0] not in ("0", "root")
+    assert item["read_only"] is True
+    assert item["cap_drop"] == ["ALL"]
+    assert item["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in item
+    assert name in OURS or item["user"].split(":")[0] not in ("0", "root")
     assert re.search(r"^USER 10001:10001$", DOCKERFILE, re.MULTILINE)
 
 
@@ -45,10 +45,10 @@ def test_every_image_is_a_target_and_every_setting_is_read_by_it(name: str) -> N
 
 @pytest.mark.parametrize("name", [name for name in OURS if "command" in OURS[name]])
 def test_every_command_is_one_that_the_service_knows(name: str, processes: Processes) -> None:
-    known = processes.start("-m", "service", "--help", name="help")
-    known.wait()
+    names = processes.start("-m", "service", "--help", name="help")
+    names.wait()
 
-    assert OURS[name]["command"][0] in known.output
+    assert OURS[name]["command"][0] in names.output
 
 
 def test_nodes_reach_neither_the_database_nor_the_world() -> None:
@@ -60,19 +60,19 @@ def test_nodes_reach_neither_the_database_nor_the_world() -> None:
 
 
 def test_no_secret_has_a_default() -> None:
-    given = re.findall(
+    matches = re.findall(
         r"\$\{([A-Z_]*(?:KEY|PASSWORD)[A-Z_]*)(:\?|[^}]*)", (REPOSITORY / "docker-compose.yml").read_text()
     )
 
-    assert {name for name, _ in given} == {"FOOTPLATE_API_KEY", "POSTGRES_PASSWORD"}
-    assert all(how.startswith(":?") for _, how in given)
+    assert {name for name, _ in matches} == {"FOOTPLATE_API_KEY", "POSTGRES_PASSWORD"}
+    assert all(how.startswith(":?") for _, how in matches)
 
 
 def test_service_and_nodes_share_the_artifacts_and_a_node_keeps_its_journals() -> None:
     for name in ("api", "control", "worker", "worker-gpu"):
         assert "artifacts:/var/lib/footplate/artifacts" in SERVICES[name]["volumes"]
     assert "node:/var/lib/footplate/node-1" in SERVICES["worker"]["volumes"]
-    assert {one.split(":")[0] for item in SERVICES.values() for one in item.get("volumes", [])} == set(
+    assert {entry.split(":")[0] for item in SERVICES.values() for entry in item.get("volumes", [])} == set(
         COMPOSE["volumes"]
     )
 

@@ -63,9 +63,11 @@ def has_source(folder: Path) -> bool:
 
 def test_operations_says_what_to_do_about_each_part_that_may_be_degraded() -> None:
     page = (REPOSITORY / "docs/guides/operations.md").read_text()
-    told = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
+    matches = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
 
-    assert told[1:] == list(get_args(readiness.Part)), "its table has one row for each name of /readyz, in their order"
+    assert matches[1:] == list(get_args(readiness.Part)), (
+        "its table has one row for each name of /readyz, in their order"
+    )
 
 
 def test_every_number_that_operations_names_is_scraped() -> None:
@@ -95,7 +97,7 @@ def test_the_glossary_is_alphabetical_and_explains_each_word_in_one_sentence() -
     entry = re.compile(r"- \*\*\[?([A-Za-z -]+)\]?(?:\(\S+\))?\*\*: [A-Z](?:[^.]|\.\w)+\.")
 
     assert [line for line in lines if not entry.fullmatch(line)] == []
-    words = [found[1].lower() for line in lines if (found := entry.fullmatch(line))]
+    words = [result[1].lower() for line in lines if (result := entry.fullmatch(line))]
     assert words == sorted(set(words))
 
 

@@ -34,7 +34,7 @@ BOARD: dict[str, Any] = json.loads((OPS / "grafana.json").read_text())
 TABLE = PAGE.partition("| question | PromQL |")[2].partition("\n\n")[0]
 ASKED = {
     **{f"alert {rule['alert']}": rule["expr"] for rule in RULES},
-    **{f"panel {at['title']} {one['refId']}": one["expr"] for at in BOARD["panels"] for one in at.get("targets", [])},
+    **{f"panel {at['title']} {ask['refId']}": ask["expr"] for at in BOARD["panels"] for ask in at.get("targets", [])},
     **{f"page {text}": text.replace("\\|", "|") for text in re.findall(r"`([^`]*footplate[^`]*)`", TABLE)},
 }  # fmt: skip
 NAME = re.compile(r"\b(footplate_\w+|up)\b(?:\{([^}]*)\})?")
@@ -48,13 +48,13 @@ def served() -> dict[str, dict[str, set[str]]]:
     states, reasons = dict.fromkeys(JobState, 1), dict.fromkeys(Reason, 1)
     nodes = dict.fromkeys(get_args(NodeState), 1)
     text = meters.render(states, reasons, nodes, 1, Counts().numbers()).decode()
-    found: dict[str, dict[str, set[str]]] = {"up": {"job": {"footplate"}}}
+    result: dict[str, dict[str, set[str]]] = {"up": {"job": {"footplate"}}}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            labels = found.setdefault(sample.name, defaultdict(set))
+            labels = result.setdefault(sample.name, defaultdict(set))
             for name, value in sample.labels.items():
                 labels[name].add(value)
-    return found
+    return result
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
@@ -92,8 +92,8 @@ def test_every_alert_says_how_urgent_it_is_and_what_it_means() -> None:
 
 
 def test_every_alert_that_the_page_recommends_is_a_rule() -> None:
-    told = PAGE.partition("| alert | when |")[2].partition("\n\n")[0]
-    named = set(re.findall(r"`(footplate_[a-z_]+)`", told))
+    report = PAGE.partition("| alert | when |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(footplate_[a-z_]+)`", report))
 
     assert named
     assert named <= {name for rule in RULES for name, _ in NAME.findall(rule["expr"])}
@@ -110,7 +110,7 @@ def test_the_dashboard_asks_whatever_prometheus_its_reader_chooses_and_no_panel_
     ]
 
     assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
-    assert {each["datasource"]["uid"] for each in panels if "datasource" in each} == {f"${{{variable['name']}}}"}
+    assert {panel["datasource"]["uid"] for panel in panels if "datasource" in panel} == {f"${{{variable['name']}}}"}
     assert len(taken) == len(set(taken))
     assert max(x for x, _ in taken) == 23
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -195,7 +195,7 @@ def test_an_alert_fires_when_it_should_and_only_then(rule: dict[str, Any], tmp_p
     case = CASES[rule["alert"]]
     summary = rule["annotations"]["summary"].replace("{{ $labels.reason }}", case.labels.get("reason", ""))
     fired = {"exp_labels": {**rule["labels"], **case.labels}, "exp_annotations": {"summary": summary}}
-    told = [
+    messages = [
         {
             "interval": "1m",
             "input_series": [{"series": name, "values": values} for name, values in series.items()],
@@ -204,7 +204,7 @@ def test_an_alert_fires_when_it_should_and_only_then(rule: dict[str, Any], tmp_p
         for series, expected in [(case.alarm, [fired]), (case.calm, [])]
     ]
     file = tmp_path / "cases.yml"
-    file.write_text(yaml.safe_dump({"rule_files": [str(OPS / "alerts.yml")], "tests": told}))
+    file.write_text(yaml.safe_dump({"rule_files": [str(OPS / "alerts.yml")], "tests": messages}))
 
     promtool("test", "rules", str(file))
 

@@ -25,7 +25,7 @@ from footplate.trainer.callbacks import EVENTS, CallbackHandler
 FIELDS = {field.name: field for field in dataclasses.fields(footplate.TrainingArguments)}
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments) if field.init}
 METHODS = {
-    name: each for name, each in vars(transformers.Trainer).items() if callable(each) or isinstance(each, staticmethod)
+    name: item for name, item in vars(transformers.Trainer).items() if callable(item) or isinstance(item, staticmethod)
 }
 DECLINED = declined.NEVER_CALLED
 
@@ -62,14 +62,14 @@ def test_what_is_declined_is_accepted_where_it_asks_for_the_reference_s_default(
 def test_every_choice_of_the_reference_works_or_is_declined() -> None:
     hints = get_type_hints(footplate.TrainingArguments)
     theirs = {
-        "lr_scheduler_type": [each.value for each in transformers.SchedulerType],
-        "optim": [each.value for each in transformers.training_args.OptimizerNames],
-        "eval_strategy": [each.value for each in transformers.IntervalStrategy],
+        "lr_scheduler_type": [item.value for item in transformers.SchedulerType],
+        "optim": [item.value for item in transformers.training_args.OptimizerNames],
+        "eval_strategy": [item.value for item in transformers.IntervalStrategy],
         "train_sampling_strategy": ["random", "sequential", "group_by_length", "batch_rebalance"],
     }
     for name, choices in theirs.items():
-        known = set(get_args(hints[name])) | set(CHOICES_NOT_YET.get(name, {}))
-        assert set(choices) <= known, name
+        names = set(get_args(hints[name])) | set(CHOICES_NOT_YET.get(name, {}))
+        assert set(choices) <= names, name
 
 
 OLDER = [
@@ -163,9 +163,13 @@ def test_methods_take_the_reference_s_arguments_under_its_names() -> None:
     for name in METHODS:
         if name in DECLINED or (name.startswith("__") and name != "__init__"):
             continue
-        theirs = [each for each in inspect.signature(getattr(transformers.Trainer, name)).parameters if each != "self"]
+        theirs = [
+            parameter
+            for parameter in inspect.signature(getattr(transformers.Trainer, name)).parameters
+            if parameter != "self"
+        ]
         ours = inspect.signature(getattr(footplate.Trainer, name)).parameters
-        assert [each for each in theirs if each not in ours] == [], name
+        assert [value for value in theirs if value not in ours] == [], name
 
 
 @pytest.mark.parametrize("name", sorted(DECLINED))

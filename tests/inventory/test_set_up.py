@@ -17,14 +17,14 @@ PINS = dict(
 )
 
 EXTRAS = [
-    one
+    requirement
     for extra, brings in PROJECT["project"]["optional-dependencies"].items()
     # Kernels for GPUs, which the set-up does not install and so does not pin.
     if extra not in ("bitsandbytes", "liger")
-    for one in brings
+    for requirement in brings
 ]
 GROUPS = [
-    one for one in PROJECT["dependency-groups"]["dev"] + PROJECT["dependency-groups"]["docs"] if isinstance(one, str)
+    item for item in PROJECT["dependency-groups"]["dev"] + PROJECT["dependency-groups"]["docs"] if isinstance(item, str)
 ]
 """What the group `dev` installs, with the group `docs` that it includes."""
 
@@ -33,20 +33,20 @@ def asked() -> set[str]:
     """Every distribution that `.[embedded]` and the group `dev` bring, at any depth."""
     direct = PROJECT["project"]["dependencies"] + GROUPS
     waiting = [*direct, *EXTRAS]
-    found: set[tuple[str, str]] = set()
+    result: set[tuple[str, str]] = set()
     while waiting:
         requirement = Requirement(waiting.pop())
         name = canonicalize_name(requirement.name)
         for extra in ["", *requirement.extras]:
-            if name == "footplate" or (name, extra) in found:
+            if name == "footplate" or (name, extra) in result:
                 continue
-            found.add((name, extra))
+            result.add((name, extra))
             waiting += [
-                one
-                for one in distribution(name).requires or []
-                if (marker := Requirement(one).marker) is None or marker.evaluate({"extra": extra})
+                item
+                for item in distribution(name).requires or []
+                if (marker := Requirement(item).marker) is None or marker.evaluate({"extra": extra})
             ]
-    return {name for name, _ in found}
+    return {name for name, _ in result}
 
 
 def test_every_pin_is_one_exact_public_version() -> None:

@@ -56,7 +56,7 @@ def test_a_job_goes_on_where_its_checkpoints_were_never_written(system: System, 
     shutil.rmtree(system.folder / ran["name"], ignore_errors=True)
     it_trains_on_while_the_store_is_away(system, s3, quiet, late)
 
-    done, expected = (system.until_settled(each, within=90) for each in (job, quiet))
+    done, expected = (system.until_settled(job_id, within=90) for job_id in (job, quiet))
 
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
     assert (expected["state"], expected["attempt"]) == ("succeeded", 1), expected["error"]
@@ -64,7 +64,7 @@ def test_a_job_goes_on_where_its_checkpoints_were_never_written(system: System, 
     assert system.final_weights(job) == system.final_weights(quiet)
     events = system.events(job)
     assert_whole(events)
-    first = next(one["step"] for one in events if one["kind"] == "log" and one["attempt"] == 2)
+    first = next(event["step"] for event in events if event["kind"] == "log" and event["attempt"] == 2)
     assert first == 31, "it went on from a checkpoint that the other node had made"
     what_it_left_is_read_kept_and_freed(system, job)
     a_fork_starts_there(system, quiet)
@@ -110,11 +110,11 @@ def what_it_left_is_read_kept_and_freed(system: System, job: str) -> None:
     rows = system.get(f"/jobs/{job}/checkpoints")["data"]
     latest = rows[0]
     files = system.get(f"/jobs/{job}/checkpoints/latest/files")["data"]
-    for one in files:
-        got = system.client.get(f"/jobs/{job}/checkpoints/latest/files/{one['path']}", headers={"Range": "bytes=0-9"})
-        assert (got.status_code, len(got.content)) == (206, min(10, one["bytes"]))
+    for file in files:
+        got = system.client.get(f"/jobs/{job}/checkpoints/latest/files/{file['path']}", headers={"Range": "bytes=0-9"})
+        assert (got.status_code, len(got.content)) == (206, min(10, file["bytes"]))
     with tarfile.open(fileobj=io.BytesIO(system.client.get(f"/jobs/{job}/checkpoints/latest/archive").content)) as tar:
-        assert {one.name for one in tar} == {f"checkpoint-{latest['step']}/{one['path']}" for one in files}
+        assert {member.name for member in tar} == {f"checkpoint-{latest['step']}/{item['path']}" for item in files}
     system.processes.until(
         lambda: checkpoints_in(store, job) == {row["path"] for row in rows if row["status"] == "committed"},
         within=30, what="what the job need not keep is gone from the bucket",
@@ -124,8 +124,8 @@ def what_it_left_is_read_kept_and_freed(system: System, job: str) -> None:
 
 
 def checkpoints_in(store: RemoteStore, job: str) -> set[str]:
-    found = (one.path.split("/") for one in store.files(f"jobs/{job}"))
-    return {f"jobs/{job}/attempts/{parts[1]}/{parts[2]}" for parts in found if parts[2].startswith("checkpoint-")}
+    result = (file.path.split("/") for file in store.files(f"jobs/{job}"))
+    return {f"jobs/{job}/attempts/{parts[1]}/{parts[2]}" for parts in result if parts[2].startswith("checkpoint-")}
 
 
 def a_fork_starts_there(system: System, job: str) -> None:
@@ -155,16 +155,16 @@ def test_two_nodes_that_share_no_folder_train_one_job_and_one_of_them_is_lost(sy
     for number in (1, 2, 3):
         system.processes.until(partial(system.node_is_up, number), within=60, what=f"node {number} takes work")
     gate = system.gate()
-    job, one = system.submit(TOGETHER, callbacks=[gate.at(35)]), system.submit(ALONE)
+    job, other_job = system.submit(TOGETHER, callbacks=[gate.at(35)]), system.submit(ALONE)
     system.until_reached(job, gate, 35)
     system.until_checkpoint(job, 30, within=60)
     system.nodes[int(system.job(job)["nodes"][1].removeprefix("node-"))].signal(signal.SIGKILL)
 
-    done, expected = (system.until_settled(each, within=90) for each in (job, one))
+    done, expected = (system.until_settled(job_id, within=90) for job_id in (job, other_job))
 
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
     assert expected["state"] == "succeeded", expected["error"]
-    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
     assert_whole(system.events(job))
 
 
@@ -177,7 +177,9 @@ def test_what_an_attempt_finds_of_the_one_before_it_comes_along(system: System) 
     script = system.submit({**examples.with_code("own-loop/script.json", loop=dies_once), "retry": {"on": ["crashed"]}})
     done = examples.ended(script)
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
-    assert any("continues at step 20" in str(one["data"]) for one in system.events(script) if one["kind"] == "line")
+    assert any(
+        "continues at step 20" in str(event["data"]) for event in system.events(script) if event["kind"] == "line"
+    )
 
     gate = system.gate()
     job = examples.submit("four-metrics/job.json", callbacks=[gate.at(45)])
@@ -187,5 +189,5 @@ def test_what_an_attempt_finds_of_the_one_before_it_comes_along(system: System) 
     system.do(job, "resume")
     done = examples.ended(job)
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
-    told = [name for name in examples.outputs(job) if name.startswith("events.out.tfevents")]
-    assert len(told) == 4, "two files of each attempt"
+    outputs = [name for name in examples.outputs(job) if name.startswith("events.out.tfevents")]
+    assert len(outputs) == 4, "two files of each attempt"

@@ -100,16 +100,16 @@ def test_a_job_trains_on_one_commit_whatever_is_pushed_while_it_is_killed(
     assert (expected["state"], done["state"], done["attempt"]) == ("succeeded", "succeeded", 2), done["error"]
     assert system.losses(job) == system.losses(quiet)
     assert system.final_weights(job) == system.final_weights(quiet)
-    told = system.events(job)
-    assert_whole(told)
-    notes = [one["data"] for one in told if one["kind"] == "note" and "commit" in one["data"]]
-    assert {one["commit"] for one in notes} == set(first)
-    assert [one["code"] for one in notes].count("hub_pinned") == 2, "it was settled once, by the first attempt"
+    events = system.events(job)
+    assert_whole(events)
+    notes = [event["data"] for event in events if event["kind"] == "note" and "commit" in event["data"]]
+    assert {note["commit"] for note in notes} == set(first)
+    assert [note["code"] for note in notes].count("hub_pinned") == 2, "it was settled once, by the first attempt"
     fetched = {path.name for path in (tmp_path / "another").rglob("*")}
     assert {"model.safetensors", "tokenizer.json", "train.jsonl"} <= fetched
     assert not fetched & {"pytorch_model.bin", "modeling_tiny.py", "loader.py"}
     assert any(line.endswith(TOKEN) for line in hub.asked)
-    assert TOKEN not in json.dumps(told)
+    assert TOKEN not in json.dumps(events)
     # A new one begins with what is there now, and says so.
     new = system.until_settled(system.submit(TRAINED))
     assert new["state"] == "succeeded"

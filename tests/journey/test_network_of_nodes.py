@@ -112,7 +112,7 @@ def test_nodes_that_share_no_loopback_train_as_one_and_a_pulled_cable_is_a_lost_
     system: System, switch: Switch
 ) -> None:
     job = system.submit(TOGETHER)
-    one = system.submit(ALONE)
+    other_job = system.submit(ALONE)
     system.until_checkpoint(job, 10, within=at_ease(90))
     first = system.job(job)["nodes"]
     cut = int(first[1].removeprefix("node-"))
@@ -122,10 +122,10 @@ def test_nodes_that_share_no_loopback_train_as_one_and_a_pulled_cable_is_a_lost_
     system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(90), what="it is tried again", job=job)
     system.until_step(job, 40, within=at_ease(120))
     switch.plug_in(cut)
-    done, expected = (system.until_settled(each, within=at_ease(200)) for each in (job, one))
+    done, expected = (system.until_settled(job_id, within=at_ease(200)) for job_id in (job, other_job))
 
     assert (done["state"], done["attempt"], expected["state"]) == ("succeeded", 2, "succeeded"), done["error"]
-    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
     lost, again = system.get(f"/jobs/{job}/attempts")["data"]
     assert (lost["reason"], lost["error"]["code"]) == ("node_lost", "node_lost")
     assert f"no word from node-{cut}" in lost["error"]["message"]

@@ -111,7 +111,7 @@ def test_a_model_in_pieces_goes_on_on_other_nodes_as_if_none_had_been_lost(nodes
     assert done["result"]["best"]["step"] == 10, "which only the lost attempt had"
     events = system.events(job)
     assert_whole(events)
-    first = next(one["step"] for one in events if one["kind"] == "log" and one["attempt"] == 2)
+    first = next(event["step"] for event in events if event["kind"] == "log" and event["attempt"] == 2)
     assert first == 21, "it went on from a checkpoint that both nodes had made"
 
 
@@ -160,7 +160,7 @@ def test_a_script_finds_on_each_node_what_all_of_them_had_left(nodes: Nodes) -> 
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
     first = system.get(f"/jobs/{job}/attempts")["data"][0]
     assert "rank 1 of 2: training called sys.exit(3)" in first["error"]["message"]
-    said = [str(one["data"]) for one in system.events(job) if one["kind"] == "line"]
+    said = [str(event["data"]) for event in system.events(job) if event["kind"] == "line"]
     assert sum("continues at step 20" in line for line in said) == 2, "on each node"
     assert not any("Could not load random states" in line for line in said)
     assert_whole(system.events(job))

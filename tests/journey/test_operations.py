@@ -138,8 +138,8 @@ def the_node_is_drained(system: System, job: str) -> None:
 def what_ran_at_the_backup_was_lost_and_goes_on(system: System, job: str) -> None:
     system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it has a second attempt", job=job)
     system.until_state(job, "running")
-    known = {event["step"] for event in system.events(job) if event["kind"] == "checkpoint" and event["attempt"] == 1}
+    names = {event["step"] for event in system.events(job) if event["kind"] == "checkpoint" and event["attempt"] == 1}
     [begins] = [e for e in system.events(job) if e["kind"] == "note" and e["attempt"] == 2]
-    assert begins["data"]["message"] == f"continues at step {max(known)}"
+    assert begins["data"]["message"] == f"continues at step {max(names)}"
     assert system.do(job, "cancel").status_code == 202
     system.until_state(job, "cancelled")

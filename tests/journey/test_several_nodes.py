@@ -39,7 +39,7 @@ def test_a_job_on_two_nodes_loses_one_goes_on_with_a_third_and_is_paused_as_one(
     more_than_there_are(system)
     gate = system.gate()
     job = system.submit(TOGETHER, callbacks=[gate.at(15, 45, 120)])
-    one = system.submit(ALONE)
+    other_job = system.submit(ALONE)
     system.until_checkpoint(job, 10, within=60)
     system.until_reached(job, gate, 15)
     first = system.job(job)["nodes"]
@@ -56,11 +56,11 @@ def test_a_job_on_two_nodes_loses_one_goes_on_with_a_third_and_is_paused_as_one(
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded")
     system.do(job, "resume")
-    done, expected = (system.until_settled(each) for each in (job, one))
+    done, expected = (system.until_settled(job_id) for job_id in (job, other_job))
 
     assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
     assert expected["state"] == "succeeded", expected["error"]
-    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
     lost_one, second, third = system.get(f"/jobs/{job}/attempts")["data"]
     assert lost_one["reason"] == "node_lost"
     assert f"no word from node-{lost}" in lost_one["error"]["message"]
@@ -99,13 +99,13 @@ def test_a_model_in_pieces_on_two_nodes_makes_the_curve_of_a_whole_one(system: S
     alone = {"training": {**cut["training"], "per_device_train_batch_size": 16}, "resources": {}}
     job = system.submit(cut)
     done = examples.ended(job)
-    one = system.submit({**cut, **alone})
-    expected = examples.ended(one)
+    other_job = system.submit({**cut, **alone})
+    expected = examples.ended(other_job)
 
     assert (done["state"], done["attempt"], expected["state"]) == ("succeeded", 1, "succeeded"), done["error"]
-    assert system.losses(job) == pytest.approx(system.losses(one), rel=1e-4)
+    assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
     assert done["metrics"]["eval_accuracy"] == expected["metrics"]["eval_accuracy"]
-    assert len(system.final_weights(job)) == len(system.final_weights(one))
+    assert len(system.final_weights(job)) == len(system.final_weights(other_job))
     assert_whole(system.events(job))
 
 
@@ -181,7 +181,7 @@ def test_a_script_on_two_nodes_runs_as_it_is_and_the_one_that_dies_is_the_reason
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
     first = system.get(f"/jobs/{job}/attempts")["data"][0]
     assert "rank 1 of 2: training called sys.exit(3)" in first["error"]["message"]
-    said = [str(one["data"]) for one in system.events(job) if one["kind"] == "line"]
+    said = [str(event["data"]) for event in system.events(job) if event["kind"] == "line"]
     # What Accelerate prints it prints on each node.
     assert sum("continues at step 20" in line for line in said) == 2
     assert any("done" in line for line in said)

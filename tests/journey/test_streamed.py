@@ -54,8 +54,8 @@ def test_a_killed_job_goes_on_in_mid_epoch_with_the_very_next_row(system: System
     done = system.until_settled(job)
 
     assert (expected["state"], done["state"], done["attempt"]) == ("succeeded", "succeeded", 2), done["error"]
-    told = system.events(job)
-    assert_whole(told)
-    assert any("continues at step" in str(event["data"]) for event in told)
+    events = system.events(job)
+    assert_whole(events)
+    assert any("continues at step" in str(event["data"]) for event in events)
     assert system.losses(job) == system.losses(quiet)
     assert system.final_weights(job) == system.final_weights(quiet)

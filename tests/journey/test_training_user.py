@@ -162,8 +162,8 @@ def run(system: System, spec: JSON) -> JSON:
 def report(system: System, done: JSON) -> JSON:
     """What the hostile code wrote down of its attempts."""
     (path,) = (system.folder / "artifacts" / "jobs" / done["id"]).rglob("report.json")
-    told: JSON = json.loads(path.read_text())
-    return told
+    content: JSON = json.loads(path.read_text())
+    return content
 
 
 def owners(folder: Path) -> set[int]:
@@ -186,17 +186,17 @@ def test_hostile_code_reads_and_writes_nothing_but_its_own(system: System) -> No
     at_work = Path(os.readlink(f"/proc/{victim}/cwd"))
 
     files = (finished / "outputs" / "model.safetensors", finished / "outputs", finished, at_work)
-    told = report(system, run(system, hostile(system, *files)))
+    message = report(system, run(system, hostile(system, *files)))
     system.do(other, "cancel", {"mode": "kill"})
 
     allowed = {f"read {system.folder}/{name}" for name in ("all.url",)}
-    assert [one for one in told["could"] if one not in allowed] == []
-    uids = {int(uid) for uid in f"{told['Uid']} {told['Gid']}".split()}
+    assert [action for action in message["could"] if action not in allowed] == []
+    uids = {int(uid) for uid in f"{message['Uid']} {message['Gid']}".split()}
     assert len(uids) == 1
     assert is_usual(*uids)
-    assert (told["Groups"], told["NoNewPrivs"]) == ("", "1")
-    assert int(told["CapEff"], 16) == int(told["CapPrm"], 16) == 0
-    assert told["environment"] == []
+    assert (message["Groups"], message["NoNewPrivs"]) == ("", "1")
+    assert int(message["CapEff"], 16) == int(message["CapPrm"], 16) == 0
+    assert message["environment"] == []
 
 
 @pytest.mark.matrix
@@ -206,17 +206,17 @@ def test_without_a_user_of_its_own_it_could_all_of_that(system: System) -> None:
     node = system.start_node(7, **rooted)
     finished = attempt_of(system, run(system, SHORT_TOY)["id"]) / "outputs" / "model.safetensors"
     spec = hostile(system, finished, resources={"pool": ROOTED})
-    told = report(system, run(system, spec))
-    assert any(one.startswith("list ") for one in told["could"])
-    assert f"write {finished}" in told["could"]
-    exposed = {one["name"]: one["exposed"] for one in system.get("/nodes")["data"]}
+    message = report(system, run(system, spec))
+    assert any(action.startswith("list ") for action in message["could"])
+    assert f"write {finished}" in message["could"]
+    exposed = {row["name"]: row["exposed"] for row in system.get("/nodes")["data"]}
     node.terminate()
 
-    could = told["could"]
+    could = message["could"]
     assert f"read {system.folder}/footplate.db" in could
     assert f"read {system.folder}/node-1/node.json" in could
-    assert any(one.startswith("environment of") and one.endswith("-m worker") for one in could)
-    assert any(one.startswith("signal") and one.endswith("-m worker") for one in could)
+    assert any(action.startswith("environment of") and action.endswith("-m worker") for action in could)
+    assert any(action.startswith("signal") and action.endswith("-m worker") for action in could)
     assert f"write in {system.folder}/artifacts" in could
     assert "FOOTPLATE_TRAINING_USER says" in exposed["node-7"]
     assert exposed["node-1"] is None
@@ -245,8 +245,8 @@ def test_a_job_of_two_processes_with_data_workers_is_paused_and_continued(system
 
     def all_of_them() -> list[int]:
         """Two ranks, each with two data workers."""
-        found = system.training_pids(job)
-        return found if len(found) == 6 else []
+        result = system.training_pids(job)
+        return result if len(result) == 6 else []
 
     pids = system.processes.until(all_of_them, within=30, what="every data worker stands in the attempt's folder")
     [uid] = {_uid(pid) for pid in pids}
@@ -294,7 +294,7 @@ def test_what_root_has_fetched_of_a_hub_is_trained_on(system: System) -> None:
         data = {"use": "hf/dataset", "args": {"path": "hub://datasets/me/rows"}}
         node = system.start_node(8, FOOTPLATE_POOL="fetching", **hub.environment)
         run(system, {**SHORT_TOY, "data": data, "resources": {"pool": "fetching"}})
-        exposed = {one["name"]: one["exposed"] for one in system.get("/nodes")["data"]}
+        exposed = {row["name"]: row["exposed"] for row in system.get("/nodes")["data"]}
         node.terminate()
 
     assert exposed["node-8"] is None
@@ -313,8 +313,8 @@ Path("outputs", "told").write_text(f"{getpass.getuser()} {home} {tempfile.gettem
 """
     done = run(system, {"code": code(system, train=text), "loop": {"script": "train.py"}})
 
-    told = (system.folder / "artifacts" / "jobs" / done["id"] / "attempts" / "1" / "outputs" / "told").read_text()
-    name, home, temporary = told.split()
+    message = (system.folder / "artifacts" / "jobs" / done["id"] / "attempts" / "1" / "outputs" / "told").read_text()
+    name, home, temporary = message.split()
     assert is_usual(int(name))
     assert home == temporary
     assert not Path(home).exists(), "it went with its attempt"

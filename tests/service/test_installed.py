@@ -24,7 +24,7 @@ ZERO = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}}}
 
 def node(*told: str, summary: str = "", needs: str = "") -> Installed:
     """`packages/einops` and the like."""
-    parted = [one.partition("/") for one in told]
+    parted = [item.partition("/") for item in told]
     described = [Described(group=group, name=name, summary=summary, needs=needs) for group, _, name in parted]
     return Installed(Catalogue.of(described))
 

@@ -27,7 +27,7 @@ def home(tmp_path: Path) -> Path:
 
 def lacking(*nodes: FileRoots | None, **changes: Any) -> list[tuple[str, str | None]]:
     spec = make_spec(**{"data": "data://sst2/trian.jsonl", **changes})
-    return [(found.pointer, found.hint) for found in missing(references(spec), nodes)]
+    return [(result.pointer, result.hint) for result in missing(references(spec), nodes)]
 
 
 def test_a_file_that_no_node_has_is_named_with_the_nearest_that_is_there(home: Path) -> None:

@@ -22,8 +22,8 @@ def room(
 ) -> Room:
     cards = cards or tuple(Gpu(uuid=f"{name}-{n}", name="H100", capability=(9, 0)) for n in range(gpus))
     left = slots if free is None else free
-    given = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
-    return Room(**{"node": NodeId(name), **given, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
+    settings = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
+    return Room(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
 
 
 def job(name: str, priority: int = 5, since: int = 0, **needs: object) -> Waiting:
@@ -31,7 +31,7 @@ def job(name: str, priority: int = 5, since: int = 0, **needs: object) -> Waitin
 
 
 def placed(plan: Plan) -> dict[str, list[str]]:
-    return {one.job_id: [share.node for share in one.shares] for one in plan.placements}
+    return {placement.job_id: [share.node for share in placement.shares] for placement in plan.placements}
 
 
 rooms = st.lists(
@@ -43,7 +43,7 @@ rooms = st.lists(
         st.booleans(),
     ),
     max_size=8,
-    unique_by=lambda one: one.node,
+    unique_by=lambda item: item.node,
 )  # fmt: skip
 waiting = st.lists(
     st.builds(
@@ -54,7 +54,7 @@ waiting = st.lists(
         st.none() | st.integers(0, 4), st.none() | st.integers(1, 4), st.sampled_from("ab"),
     ),
     max_size=12,
-    unique_by=lambda one: one.job_id,
+    unique_by=lambda item: item.job_id,
 )  # fmt: skip
 
 
@@ -63,32 +63,32 @@ def test_nothing_is_given_away_twice(jobs: list[Waiting], nodes: list[Room]) -> 
     plan = place(jobs, nodes)
 
     slots, gpus = Counter[str](), Counter[str]()
-    for one in plan.placements:
-        for share in one.shares:
+    for placement in plan.placements:
+        for share in placement.shares:
             slots[share.node] += share.slots
             gpus.update(share.gpus)
-    by_name = {one.node: one for one in nodes}
+    by_name = {node.node: node for node in nodes}
     assert all(taken <= by_name[NodeId(name)].free_slots for name, taken in slots.items())
     assert all(count == 1 for count in gpus.values())
-    assert set(gpus) <= {gpu.uuid for one in nodes for gpu in one.free_gpus}
+    assert set(gpus) <= {gpu.uuid for node in nodes for gpu in node.free_gpus}
 
 
 @given(waiting, rooms)
 def test_every_job_gets_what_it_asked_for_or_a_reason(jobs: list[Waiting], nodes: list[Room]) -> None:
     plan = place(jobs, nodes)
 
-    by_name = {one.node: one for one in nodes}
-    needs = {one.job_id: one.needs for one in jobs}
-    for one in plan.placements:
-        asked = needs[one.job_id]
-        assert len({share.node for share in one.shares}) == asked.nodes
-        for share in one.shares:
+    by_name = {item.node: item for item in nodes}
+    needs = {item.job_id: item.needs for item in jobs}
+    for placement in plan.placements:
+        asked = needs[placement.job_id]
+        assert len({share.node for share in placement.shares}) == asked.nodes
+        for share in placement.shares:
             node = by_name[share.node]
             assert node.is_open
             assert node.pool == asked.pool
             assert (share.slots, len(share.gpus)) == (slot_count(asked, node), gpu_count(asked, node))
-    assert {one.job_id for one in plan.placements} | plan.waits.keys() == set(needs)
-    assert not {one.job_id for one in plan.placements} & plan.waits.keys()
+    assert {item.job_id for item in plan.placements} | plan.waits.keys() == set(needs)
+    assert not {item.job_id for item in plan.placements} & plan.waits.keys()
 
 
 @given(waiting, rooms)
@@ -103,7 +103,7 @@ def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: lis
     """Nobody behind it is the reason that it waits."""
     plan = place(jobs, nodes)
 
-    first = min(jobs, key=lambda one: (-one.priority, one.since, one.job_id), default=None)
+    first = min(jobs, key=lambda item: (-item.priority, item.since, item.job_id), default=None)
     if first is not None:
         alone = explain(first.needs, nodes)
         assert isinstance(alone, Placement) == (first.job_id not in plan.waits)
@@ -116,10 +116,10 @@ def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[Room]
 
     for wait in plan.waits.values():
         assert wait.reason in (Reason.CAPACITY, Reason.NO_SUCH_SHAPE)
-    shapes = {one.needs for one in jobs}
+    shapes = {item.needs for item in jobs}
     for needs in shapes:
-        missing = isinstance(found := explain(needs, nodes), Wait) and found.reason is Reason.NO_SUCH_SHAPE
-        reasons = {plan.waits[one.job_id].reason for one in jobs if one.needs == needs and one.job_id in plan.waits}
+        missing = isinstance(explanation := explain(needs, nodes), Wait) and explanation.reason is Reason.NO_SUCH_SHAPE
+        reasons = {plan.waits[item.job_id].reason for item in jobs if item.needs == needs and item.job_id in plan.waits}
         assert reasons <= ({Reason.NO_SUCH_SHAPE} if missing else {Reason.CAPACITY})
 
 
@@ -166,24 +166,24 @@ def test_a_named_gpu_is_taken_and_no_other() -> None:
     h100 = Gpu(uuid="h", name="NVIDIA H100", capability=(9, 0))
     node = room("n", slots=2, cards=(a100, h100))
 
-    found = explain(Needs(gpus_per_node=1, gpu="h100"), [node])
+    explanation = explain(Needs(gpus_per_node=1, gpu="h100"), [node])
 
-    assert isinstance(found, Placement)
-    assert found.shares[0].gpus == ("h",)
+    assert isinstance(explanation, Placement)
+    assert explanation.shares[0].gpus == ("h",)
 
 
 def test_three_jobs_on_two_gpus_leave_one_waiting() -> None:
     plan = place([job(name) for name in "abc"], [room("n", slots=2, gpus=2)])
 
-    assert [one.shares[0].gpus for one in plan.placements] == [("n-0",), ("n-1",)]
+    assert [placement.shares[0].gpus for placement in plan.placements] == [("n-0",), ("n-1",)]
     assert plan.waits[JobId("c")].reason is Reason.CAPACITY
 
 
 def test_a_node_that_takes_no_work_for_the_moment_still_counts_as_a_shape() -> None:
-    found = explain(Needs(gpus_per_node=4), [room("n", slots=4, gpus=4, is_open=False)])
+    explanation = explain(Needs(gpus_per_node=4), [room("n", slots=4, gpus=4, is_open=False)])
 
-    assert isinstance(found, Wait)
-    assert found.reason is Reason.CAPACITY
+    assert isinstance(explanation, Wait)
+    assert explanation.reason is Reason.CAPACITY
 
 
 def test_gpu_work_packs_and_cpu_work_spreads() -> None:
@@ -225,11 +225,11 @@ def test_a_job_that_only_a_node_without_work_could_run_is_told_why() -> None:
 def test_a_job_that_needs_more_slots_than_a_node_was_given_is_told_the_setting() -> None:
     nodes = [room("cpu-1", slots=1), room("gpus", slots=2, gpus=4), room("other", slots=1, pool="b")]
 
-    told = explain(Needs(gpus_per_node=0, processes_per_node=2), nodes[:1])
+    explanation = explain(Needs(gpus_per_node=0, processes_per_node=2), nodes[:1])
     too_few_of_all = explain(Needs(gpus_per_node=3), nodes)
 
-    assert isinstance(told, Wait)
-    assert told.message.endswith("; cpu-1 has 1 slot and 2 are needed: FOOTPLATE_SLOTS sets how many it has")
+    assert isinstance(explanation, Wait)
+    assert explanation.message.endswith("; cpu-1 has 1 slot and 2 are needed: FOOTPLATE_SLOTS sets how many it has")
     assert isinstance(too_few_of_all, Wait)
     assert too_few_of_all.message.endswith("; gpus has 2 slots and 3 are needed: FOOTPLATE_SLOTS sets how many it has")
     assert "FOOTPLATE_SLOTS" not in str(explain(Needs(gpus_per_node=8), nodes))
@@ -237,7 +237,7 @@ def test_a_job_that_needs_more_slots_than_a_node_was_given_is_told_the_setting()
 
 
 def test_a_job_for_a_pool_without_nodes_is_told_which_pools_have_some() -> None:
-    told = explain(Needs(pool="gpus"), [room("a"), room("b", pool="cpus"), room("c")])
+    explanation = explain(Needs(pool="gpus"), [room("a"), room("b", pool="cpus"), room("c")])
 
-    assert isinstance(told, Wait)
-    assert told.message.endswith("; the nodes are in 'cpus', 'default': FOOTPLATE_POOL sets a node's pool")
+    assert isinstance(explanation, Wait)
+    assert explanation.message.endswith("; the nodes are in 'cpus', 'default': FOOTPLATE_POOL sets a node's pool")

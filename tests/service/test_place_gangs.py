@@ -19,8 +19,8 @@ from tests.support.placing import Plan, place
 def room(name: str, slots: int = 2, free: int | None = None, gpus: int = 0, **more: object) -> Room:
     cards = tuple(Gpu(uuid=f"{name}-{n}", name="H100", capability=(9, 0)) for n in range(gpus))
     left = slots if free is None else free
-    given = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
-    return Room(**{"node": NodeId(name), **given, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
+    settings = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
+    return Room(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
 
 
 def job(name: str, since: int = 0, **needs: object) -> Waiting:
@@ -28,7 +28,7 @@ def job(name: str, since: int = 0, **needs: object) -> Waiting:
 
 
 def placed(plan: Plan) -> dict[str, list[str]]:
-    return {one.job_id: sorted(share.node for share in one.shares) for one in plan.placements}
+    return {placement.job_id: sorted(share.node for share in placement.shares) for placement in plan.placements}
 
 
 class Yard:
@@ -41,11 +41,11 @@ class Yard:
 
     def turn(self) -> None:
         plan = place(self.waiting, list(self.rooms.values()))
-        for one in plan.placements:
-            self.running[one.job_id] = [(share.node, share.slots) for share in one.shares]
-            for node, slots in self.running[one.job_id]:
+        for placement in plan.placements:
+            self.running[placement.job_id] = [(share.node, share.slots) for share in placement.shares]
+            for node, slots in self.running[placement.job_id]:
                 self._free(node, -slots)
-        self.waiting = [one for one in self.waiting if one.job_id in plan.waits]
+        self.waiting = [item for item in self.waiting if item.job_id in plan.waits]
 
     def ends(self, job_id: str) -> None:
         for node, slots in self.running.pop(job_id):
@@ -64,7 +64,9 @@ def test_jobs_on_several_nodes_never_wait_for_each_other_for_ever(slots, asked, 
     """Whoever comes when, and ends when: as long as those that run end, all are placed."""
     yard = Yard(slots)
     coming = [job(f"j{n}", n, nodes=nodes, processes_per_node=count) for n, (nodes, count) in enumerate(asked)]
-    coming = [one for one in coming if sum(s >= (one.needs.processes_per_node or 1) for s in slots) >= one.needs.nodes]
+    coming = [
+        item for item in coming if sum(s >= (item.needs.processes_per_node or 1) for s in slots) >= item.needs.nodes
+    ]
     for _ in range(4 * len(coming) + 1):
         if coming:
             yard.waiting.append(coming.pop(0))

@@ -44,7 +44,7 @@ class Collector:
     def resources(self) -> list[dict[str, str]]:
         """Who sent them."""
         return [
-            {one.key: one.value.string_value for one in sent.resource.attributes}
+            {attribute.key: attribute.value.string_value for attribute in sent.resource.attributes}
             for request in list(self.requests)
             for sent in request.resource_spans
         ]
@@ -61,16 +61,18 @@ class Collector:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    found = Collector()
-    thread = threading.Thread(target=found.server.serve_forever, daemon=True)
+    collector = Collector()
+    thread = threading.Thread(target=collector.server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield found
+        yield collector
     finally:
-        found.server.shutdown()
+        collector.server.shutdown()
         thread.join()
-        found.server.server_close()
+        collector.server.server_close()
 
 
 def said(span: Span | Span.Event) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in span.attributes
+    }

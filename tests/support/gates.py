@@ -75,4 +75,4 @@ def _emit() -> Emit:
     """There is one in every training process, and nothing hands it to user code."""
     from footplate.runtime.emit import Emit
 
-    return next(one for one in gc.get_objects() if isinstance(one, Emit))
+    return next(candidate for candidate in gc.get_objects() if isinstance(candidate, Emit))

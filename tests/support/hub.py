@@ -19,11 +19,11 @@ class Repository:
     """(branch, message, files)."""
 
     def files(self, branch: str = "main") -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+        result: dict[str, bytes] = {}
         for where, _, files in self.commits:
             if where == branch:
-                found |= files
-        return found
+                result |= files
+        return result
 
     @property
     def messages(self) -> list[str]:
@@ -54,7 +54,7 @@ class Hub:
 
     def preupload(self, asked: dict[str, Any]) -> dict[str, Any]:
         return {
-            "files": [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False} for each in asked["files"]]
+            "files": [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in asked["files"]]
         }
 
     def commit(self, name: str, branch: str, lines: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -65,9 +65,9 @@ class Hub:
         self._waiting -= 1
         if self.refuses:
             return None
-        message = next(each["value"]["summary"] for each in lines if each["key"] == "header")
+        message = next(line["value"]["summary"] for line in lines if line["key"] == "header")
         files = {
-            each["value"]["path"]: base64.b64decode(each["value"]["content"]) for each in lines if each["key"] == "file"
+            line["value"]["path"]: base64.b64decode(line["value"]["content"]) for line in lines if line["key"] == "file"
         }
         self.repositories[name].commits.append((branch, message, files))
         at = f"{len(self.repositories[name].commits):040x}"

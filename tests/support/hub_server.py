@@ -69,8 +69,8 @@ class HubServer:
         return commit
 
     def push_folder(self, repository: str, source: Path) -> str:
-        found = {str(one.relative_to(source)): one.read_bytes() for one in source.rglob("*") if one.is_file()}
-        return self.push(repository, found)
+        result = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
+        return self.push(repository, result)
 
     def lose(self, repository: str, commit: str, name: str) -> None:
         """It is still listed, and not there."""
@@ -140,23 +140,25 @@ class Handler(BaseHTTPRequestHandler):
 
     def _api(self, kind: str, parts: list[str], token: str) -> None:
         """/api/models/owner/name, …/revision/main, …/tree/<commit>"""
-        word = next((one for one in ("revision", "tree") if one in parts), None)
+        word = next((name for name in ("revision", "tree") if name in parts), None)
         at = parts.index(word) if word else len(parts)
         repository, revision = self.root / kind / "/".join(parts[:at]), (parts[at + 1] if word else "main")
         if (commit := self._commit(repository, revision, token)) is None:
             return
-        files = sorted(one for one in (repository / commit).rglob("*") if one.is_file() and one.name != ".committed")
-        names = {one: str(one.relative_to(repository / commit)).removesuffix(".lost") for one in files}
+        files = sorted(
+            path for path in (repository / commit).rglob("*") if path.is_file() and path.name != ".committed"
+        )
+        names = {file: str(file.relative_to(repository / commit)).removesuffix(".lost") for file in files}
         if word == "tree":
             listed = [
-                {"type": "file", "path": name, "size": one.stat().st_size, "oid": _oid(one)}
-                for one, name in names.items()
+                {"type": "file", "path": name, "size": item.stat().st_size, "oid": _oid(item)}
+                for item, name in names.items()
             ]
             self._json(listed)
         else:
             siblings = [{"rfilename": name} for name in names.values()]
-            told = {"id": "/".join(parts[:at]), "sha": commit, "private": False, "tags": [], "siblings": siblings}
-            self._json({**told, "downloads": 0, "likes": 0})
+            reports = {"id": "/".join(parts[:at]), "sha": commit, "private": False, "tags": [], "siblings": siblings}
+            self._json({**reports, "downloads": 0, "likes": 0})
 
     def _file(self, repository: Path, revision: str, name: str, token: str) -> None:
         if (commit := self._commit(repository, revision, token)) is None:

@@ -27,7 +27,7 @@ FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_conn
 def programs() -> Path | None:
     """The folder with initdb and postgres, newest version first: Debian keeps them off the PATH."""
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -float(path.parent.name))
-    on_path = [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
+    on_path = [Path(result).resolve().parent for result in [shutil.which("initdb")] if result]
     return next((folder for folder in [*installed, *on_path] if (folder / "postgres").exists()), None)
 
 

@@ -62,8 +62,8 @@ def jump(folder: Path, who: str, seconds: float) -> None:
 
 def deaths(folder: Path) -> dict[str, int]:
     """Where somebody died so far, in that order, and who."""
-    found = sorted(folder.glob("death-*"), key=lambda path: path.stat().st_mtime_ns)
-    return {path.name.removeprefix("death-"): int(path.read_text()) for path in found}
+    names = sorted(folder.glob("death-*"), key=lambda path: path.stat().st_mtime_ns)
+    return {path.name.removeprefix("death-"): int(path.read_text()) for path in names}
 
 
 def arm(folder: str, without: Sequence[str], mortal: bool, jumpy: bool) -> None:

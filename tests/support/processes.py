@@ -135,10 +135,10 @@ def at_ease(seconds: float) -> float:
 
 
 def _late(what: str, within: float, logs: Iterable[Path], last: Exception | None) -> str:
-    told = f"not within {within:g} s: {what}"
+    message = f"not within {within:g} s: {what}"
     if last is not None:
-        told += f"\nlast error: {last!r}"
-    return told + "".join(f"\n--- tail of {log} ---\n{tail(log)}" for log in logs)
+        message += f"\nlast error: {last!r}"
+    return message + "".join(f"\n--- tail of {log} ---\n{tail(log)}" for log in logs)
 
 
 def tail(log: Path, lines: int = 40) -> str:
@@ -308,10 +308,10 @@ def started_at(pid: int) -> int:
 def children(pid: int) -> list[int]:
     """Every living descendant, nearest first."""
     parents = dict(_parents())
-    found, level = list[int](), [pid]
+    result, level = list[int](), [pid]
     while level := [child for child, parent in parents.items() if parent in level]:
-        found += level
-    return found
+        result += level
+    return result
 
 
 def _parents() -> Iterator[tuple[int, int]]:

@@ -19,9 +19,9 @@ INSTALL = "apt-get install prometheus"
 
 
 def program(name: str) -> str:
-    if (found := shutil.which(name)) is None:
+    if (result := shutil.which(name)) is None:
         pytest.skip(f"needs Prometheus: {INSTALL}")
-    return found
+    return result
 
 
 def promtool(*words: str) -> str:
@@ -35,13 +35,13 @@ class Prometheus:
     """Started with a configuration of ours, but for the pace and for whom it asks."""
 
     def __init__(self, processes: Processes, config: Path, targets: Sequence[str]) -> None:
-        told: dict[str, Any] = yaml.safe_load(config.read_text())
-        told["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        told["rule_files"] = [str(config.parent / name) for name in told["rule_files"]]
-        for job in told["scrape_configs"]:
+        report: dict[str, Any] = yaml.safe_load(config.read_text())
+        report["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        report["rule_files"] = [str(config.parent / name) for name in report["rule_files"]]
+        for job in report["scrape_configs"]:
             job["static_configs"] = [{"targets": list(targets)}]
         own, port = processes.folder / "prometheus.yml", free_port()
-        own.write_text(yaml.safe_dump(told))
+        own.write_text(yaml.safe_dump(report))
         self.process: Process = processes.start(
             program("prometheus"),
             f"--config.file={own}",
@@ -64,5 +64,5 @@ class Prometheus:
 
     def value(self, query: str) -> float | None:
         """Of what comes to one number, once there is one."""
-        found = self.ask("/query", query=query)["result"]
-        return float(found[0]["value"][1]) if len(found) == 1 else None
+        result = self.ask("/query", query=query)["result"]
+        return float(result[0]["value"][1]) if len(result) == 1 else None

@@ -169,12 +169,12 @@ class System:
     def training_pids(self, job: str) -> list[int]:
         """Every process that runs a training of this job, eldest first and data workers included, by the folder it
         stands in."""
-        found = []
+        result = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 if entry.name.isdigit() and f"/jobs/{job}/" in os.readlink(entry / "cwd") + "/":
-                    found.append((started_at(int(entry.name)), int(entry.name)))
-        return [pid for _, pid in sorted(found)]
+                    result.append((started_at(int(entry.name)), int(entry.name)))
+        return [pid for _, pid in sorted(result)]
 
     def kill_training(self, job: str) -> None:
         """Kill -9 to the training process of a job: the eldest of its group."""
@@ -268,10 +268,10 @@ class System:
 
     def events(self, job: str) -> list[JSON]:
         """Its whole history, page by page."""
-        found: list[JSON] = []
-        while page := self.get(f"/jobs/{job}/events", after=found[-1]["no"] if found else 0, limit=1000)["data"]:
-            found += page
-        return found
+        result: list[JSON] = []
+        while page := self.get(f"/jobs/{job}/events", after=result[-1]["no"] if result else 0, limit=1000)["data"]:
+            result += page
+        return result
 
     def watch(self, path: str) -> Iterator[JSON]:
         """Frames of a websocket until the server closes it."""
@@ -290,8 +290,8 @@ class System:
 
     def counted(self, name: str) -> float | None:
         """One number that Prometheus would scrape."""
-        found = re.search(rf"^{name} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
-        return float(found[1]) if found else None
+        match = re.search(rf"^{name} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
+        return float(match[1]) if match else None
 
     def losses(self, job: str) -> dict[int, float]:
         """Loss by step; where a step ran twice, the run that counted last."""

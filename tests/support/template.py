@@ -117,8 +117,8 @@ class Template:
             socket.send_fds(self._line, [asked], [out])
             while not isinstance(pid := self._next(), int):
                 pass
-            self._forks[pid] = found = Forked(self, pid)
-            return found
+            self._forks[pid] = forked = Forked(self, pid)
+            return forked
 
     def hear(self, seconds: float | None = 0) -> None:
         """Notes every end that the template has reported, after waiting for the first one for so long."""

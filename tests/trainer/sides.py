@@ -42,9 +42,9 @@ def on_both(folder: Path, script: Callable[[Any, Path], Any]) -> tuple[Outcome, 
 def run(script: Callable[[Any, Path], Any], side: ModuleType, folder: Path) -> Outcome:
     transformers.set_seed(7)
     trainer, returned = script(side, folder)
-    notes = next((each for each in trainer.callback_handler.callbacks if hasattr(each, "names")), None)
+    notes = next((callback for callback in trainer.callback_handler.callbacks if hasattr(callback, "names")), None)
     return Outcome(
-        history=[timeless(each) for each in trainer.state.log_history],
+        history=[timeless(row) for row in trainer.state.log_history],
         events=notes.names if notes else [],
         weights={name: value.clone() for name, value in trainer.model.state_dict().items()},
         random=torch.get_rng_state(),
@@ -63,7 +63,7 @@ def common(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_same(ours: Outcome, theirs: Outcome) -> None:
-    assert [common(each) for each in ours.history] == [common(each) for each in theirs.history]
+    assert [common(row) for row in ours.history] == [common(row) for row in theirs.history]
     assert ours.events == theirs.events
     assert common(ours.returned) == common(theirs.returned)
     assert ours.weights.keys() == theirs.weights.keys()

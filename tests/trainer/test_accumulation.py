@@ -32,7 +32,7 @@ def t5() -> nn.Module:
 
 
 def rows(labels: Callable[[list[int]], Any]) -> list[dict[str, Any]]:
-    return [{"input_ids": each, "labels": labels(each)} for each in sentences(SAMPLES)]
+    return [{"input_ids": sentence, "labels": labels(sentence)} for sentence in sentences(SAMPLES)]
 
 
 def some_words(sentence: list[int]) -> list[int]:
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[list[int]], Any]]] = {
     ),
     "classes of tokens": (
         lambda: bert("BertForTokenClassification", num_labels=5, **PLAIN),
-        lambda words: [each if each == -100 else each % 5 for each in some_words(words)],
+        lambda words: [word if word == -100 else word % 5 for word in some_words(words)],
     ),
     "t5": (t5, some_words),
     "causal language model": (gpt, lambda words: words),
@@ -62,7 +62,7 @@ class Gradients(TrainerCallback):
         self.found: dict[str, Tensor] = {}
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        self.found = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+        self.found = {name: item.grad.clone() for name, item in model.named_parameters() if item.grad is not None}
 
 
 def step(folder: Path, case: str, size: int, *, samples: int = SAMPLES, **more: Any) -> tuple[float, dict[str, Tensor]]:
@@ -180,8 +180,8 @@ def test_finding_out_leaves_no_trace(tmp_path: Path) -> None:
 
     assert asked._footplate.model_divides_by_items is True
     assert unasked._footplate.model_divides_by_items is None
-    assert [each.get("loss") for each in asked.state.log_history] == [
-        each.get("loss") for each in unasked.state.log_history
+    assert [row.get("loss") for row in asked.state.log_history] == [
+        row.get("loss") for row in unasked.state.log_history
     ]
     assert random.equal(torch.get_rng_state())
     for name, value in asked.model.state_dict().items():
@@ -262,6 +262,6 @@ def test_the_switch_gives_the_numbers_of_transformers(tmp_path: Path, case: str)
             train_dataset=rows(labels),
         )
         trainer.train()
-        losses.append([each["loss"] for each in trainer.state.log_history if "loss" in each])
+        losses.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
 
     assert losses[0] == losses[1]

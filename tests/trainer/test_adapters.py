@@ -20,7 +20,7 @@ from footplate.trainer.testing import Events, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
 from tests.trainer import sides
 
-ROWS = [{"input_ids": each[:4], "labels": each[:4]} for each in sides.sentences()]
+ROWS = [{"input_ids": sentence[:4], "labels": sentence[:4]} for sentence in sides.sentences()]
 SIDES = {"ours": footplate, "theirs": transformers}
 
 
@@ -40,8 +40,8 @@ def trainer(side: Any, folder: Path, model: Any = None, **more: Any) -> Any:
 
 
 def outcome(made: Any) -> tuple[list[Any], dict[str, torch.Tensor], torch.Tensor]:
-    history = [sides.common(sides.timeless(each)) for each in made.state.log_history]
-    weights = {name: each.clone() for name, each in made.model.state_dict().items()}
+    history = [sides.common(sides.timeless(row)) for row in made.state.log_history]
+    weights = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
     return history, weights, torch.get_rng_state()
 
 
@@ -100,11 +100,11 @@ def test_the_best_adapter_is_loaded_at_the_end(tmp_path: Path) -> None:
 def test_what_is_merged_needs_no_peft_and_answers_the_same(tmp_path: Path) -> None:
     made = trainer(footplate, tmp_path, num_train_epochs=1)
     made.train()
-    before = {name: each.clone() for name, each in made.model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
 
     made.save_merged_model(str(tmp_path / "merged"))
 
-    assert all(each.equal(before[name]) for name, each in made.model.state_dict().items())
+    assert all(tensor.equal(before[name]) for name, tensor in made.model.state_dict().items())
     whole = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "merged").eval()
     words = torch.tensor([ROWS[0]["input_ids"]])
     torch.testing.assert_close(whole(words).logits, made.model.eval()(words).logits)

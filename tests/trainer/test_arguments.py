@@ -61,7 +61,7 @@ def what_came(folder: Path, **values: Any) -> dict[str, Any]:
     output = trainer.train()
     return {
         "weights": digest(trainer.model.state_dict()),
-        "history": [sides.timeless(each) for each in trainer.state.log_history],
+        "history": [sides.timeless(row) for row in trainer.state.log_history],
         "names": events.names,
         "steps": output.global_step,
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
@@ -195,7 +195,7 @@ def _(folder: Path) -> None:
     assert set(cut.model.sizes) <= {1, 2, 3}  # type: ignore[arg-type]
     for name, value in whole.model.state_dict().items():
         torch.testing.assert_close(cut.model.state_dict()[name], value)
-    losses = [[each["loss"] for each in trainer.state.log_history if "loss" in each] for trainer in (whole, cut)]
+    losses = [[row["loss"] for row in trainer.state.log_history if "loss" in row] for trainer in (whole, cut)]
     assert losses[0] == pytest.approx(losses[1])
     with pytest.raises(torch.OutOfMemoryError) as caught:
         trained(3)
@@ -225,15 +225,15 @@ class Harmless(Trainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)
-        for each in self.model.parameters():
-            each.grad.nan_to_num_()  # type: ignore[union-attr]
+        for parameter in self.model.parameters():
+            parameter.grad.nan_to_num_()  # type: ignore[union-attr]
         return loss
 
 
 @about("include_num_input_tokens_seen")
 def _(folder: Path) -> None:
     def tokens_seen(wanted: Any) -> int:
-        words, rows = sides.tokenizer(), [{"input_ids": each, "label": 0} for each in sides.sentences()]
+        words, rows = sides.tokenizer(), [{"input_ids": sentence, "label": 0} for sentence in sides.sentences()]
         model = sides.bert("BertForSequenceClassification")
         made = a_trainer(
             folder, model=model, data=rows, include_num_input_tokens_seen=wanted, options={"processing_class": words}
@@ -247,8 +247,8 @@ def _(folder: Path) -> None:
 
 @about("disable_tqdm")
 def _(folder: Path) -> None:
-    shown = [type(each).__name__ for each in a_trainer(folder, disable_tqdm=False).callback_handler.callbacks]
-    hidden = [type(each).__name__ for each in a_trainer(folder, disable_tqdm=True).callback_handler.callbacks]
+    shown = [type(callback).__name__ for callback in a_trainer(folder, disable_tqdm=False).callback_handler.callbacks]
+    hidden = [type(callback).__name__ for callback in a_trainer(folder, disable_tqdm=True).callback_handler.callbacks]
     assert "ProgressCallback" in shown
     assert "PrinterCallback" in hidden
 
@@ -286,9 +286,9 @@ def _(folder: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     a_trainer(folder, report_to="tensorboard", run_name="mine", logging_dir=str(folder / "logs"), **BY_STEPS).train()
-    told = EventAccumulator(str(folder / "logs" / "mine")).Reload()
-    assert {"train/loss", "train/learning_rate", "eval/loss"} <= set(told.Tags()["scalars"])
-    assert [event.step for event in told.Scalars("train/loss")] == [1, 2, 3, 4]
+    events = EventAccumulator(str(folder / "logs" / "mine")).Reload()
+    assert {"train/loss", "train/learning_rate", "eval/loss"} <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
     with pytest.raises(ValueError, match="did you mean 'tensorboard'"):
         a_trainer(folder, report_to="tensorbord")
     with pytest.raises(ImportError, match="pip install 'aim<4'"):
@@ -300,7 +300,7 @@ def _(folder: Path) -> None:
     shapes: list[Any] = []
 
     def note(found: Any) -> dict[str, Any]:
-        shapes.append([len(each) for each in found.predictions])
+        shapes.append([len(prediction) for prediction in found.predictions])
         return {}
 
     a_trainer(folder, eval_do_concat_batches=False, options={"compute_metrics": note}).evaluate()
@@ -359,9 +359,9 @@ def _(folder: Path) -> None:
         calls.append((len(found.label_ids), compute_result))
         return {"batches": len(calls)} if compute_result else {}
 
-    found = a_trainer(folder, batch_eval_metrics=True, options={"compute_metrics": by_batch}).evaluate()
+    result = a_trainer(folder, batch_eval_metrics=True, options={"compute_metrics": by_batch}).evaluate()
     assert calls == [(8, False), (8, False), (6, True)]
-    assert found["eval_batches"] == 3
+    assert result["eval_batches"] == 3
     with pytest.raises(ValueError, match="must take compute_result"):
         a_trainer(folder, batch_eval_metrics=True, options={"compute_metrics": accuracy})
 
@@ -376,12 +376,12 @@ class Given(Trainer):
     """Evaluations as a test wants them."""
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        found = {
+        result = {
             **super().evaluate(*args, **kwargs),
             "eval_rank": {1: 5.0, 2: 9.0, 3: 1.0, 4: 7.0}[self.state.global_step],
         }
-        self.state.log_history[-1]["eval_rank"] = found["eval_rank"]
-        return found
+        self.state.log_history[-1]["eval_rank"] = result["eval_rank"]
+        return result
 
 
 EVERY = {"kind": Given, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
@@ -413,7 +413,7 @@ def _(folder: Path) -> None:
 
     from footplate.trainer import checkpoint as files
 
-    go_on, told, real = threading.Event(), [], files.commit
+    go_on, messages, real = threading.Event(), [], files.commit
 
     def held(*args: Any) -> Any:
         assert go_on.wait(60)
@@ -422,18 +422,18 @@ def _(folder: Path) -> None:
     class Watch(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == 2:
-                assert told == []
+                assert messages == []
                 go_on.set()
 
         def on_save(self, args: Any, state: Any, control: Any, checkpoint: Any = None, **kwargs: Any) -> None:
-            told.append(checkpoint.step)
+            messages.append(checkpoint.step)
 
     files.commit = held
     try:
         a_trainer(folder, Watch(), save_in_background=True, save_strategy="steps", save_steps=1).train()
     finally:
         files.commit = real
-    assert told == [1, 2, 3, 4]
+    assert messages == [1, 2, 3, 4]
     assert len(list(folder.iterdir())) == 4
 
 
@@ -581,8 +581,8 @@ class Columns(list[Any]):
 
 @about("length_column_name")
 def _(folder: Path) -> None:
-    rows = Columns({"input_ids": each} for each in sides.sentences())
-    for name, expected in (("size", [len(each["input_ids"]) for each in rows]), ("length", None)):
+    rows = Columns({"input_ids": sentence} for sentence in sides.sentences())
+    for name, expected in (("size", [len(row["input_ids"]) for row in rows]), ("length", None)):
         strategy = {"train_sampling_strategy": "group_by_length", "length_column_name": name}
         sampler = a_trainer(folder, data=rows, **strategy)._get_train_sampler(rows)
         assert isinstance(sampler, LengthGroupedSampler)
@@ -695,7 +695,7 @@ def _(folder: Path) -> None:
         patch.setattr(
             model_changes, "use_liger_kernels", lambda model, config, device: use_liger_kernels(model, config, gpu)
         )
-        rows = [{"input_ids": each, "label": 0} for each in sides.sentences()]
+        rows = [{"input_ids": sentence, "label": 0} for sentence in sides.sentences()]
         options = {"processing_class": sides.tokenizer()}
         kernels = {"use_liger_kernel": True, "liger_kernel_config": {"rope": True}}
         a_trainer(folder, model=bert, data=rows, options=options, **kernels).train()

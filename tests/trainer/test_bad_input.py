@@ -182,7 +182,7 @@ def test_an_empty_set_to_evaluate_is_named_before_the_first_step(tmp_path: Path,
 
 
 def test_metrics_of_ones_own_that_are_no_dict_are_named(tmp_path: Path) -> None:
-    trainer = a_trainer(tmp_path, evaluated=toy.regression(n=8), compute_metrics=lambda found: 0.5)
+    trainer = a_trainer(tmp_path, evaluated=toy.regression(n=8), compute_metrics=lambda prediction: 0.5)
 
     with pytest.raises(TypeError, match="compute_metrics returned a float: return a dict"):
         trainer.evaluate()
@@ -190,23 +190,29 @@ def test_metrics_of_ones_own_that_are_no_dict_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", ["good", [0.5, 0.7], None])
 def test_what_is_best_is_a_number(tmp_path: Path, found: Any) -> None:
-    more = {"eval_strategy": "epoch", "metric_for_best_model": "mine", "compute_metrics": lambda each: {"mine": found}}
+    more = {
+        "eval_strategy": "epoch",
+        "metric_for_best_model": "mine",
+        "compute_metrics": lambda prediction: {"mine": found},
+    }
 
     with pytest.raises(TypeError, match="metric_for_best_model is 'eval_mine', and it came as"):
         a_trainer(tmp_path, evaluated=toy.regression(n=8), **more).train()
 
 
 def test_arrays_among_ones_own_metrics_go_into_a_checkpoint(tmp_path: Path) -> None:
-    found = {"each": numpy.arange(3), "one": numpy.array(2), "tensor": torch.ones(2)}
+    result = {"each": numpy.arange(3), "one": numpy.array(2), "tensor": torch.ones(2)}
     more = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 1, "max_steps": -1}
-    trainer = a_trainer(tmp_path, evaluated=toy.regression(n=8), compute_metrics=lambda prediction: dict(found), **more)
+    trainer = a_trainer(
+        tmp_path, evaluated=toy.regression(n=8), compute_metrics=lambda prediction: dict(result), **more
+    )
 
     trainer.train()
     trainer.save_metrics("eval", trainer.evaluate())
 
     state = TrainerState.load_from_json(next(tmp_path.glob("checkpoint-*")) / "trainer_state.json")
-    told = next(each for each in state.log_history if "eval_each" in each)
-    assert (told["eval_each"], told["eval_one"], told["eval_tensor"]) == ([0, 1, 2], 2, [1.0, 1.0])
+    report = next(row for row in state.log_history if "eval_each" in row)
+    assert (report["eval_each"], report["eval_one"], report["eval_tensor"]) == ([0, 1, 2], 2, [1.0, 1.0])
     assert isinstance(trainer.evaluate()["eval_each"], numpy.ndarray)
 
 

@@ -26,7 +26,10 @@ def accuracy(prediction: Any) -> dict[str, Any]:
 def classification(side: Any, folder: Path, trainer: Any = None, **more: Any) -> Any:
     """Text classification with dynamic padding: dropout, an uneven last batch, and whatever a test asks for."""
     words = tokenizer()
-    rows = [{"input_ids": each, "attention_mask": [1] * len(each), "label": each[0] % 3} for each in sentences()]
+    rows = [
+        {"input_ids": sentence, "attention_mask": [1] * len(sentence), "label": sentence[0] % 3}
+        for sentence in sentences()
+    ]
     made = (trainer or side.Trainer)(
         model=bert("BertForSequenceClassification", num_labels=3),
         args=arguments(side, folder, **more),
@@ -75,8 +78,8 @@ def test_a_causal_language_model(tmp_path: Path, more: dict[str, Any]) -> None:
             gpt(),
             arguments(side, folder, gradient_accumulation_steps=3, eval_strategy="epoch", **more),
             transformers.DataCollatorForLanguageModeling(words, mlm=False),
-            [{"input_ids": each} for each in sentences()],
-            [{"input_ids": each} for each in sentences(8, seed=4)],
+            [{"input_ids": sentence} for sentence in sentences()],
+            [{"input_ids": sentence} for sentence in sentences(8, seed=4)],
             callbacks=[noting(side)],
         )
         return trainer, trainer.train().metrics
@@ -85,7 +88,7 @@ def test_a_causal_language_model(tmp_path: Path, more: dict[str, Any]) -> None:
 
     assert_same(ours, theirs)
     # What ours logs beside: the mean over tokens, which does not depend on how samples were batched.
-    assert any("eval_loss_exact" in each for each in ours.trainer.state.log_history)
+    assert any("eval_loss_exact" in row for row in ours.trainer.state.log_history)
 
 
 def test_a_masked_language_model_whose_collator_draws_at_random(tmp_path: Path) -> None:
@@ -94,8 +97,8 @@ def test_a_masked_language_model_whose_collator_draws_at_random(tmp_path: Path) 
             bert("BertForMaskedLM"),
             arguments(side, folder, eval_strategy="epoch", gradient_accumulation_steps=2),
             data_collator=transformers.DataCollatorForLanguageModeling(tokenizer(), mlm_probability=0.3),
-            train_dataset=[{"input_ids": each} for each in sentences()],
-            eval_dataset=[{"input_ids": each} for each in sentences(8, seed=4)],
+            train_dataset=[{"input_ids": sentence} for sentence in sentences()],
+            eval_dataset=[{"input_ids": sentence} for sentence in sentences(8, seed=4)],
             callbacks=[noting(side)],
         )
         trainer.loss_is_scaled_for_ga = True
@@ -106,14 +109,19 @@ def test_a_masked_language_model_whose_collator_draws_at_random(tmp_path: Path) 
 
 def test_token_classification(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
-        rows = [{"input_ids": each, "labels": [-100, *(word % 5 for word in each[1:])]} for each in sentences()]
+        rows = [
+            {"input_ids": sentence, "labels": [-100, *(word % 5 for word in sentence[1:])]} for sentence in sentences()
+        ]
         trainer = side.Trainer(
             bert("BertForTokenClassification", num_labels=5),
             arguments(side, folder, eval_strategy="steps", eval_steps=4, gradient_accumulation_steps=2),
             data_collator=transformers.DataCollatorForTokenClassification(tokenizer()),
             train_dataset=rows,
             eval_dataset={"first": rows[:5], "last": rows[-6:]},
-            compute_metrics=lambda found: {"shape": list(found.predictions.shape), "sum": found.label_ids.sum()},
+            compute_metrics=lambda prediction: {
+                "shape": list(prediction.predictions.shape),
+                "sum": prediction.label_ids.sum(),
+            },
             callbacks=[noting(side)],
         )
         trainer.loss_is_scaled_for_ga = True
@@ -279,13 +287,13 @@ def test_a_loss_function_and_a_pair_of_optimizer_and_schedule(tmp_path: Path) ->
         trainer = side.Trainer(
             model,
             arguments(side, folder, gradient_accumulation_steps=3, eval_strategy="epoch"),
-            train_dataset=[{"input_ids": each, "label": each[0] % 3} for each in sentences()],
-            eval_dataset=[{"input_ids": each, "label": each[0] % 3} for each in sentences(9, seed=8)],
+            train_dataset=[{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()],
+            eval_dataset=[{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences(9, seed=8)],
             processing_class=tokenizer(),
             compute_loss_func=loss,
             optimizers=(optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)),
             preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-            compute_metrics=lambda found: {"same": (found.predictions == found.label_ids).mean()},
+            compute_metrics=lambda prediction: {"same": (prediction.predictions == prediction.label_ids).mean()},
             callbacks=[noting(side)],
         )
         return trainer, trainer.train().metrics
@@ -310,7 +318,7 @@ def test_callbacks_that_stop_save_evaluate_and_change_the_rate(tmp_path: Path) -
                     group["weight_decay"] = 0.01 * state.global_step
 
         words = tokenizer()
-        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
         trainer = side.Trainer(
             bert("BertForSequenceClassification", num_labels=3),
             arguments(side, folder, num_train_epochs=4),
@@ -329,7 +337,7 @@ def test_early_stopping(tmp_path: Path) -> None:
         early = side.EarlyStoppingCallback(early_stopping_patience=2)
         best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "save_total_limit": 1}
         best |= {"eval_strategy": "epoch", "save_strategy": "epoch"}
-        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
         trainer = side.Trainer(
             bert("BertForSequenceClassification", num_labels=3),
             arguments(side, folder, num_train_epochs=9, learning_rate=0.05, **best),
@@ -348,20 +356,25 @@ def test_early_stopping(tmp_path: Path) -> None:
 
 def test_prediction_and_evaluation_alone(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
-        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
         trainer = side.Trainer(
             bert("BertForSequenceClassification", num_labels=3),
             arguments(side, folder, include_for_metrics=["inputs", "loss"]),
             eval_dataset=rows[:10],
             processing_class=tokenizer(),
-            compute_metrics=lambda found: {
-                "sums": [found.predictions.sum(), found.label_ids.sum(), found.inputs.sum(), found.losses.sum()]
+            compute_metrics=lambda prediction: {
+                "sums": [
+                    prediction.predictions.sum(),
+                    prediction.label_ids.sum(),
+                    prediction.inputs.sum(),
+                    prediction.losses.sum(),
+                ]
             },
             callbacks=[noting(side)],
         )
-        found = trainer.evaluate()
+        result = trainer.evaluate()
         predicted = trainer.predict(rows[10:])
-        return trainer, {**found, **predicted.metrics, "logits": predicted.predictions.tolist()}
+        return trainer, {**result, **predicted.metrics, "logits": predicted.predictions.tolist()}
 
     assert_same(*on_both(tmp_path, script))
 
@@ -374,7 +387,10 @@ def test_a_run_that_is_resumed(tmp_path: Path) -> None:
         classification(side, folder, **more)
         transformers.set_seed(99)
         words = tokenizer()
-        rows = [{"input_ids": each, "attention_mask": [1] * len(each), "label": each[0] % 3} for each in sentences()]
+        rows = [
+            {"input_ids": sentence, "attention_mask": [1] * len(sentence), "label": sentence[0] % 3}
+            for sentence in sentences()
+        ]
         trainer = side.Trainer(
             model=bert("BertForSequenceClassification", num_labels=3),
             args=arguments(side, folder, **more),
@@ -391,7 +407,7 @@ def test_a_run_that_is_resumed(tmp_path: Path) -> None:
 
 def test_a_model_init(tmp_path: Path) -> None:
     def script(side: Any, folder: Path) -> Any:
-        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
         trainer = side.Trainer(
             model_init=lambda: bert("BertForSequenceClassification", num_labels=3),
             args=arguments(side, folder),

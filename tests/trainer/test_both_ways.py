@@ -25,7 +25,7 @@ SIDES = {"ours": footplate, "theirs": transformers}
 
 
 def trainer(side: Any, folder: Path, model: nn.Module | None = None, **more: Any) -> Any:
-    rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+    rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
     values = {"save_strategy": "epoch", "eval_strategy": "epoch", "num_train_epochs": 3, "logging_steps": 1, **more}
     return side.Trainer(
         model or bert("BertForSequenceClassification", num_labels=3),
@@ -37,7 +37,7 @@ def trainer(side: Any, folder: Path, model: nn.Module | None = None, **more: Any
 
 
 def outcome(made: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], torch.Tensor]:
-    history = [common(timeless(each)) for each in made.state.log_history]
+    history = [common(timeless(row)) for row in made.state.log_history]
     return history, {name: value.clone() for name, value in made.model.state_dict().items()}, torch.get_rng_state()
 
 
@@ -114,7 +114,7 @@ def test_a_checkpoint_whose_weights_are_in_several_files_is_resumed_and_the_best
     def made(folder: str, **more: Any) -> Any:
         values = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True, **more}
         torch.manual_seed(1)
-        rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+        rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
         args = arguments(footplate, tmp_path / folder, learning_rate=3.0, optim="sgd", max_grad_norm=0, **values)
         model = bert("BertForSequenceClassification", num_labels=3)
         return Large(model, args, train_dataset=rows, eval_dataset=rows[:7], processing_class=tokenizer())
@@ -195,7 +195,7 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize("in_background", [False, True])
 def test_tied_weights_of_a_plain_module_are_saved_once_and_stay_tied(tmp_path: Path, in_background: bool) -> None:
-    rows = [{"input_ids": each[:4], "labels": 0} for each in sentences()]
+    rows = [{"input_ids": sentence[:4], "labels": 0} for sentence in sentences()]
     args = partial(arguments, footplate, tmp_path, save_strategy="epoch", save_in_background=in_background)
     footplate.Trainer(Tied(), args(num_train_epochs=1), train_dataset=rows).train()
     assert len(load_file(tmp_path / "checkpoint-6" / files.MODEL)) == 1

@@ -191,7 +191,7 @@ def test_early_stopping_waits_as_often_as_it_was_told(tmp_path: Path) -> None:
 def test_early_stopping_measures_against_the_best_so_far(
     tmp_path: Path, accuracies: list[float], threshold: float, stops_at: int
 ) -> None:
-    told: Iterator[float] = iter(accuracies)
+    report: Iterator[float] = iter(accuracies)
     trainer = a_trainer(
         tmp_path,
         EarlyStoppingCallback(2, threshold),
@@ -199,7 +199,7 @@ def test_early_stopping_measures_against_the_best_so_far(
         eval_strategy="steps",
         eval_steps=1,
         metric_for_best_model="accuracy",
-        compute_metrics=lambda seen: {"accuracy": next(told)},
+        compute_metrics=lambda seen: {"accuracy": next(report)},
     )
 
     assert trainer.train().global_step == stops_at

@@ -89,9 +89,9 @@ def test_what_is_overridden_is_called_for_every_batch_of_an_evaluation(tmp_path:
         setattr(trainer, hook, partial(called, trainer))
     data = toy.classification(n=20)
 
-    found = trainer.predict(data)
+    result = trainer.predict(data)
 
     assert len(calls) == 3
     expected = plain.predict(data)
-    assert (found.predictions == expected.predictions).all()
-    assert found.metrics["test_loss"] == expected.metrics["test_loss"]
+    assert (result.predictions == expected.predictions).all()
+    assert result.metrics["test_loss"] == expected.metrics["test_loss"]

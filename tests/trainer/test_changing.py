@@ -40,9 +40,9 @@ def a_trainer(folder: Path, *callbacks: TrainerCallback, **arguments: Any) -> Tr
         eval_dataset=toy.regression(n=16, seed=1),
         callbacks=list(callbacks),
     )
-    for each in callbacks:
-        if isinstance(each, ChangeAt):
-            each.trainer = trainer  # type: ignore[assignment]
+    for callback in callbacks:
+        if isinstance(callback, ChangeAt):
+            callback.trainer = trainer  # type: ignore[assignment]
     return trainer
 
 
@@ -62,7 +62,7 @@ SCHEDULES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: each["lr_scheduler_type"])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda item: item["lr_scheduler_type"])
 def test_a_changed_rate_and_end_hold_on_over_a_resume(tmp_path: Path, schedule: dict[str, Any]) -> None:
     """From a checkpoint before the change, where it comes again at its step, and from one after it."""
     wanted = {"learning_rate": 4e-3, "max_steps": 18}
@@ -81,7 +81,7 @@ def test_the_rate_is_the_one_from_which_the_schedule_starts(tmp_path: Path) -> N
 
     _, trainer = run(tmp_path, changing, warmup_steps=0)
 
-    rates = {each["step"]: each["learning_rate"] for each in trainer.state.log_history if "loss" in each}
+    rates = {row["step"]: row["learning_rate"] for row in trainer.state.log_history if "loss" in row}
     assert rates[7] == pytest.approx(1e-2 * 8 / 14)
     assert rates[8] == pytest.approx(1e-3 * 7 / 14)
     assert changing.came == Changed({"learning_rate": (1e-2, 1e-3)})
@@ -101,8 +101,8 @@ def test_cadences_count_from_the_next_step(tmp_path: Path) -> None:
 
     _, trainer = run(tmp_path, changing, eval_strategy="steps", eval_steps=2)
 
-    logged = [each["step"] for each in trainer.state.log_history if "loss" in each]
-    evaluated = [each["step"] for each in trainer.state.log_history if "eval_loss" in each]
+    logged = [row["step"] for row in trainer.state.log_history if "loss" in row]
+    evaluated = [row["step"] for row in trainer.state.log_history if "eval_loss" in row]
     # A change comes after that step has decided what it does.
     assert logged == [1, 2, 3, 4, 6, 9, 12]
     assert evaluated == [2, 4, 7, 14]
@@ -123,12 +123,12 @@ def test_what_cannot_change_says_why_and_stays(
     changing = ChangeAt(7, **wanted)
     quiet, _ = run(tmp_path, **arguments)
 
-    told, _ = run(tmp_path, changing, **arguments)
+    report, _ = run(tmp_path, changing, **arguments)
 
     [said] = changing.came.refused.values()
     assert said.startswith(why)
     assert changing.came.values == {}
-    assert told == quiet
+    assert report == quiet
 
 
 def test_a_rate_that_is_the_script_s_own_is_left_to_it(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def codec(folder: Path, *callbacks: TrainerCallback, aux: NamedOptimizer = AUX_C
         str(folder), max_steps=10, per_device_train_batch_size=4, save_steps=5, logging_steps=1, disable_tqdm=True
     )
     trainer = Trainer(Codec(), arguments, train_dataset=data, optimizers=[MAIN, aux], callbacks=list(callbacks))
-    for each in callbacks:
-        if isinstance(each, ChangeAt):
-            each.trainer = trainer  # type: ignore[assignment]
+    for callback in callbacks:
+        if isinstance(callback, ChangeAt):
+            callback.trainer = trainer  # type: ignore[assignment]
     return trainer
 
 
@@ -174,9 +174,7 @@ def test_one_of_several_optimizers_changes_its_rate_and_keeps_it_over_a_resume(t
 
     assert changing.came.values["learning_rate"] == ({"main": 1e-2, "aux": 5e-2}, {"aux": 1e-2})
     assert fingerprint(whole, []) == fingerprint(after, [])
-    assert [each["main_learning_rate"] for each in whole.state.log_history[3:5]] == pytest.approx(
-        [1e-2, 9.7e-3], rel=0.1
-    )
+    assert [row["main_learning_rate"] for row in whole.state.log_history[3:5]] == pytest.approx([1e-2, 9.7e-3], rel=0.1)
 
 
 def test_which_of_several_optimizers_has_to_be_said(tmp_path: Path) -> None:
@@ -187,7 +185,7 @@ def test_which_of_several_optimizers_has_to_be_said(tmp_path: Path) -> None:
 
     trainer.train()
 
-    assert [each.came.refused["learning_rate"] for each in asked] == [
+    assert [item.came.refused["learning_rate"] for item in asked] == [
         "there are 2 optimizers, main, aux: say whose, as in {'main': 1.0}",
         "there is no optimizer 'axu'; did you mean 'aux'?",
         "the schedule of optimizer 'aux', StepLR, has rates of its own",

@@ -273,7 +273,7 @@ def test_a_full_disk_leaves_the_older_one_and_training_goes_on(tmp_path: Path, l
         output = trainer.train(resume_from_checkpoint=True)
 
     assert output.global_step == 5
-    assert [(each.step, each.failures_in_a_row, each.will_go_on) for each in failed] == [(4, 1, True), (5, 2, True)]
+    assert [(item.step, item.failures_in_a_row, item.will_go_on) for item in failed] == [(4, 1, True), (5, 2, True)]
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
     files.verify(tmp_path / "checkpoint-2")
 
@@ -316,7 +316,7 @@ def test_a_disk_that_stays_full_ends_the_run_after_three_failures_were_borne(tmp
     with a_disk_that_takes_files_up_to(1_000), pytest.raises(files.CannotSave, match="checkpoint-4 could not"):
         trainer.train()
 
-    assert [each.will_go_on for each in failed] == [True, True, True, False]
+    assert [item.will_go_on for item in failed] == [True, True, True, False]
 
 
 class Tied(nn.Module):

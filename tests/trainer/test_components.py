@@ -58,7 +58,7 @@ def test_rows_come_from_all_files_by_number(tmp_path: Path) -> None:
     rows = files.jsonl(paths=[str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")])
 
     assert len(rows) == 3
-    assert [rows[each]["x"] for each in (2, 0, 1, -1)] == [3, 1, 2, 3]
+    assert [rows[item]["x"] for item in (2, 0, 1, -1)] == [3, 1, 2, 3]
     assert pickle.loads(pickle.dumps(rows))[1] == {"x": 2}
     with pytest.raises(IndexError):
         rows[3]
@@ -94,7 +94,7 @@ def test_data_that_goes_away_in_mid_run_is_named(tmp_path: Path) -> None:
 
 def test_a_job_trains_on_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
-    rows = ({"x": [float(n % 8 == each) for each in range(8)], "label": n % 4, "note": "unused"} for n in range(64))
+    rows = ({"x": [float(n % 8 == index) for index in range(8)], "label": n % 4, "note": "unused"} for n in range(64))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     args = TrainingArguments(
         str(tmp_path / "out"), max_steps=40, learning_rate=1e-2, dataloader_num_workers=1, disable_tqdm=True

@@ -74,7 +74,7 @@ class Several(list[int]):
 def test_batches_that_are_read_here_are_those_of_torch_s_own_iterator(data: list[int]) -> None:
     loader: Any = make_loader(data, TrainingArguments("out"), torch.tensor, 4, EpochSampler(data, seed=1))
 
-    assert [each.tolist() for each in opened(loader)] == [each.tolist() for each in iter(loader)]
+    assert [batch.tolist() for batch in opened(loader)] == [batch.tolist() for batch in iter(loader)]
 
 
 def test_a_loader_with_an_iterator_of_its_own_is_asked_for_it() -> None:
@@ -85,7 +85,9 @@ def test_a_loader_with_an_iterator_of_its_own_is_asked_for_it() -> None:
 
     batches = Batches(SequentialSampler(range(4)), 2, drop_last=False)
 
-    assert [each.tolist() for each in opened(Twice(range(4), batch_sampler=batches, generator=PrivateGenerator()))] == [
+    assert [
+        batch.tolist() for batch in opened(Twice(range(4), batch_sampler=batches, generator=PrivateGenerator()))
+    ] == [
         [0, 1],
         [0, 1],
         [2, 3],

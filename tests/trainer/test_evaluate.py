@@ -136,13 +136,13 @@ def test_a_metric_of_classes_refuses_labels_that_are_none(name: str) -> None:
 def test_macro_metrics_average_over_the_classes_that_occur() -> None:
     logits = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 1]), 5).float()
     labels = torch.tensor([0, 1, 1, -100])
-    found = {}
+    result = {}
     for name in ("precision", "recall", "f1"):
         metric = METRICS[name]()
         metric.update(logits, labels)
-        found |= metric.compute()
+        result |= metric.compute()
 
-    assert found == {
+    assert result == {
         "precision": pytest.approx((1 / 2 + 1) / 2),
         "recall": pytest.approx((1 + 1 / 2) / 2),
         "f1": pytest.approx(2 / 3),
@@ -157,7 +157,7 @@ def test_bf16_evaluates_and_trains_on_a_cpu(tmp_path: Path) -> None:
 
     after = trainer.evaluate()
     assert after["eval_loss"] < before["eval_loss"]
-    assert all(each.dtype is torch.float32 for each in trainer.model.parameters())
+    assert all(parameter.dtype is torch.float32 for parameter in trainer.model.parameters())
 
 
 def test_two_trainers_of_other_precision_live_in_one_process(tmp_path: Path) -> None:

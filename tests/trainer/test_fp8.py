@@ -52,23 +52,23 @@ def fresh() -> nn.Module:
 
 
 def converted(model: nn.Module) -> list[str]:
-    return [name for name, each in model.named_modules() if isinstance(each, Float8Linear)]
+    return [name for name, item in model.named_modules() if isinstance(item, Float8Linear)]
 
 
 @pytest.mark.usefixtures("fp8")
 def test_a_launcher_s_fp8_trains_near_bf16_in_all_but_the_first_and_the_last_layer(tmp_path: Path) -> None:
     trainer, losses = trained(tmp_path / "fp8")
-    told = (trainer.accelerator.mixed_precision, str(trainer.accelerator.fp8_backend.value))
+    outcome = (trainer.accelerator.mixed_precision, str(trainer.accelerator.fp8_backend.value))
     plain, expected = trained(tmp_path / "bf16", bf16=True)
 
     assert losses == pytest.approx(expected, rel=2e-3)
     assert losses != expected
     weight = "blocks.1.feed.0.weight"
     assert (trainer.model.state_dict()[weight] - fresh().state_dict()[weight]).abs().mean() > 0.01
-    layers = [name for name, each in plain.model.named_modules() if isinstance(each, nn.Linear)]
+    layers = [name for name, item in plain.model.named_modules() if isinstance(item, nn.Linear)]
     assert converted(trainer.model) == layers[1:-1]
     assert converted(plain.model) == []
-    assert told == ("fp8", "AO")
+    assert outcome == ("fp8", "AO")
 
 
 @pytest.mark.usefixtures("fp8")
@@ -104,12 +104,12 @@ def test_two_processes_train_as_one_does_but_for_each_one_s_own_scale(tmp_path: 
     """A batch's scale is that of its largest number, and of two processes each has half of the batch."""
     values = {"name": "fp8", "text": True, "max_steps": 4}
     launched(tmp_path, [{"run": "resumed", "at": 2, **values}], world=2, **{PRECISION: "fp8"})
-    one = scenarios.trained(tmp_path, **values)
+    single_run = scenarios.trained(tmp_path, **values)
 
-    for each in read(tmp_path, 0, 2):
-        assert each["whole"]["losses"] == pytest.approx(one["losses"], rel=2e-3)
-        assert each["first"]["losses"] + each["rest"]["losses"] == each["whole"]["losses"]
-        assert each["rest"]["weights"] == each["whole"]["weights"]
+    for item in read(tmp_path, 0, 2):
+        assert item["whole"]["losses"] == pytest.approx(single_run["losses"], rel=2e-3)
+        assert item["first"]["losses"] + item["rest"]["losses"] == item["whole"]["losses"]
+        assert item["rest"]["weights"] == item["whole"]["weights"]
 
 
 @pytest.mark.usefixtures("fp8")

@@ -25,10 +25,10 @@ from tests.trainer import sides
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with a_hub() as found:
-        monkeypatch.setenv("HF_ENDPOINT", found.url)
+    with a_hub() as result:
+        monkeypatch.setenv("HF_ENDPOINT", result.url)
         monkeypatch.delenv("HF_TOKEN", raising=False)
-        yield found
+        yield result
 
 
 def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Any:
@@ -125,7 +125,7 @@ def test_a_push_that_takes_long_lets_training_go_on(tmp_path: Path, hub: Hub, al
     a_trainer(tmp_path, Look(), max_steps=8, **always_push).train()
 
     assert there == (["checkpoint-2", "checkpoint-4", "checkpoint-6"] if always else ["checkpoint-2", "checkpoint-6"])
-    steps = [each.rsplit(" ", 1)[1] for each in hub.repositories["me/my-model"].messages]
+    steps = [message.rsplit(" ", 1)[1] for message in hub.repositories["me/my-model"].messages]
     assert {"2"} < set(steps) if always else steps[0] == "2"
     assert ("4" in steps, "6" in steps) == (always, always)
     assert hub.at_once == 1, "a second one beside the first may overtake it"
@@ -143,7 +143,7 @@ def test_a_push_that_fails_is_said_and_ends_nothing(tmp_path: Path, hub: Hub, ca
 
 
 def test_a_script_that_saves_or_pushes_gets_the_model_and_its_card(tmp_path: Path, hub: Hub) -> None:
-    rows = [{"input_ids": each, "label": each[0] % 3} for each in sides.sentences()]
+    rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sides.sentences()]
     bert = sides.bert("BertForSequenceClassification", num_labels=3)
     bert.model_tags = ["mine"]  # type: ignore[assignment]
     events = Events()
@@ -180,7 +180,7 @@ def test_a_script_that_saves_or_pushes_gets_the_model_and_its_card(tmp_path: Pat
     assert card["tags"] == ["more", "mine", "generated_from_trainer"]
     result = card["model-index"][0]["results"][0]
     assert result["dataset"] == {"name": "Sentences", "type": "lab/sentences"}
-    assert [each["type"] for each in result["metrics"]] == ["loss"]
+    assert [row["type"] for row in result["metrics"]] == ["loss"]
     assert "- learning_rate: 0.005" in text
     assert text.count("\n| ") == 4, "a row for each of two evaluations, below two of a head"
     assert "hf_secret" not in text
@@ -214,6 +214,6 @@ def test_a_job_is_refused_and_told_what_to_do_and_may_say_that_it_does_not_push(
     neutral = {"push_to_hub": False, "hub_strategy": "every_save", "hub_token": None}
     assert json.dumps(read_arguments(neutral).to_dict())
     for name, value in {"push_to_hub": True, "hub_token": "x", "hub_strategy": "end", "hub_always_push": True}.items():
-        with pytest.raises(InvalidSpec) as told:
+        with pytest.raises(InvalidSpec) as error:
             read_arguments({name: value})
-        assert [problem.code for problem in told.value.problems] == ["not_available_yet"]
+        assert [problem.code for problem in error.value.problems] == ["not_available_yet"]

@@ -12,14 +12,14 @@ from footplate import trainer
 
 
 def python(script: str) -> str:
-    one = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    item = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         check=True,
         timeout=600,
-        env={**os.environ, **one},
+        env={**os.environ, **item},
     )
     return done.stdout.strip()
 

@@ -53,7 +53,7 @@ def test_the_history_has_the_reference_s_names(tmp_path: Path) -> None:
     output = trainer.train()
 
     first, third, sixth, run = trainer.state.log_history
-    assert [each["step"] for each in (first, third, sixth, run)] == [1, 3, 6, 6]
+    assert [item["step"] for item in (first, third, sixth, run)] == [1, 3, 6, 6]
     assert set(first) == {"loss", "grad_norm", "learning_rate", "epoch", "step"}
     assert first["learning_rate"] == 1e-3
     assert {"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss"} < set(run)
@@ -90,9 +90,9 @@ def test_what_forward_does_not_take_is_left_out_and_said_once(tmp_path: Path, ca
 
     a_trainer(tmp_path, rows, num_train_epochs=1).train()
 
-    told = [record.getMessage() for record in caplog.records if "left out of the data" in record.getMessage()]
-    assert len(told) == 1
-    assert "note" in told[0]
+    messages = [record.getMessage() for record in caplog.records if "left out of the data" in record.getMessage()]
+    assert len(messages) == 1
+    assert "note" in messages[0]
 
 
 def test_a_model_init_makes_the_same_model_for_every_run(tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_a_model_that_a_model_init_made_before_is_let_go(tmp_path: Path) -> None
         trainer.train()
     gc.collect()
 
-    assert [each() is trainer.model for each in made] == [False, False, False, True]
-    assert [each() for each in made[:-1]] == [None, None, None]
+    assert [instance() is trainer.model for instance in made] == [False, False, False, True]
+    assert [instance() for instance in made[:-1]] == [None, None, None]
 
 
 def test_a_second_run_has_the_batch_of_the_first_though_memory_was_short(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_plain_module_on_pairs_of_tensors_just_trains(tmp_path: Path) -> None:
 
     trainer = trained(tmp_path, a_plain_model(), TensorDataset(rows.x, rows.y), num_train_epochs=5, max_steps=-1)
 
-    curve = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    curve = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     assert sum(curve[-8:]) < 0.8 * sum(curve[:8])
 
 
@@ -114,12 +114,12 @@ def test_whatever_a_model_returns_its_loss_is_found(tmp_path: Path, shape: str) 
 
         def forward(self, x: Tensor, labels: Tensor) -> Any:
             logits = self.net(x)
-            each = functional.cross_entropy(logits, labels, reduction="none")
+            item = functional.cross_entropy(logits, labels, reduction="none")
             if shape == "per sample":
-                return {"loss": each, "logits": logits}
+                return {"loss": item, "logits": logits}
             if shape == "tuple":
-                return each.mean(), logits
-            return type("Output", (), {"loss": each.mean(), "logits": logits})()
+                return item.mean(), logits
+            return type("Output", (), {"loss": item.mean(), "logits": logits})()
 
     data = toy.classification(n=24)
     plain = a_plain_model()
@@ -184,9 +184,9 @@ def test_batches_that_an_evaluation_left_out_are_counted_beside_its_loss(tmp_pat
         args = TrainingArguments(str(tmp_path), disable_tqdm=True, **values)
         return Trainer(toy.mlp(), args, eval_dataset=data).evaluate()
 
-    told = evaluated(rows)
-    assert told["eval_nan_batches"] == 1
-    assert math.isfinite(told["eval_loss"])
+    report = evaluated(rows)
+    assert report["eval_nan_batches"] == 1
+    assert math.isfinite(report["eval_loss"])
     assert "eval_nan_batches" not in evaluated(rows[:8])
     unfiltered = evaluated(rows, logging_nan_inf_filter=False)
     assert math.isnan(unfiltered["eval_loss"])

@@ -24,10 +24,10 @@ class Pairs(nn.Module):
 
     def forward(self, a: Tensor, b: Tensor, return_loss: bool = True) -> dict[str, Tensor]:
         logits = self.first(a) @ self.second(b).T
-        found = {"logits": logits}
+        result = {"logits": logits}
         if return_loss:
-            found = {"loss": nn.functional.cross_entropy(logits, torch.arange(len(logits))), **found}
-        return found
+            result = {"loss": nn.functional.cross_entropy(logits, torch.arange(len(logits))), **result}
+        return result
 
 
 class Encoder(nn.Module):
@@ -79,13 +79,13 @@ def test_a_model_that_returns_a_loss_without_labels(tmp_path: Path, more: dict[s
             arguments(side, folder, eval_strategy="epoch", eval_do_concat_batches=False, **more),
             train_dataset=rows("a", "b"),
             eval_dataset=rows("a", "b", n=7),
-            compute_metrics=lambda found: {
-                "sum": float(sum(each.sum() for each in found.predictions)), "labels": len(found.label_ids[0])
+            compute_metrics=lambda prediction: {
+                "sum": float(sum(item.sum() for item in prediction.predictions)), "labels": len(prediction.label_ids[0])
             },
         )  # fmt: skip
         trainer.train()
         predicted = trainer.predict(rows("a", "b", n=5))
-        return trainer, {**predicted.metrics, "logits": [each.tolist() for each in predicted.predictions]}
+        return trainer, {**predicted.metrics, "logits": [prediction.tolist() for prediction in predicted.predictions]}
 
     ours, theirs = on_both(tmp_path, script)
 
@@ -111,7 +111,7 @@ def test_a_subclass_that_can_return_a_loss_gets_it_from_its_compute_loss(tmp_pat
                 return (loss, {}) if return_outputs else loss
 
         def collate(samples: Any) -> Any:
-            a = torch.stack([each["a"] for each in samples])
+            a = torch.stack([sample["a"] for sample in samples])
             return {"input": {"a": a}, "label": a.sum(-1)}
 
         args = arguments(side, folder, eval_strategy="epoch", remove_unused_columns=False)
@@ -151,10 +151,10 @@ def test_a_loss_made_of_logits_and_labels_is_evaluated_too(tmp_path: Path) -> No
         OneInput(),
         arguments(footplate, tmp_path, label_names=None),
         eval_dataset=data,
-        compute_metrics=lambda found: {"same": bool(numpy.shape(found.label_ids) == (14,))},
+        compute_metrics=lambda prediction: {"same": bool(numpy.shape(prediction.label_ids) == (14,))},
     )
 
-    found = trainer.evaluate()
+    result = trainer.evaluate()
 
-    assert found["eval_loss"] > 0
-    assert found["eval_same"] is True
+    assert result["eval_loss"] > 0
+    assert result["eval_same"] is True

@@ -55,14 +55,14 @@ def test_a_setter_sets_what_theirs_sets_and_again_what_it_was_not_told(setter: s
     def changes(side: Any, *calls: dict[str, Any]) -> dict[str, Any]:
         args = side.TrainingArguments(str(tmp_path))
         before = plain(args)
-        for each in calls:
-            assert getattr(args, setter)(**each) is args
+        for call in calls:
+            assert getattr(args, setter)(**call) is args
         return {name: value for name, value in plain(args).items() if value != before[name]}
 
-    told, untold = SETTERS[setter], NEEDED.get(setter, {})
-    assert changes(footplate, told) == changes(transformers, told) != {}
+    report, untold = SETTERS[setter], NEEDED.get(setter, {})
+    assert changes(footplate, report) == changes(transformers, report) != {}
     assert changes(footplate, untold) == changes(transformers, untold)
-    assert changes(footplate, told, untold) == changes(transformers, told, untold)
+    assert changes(footplate, report, untold) == changes(transformers, report, untold)
 
 
 def plain(args: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def a_script(side: Any, folder: Path) -> Any:
 
 
 def test_a_trainer_answers_as_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ours, theirs = (each.trainer for each in on_both(tmp_path, a_script))
+    ours, theirs = (side.trainer for side in on_both(tmp_path, a_script))
     metrics = {
         "train_runtime": 3723.4567, "train_loss": 0.123456, "total_flos": 5 << 30, "train_samples": 41,
         "init_mem_cpu_alloc_delta": 5 << 20,
@@ -110,7 +110,7 @@ def test_a_trainer_answers_as_theirs(tmp_path: Path, capsys: pytest.CaptureFixtu
             "trainable": trainer.get_num_trainable_parameters(),
             "rates": trainer.get_learning_rates(),
             "decays": sorted(trainer.get_decay_parameter_names(trainer.model)),
-            "groups": [[tuple(each.shape) for each in group] for group in trainer.get_optimizer_group()],
+            "groups": [[tuple(item.shape) for item in group] for group in trainer.get_optimizer_group()],
             "examples": trainer.num_examples(loader),
             "batch": trainer.get_total_train_batch_size(trainer.args),
             "sizes": (trainer.get_tp_size(), trainer.get_cp_size(), trainer.get_sp_size()),
@@ -202,6 +202,6 @@ def test_all_that_is_ours_has_one_name_so_that_a_subclass_may_use_any_other(tmp_
     trainer.predict(data)
 
     theirs = getattr(transformers, kind)
-    sources = [inspect.getsource(each) for each in theirs.__mro__[:-1]]
-    known = {*dir(theirs), *(name for source in sources for name in re.findall(r"self\.(\w+)", source))}
-    assert {name for name in dir(trainer) if not name.startswith("__")} - known == {"_footplate", "save_merged_model"}
+    sources = [inspect.getsource(item) for item in theirs.__mro__[:-1]]
+    names = {*dir(theirs), *(name for source in sources for name in re.findall(r"self\.(\w+)", source))}
+    assert {name for name in dir(trainer) if not name.startswith("__")} - names == {"_footplate", "save_merged_model"}

@@ -35,7 +35,7 @@ def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
             seen.append(("log", self.model.training))
             super().log(logs, *args, **kwargs)
 
-    rows = [{"input_ids": each, "label": each[0] % 3} for each in sentences()]
+    rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
     model = bert("BertForSequenceClassification", num_labels=3)
     model.bert.eval()  # as a pretrained part inside a module of one's own is
     trainer = Logging(
@@ -47,7 +47,7 @@ def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
         callbacks=[Modes()],
     )
     model.register_forward_pre_hook(
-        lambda module, inputs: seen.append(("forward", {each.training for each in module.modules()}))
+        lambda module, inputs: seen.append(("forward", {item.training for item in module.modules()}))
     )
     words = {"input_ids": torch.tensor([rows[0]["input_ids"]])}
     trainer.train()

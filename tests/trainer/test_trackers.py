@@ -43,8 +43,8 @@ def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
 def test_a_run_that_goes_on_in_its_folder_is_one_curve(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    told: dict[str, Any] = {"report_to": "tensorboard", "run_name": "mine", "logging_dir": str(tmp_path / "logs")}
-    values = {**told, "logging_steps": 1, "save_steps": 2, "eval_strategy": "no"}
+    reports: dict[str, Any] = {"report_to": "tensorboard", "run_name": "mine", "logging_dir": str(tmp_path / "logs")}
+    values = {**reports, "logging_steps": 1, "save_steps": 2, "eval_strategy": "no"}
     a_trainer(tmp_path, **values).train()
     again = a_trainer(tmp_path, **values)
     again.train(resume_from_checkpoint=tmp_path / "out" / "checkpoint-2")
@@ -53,8 +53,8 @@ def test_a_run_that_goes_on_in_its_folder_is_one_curve(tmp_path: Path) -> None:
 
     read = EventAccumulator(str(tmp_path / "logs" / "mine"))
     read.Reload()
-    assert [each.step for each in read.Scalars("train/loss")] == [1, 2, 3, 4]
-    assert [each.step for each in read.Scalars("test/loss")] == [4]
+    assert [point.step for point in read.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert [point.step for point in read.Scalars("test/loss")] == [4]
     assert len(list((tmp_path / "logs" / "mine").glob("*/hparams.yml"))) == 1
 
 
@@ -109,7 +109,7 @@ def wandb_records(folder: Path) -> list[Any]:
 
 
 def items(of: Any) -> dict[str, Any]:
-    return {each.key or "/".join(each.nested_key): json.loads(each.value_json) for each in of}
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in of}
 
 
 class Mine(TrainerCallback):
@@ -135,21 +135,21 @@ def test_wandb_gets_one_run_with_all_that_was_logged(
     wandb.log({"after": 1})
 
     records = wandb_records(tmp_path)
-    run = next(each.run for each in records if each.HasField("run"))
+    run = next(record.run for record in records if record.HasField("run"))
     assert (run.project, run.display_name) == ("of-the-environment", "mine")
-    config = [each for record in records for each in (record.run.config.update, record.config.update)]
-    assert {"learning_rate", "model/num_parameters"} <= {name for each in config for name in items(each)}
-    told = [items(each.history.item) for each in records if each.HasField("history")]
-    at = [each["train/global_step"] for each in told if "train/loss" in each]
+    config = [item for record in records for item in (record.run.config.update, record.config.update)]
+    assert {"learning_rate", "model/num_parameters"} <= {name for item in config for name in items(item)}
+    messages = [items(record.history.item) for record in records if record.HasField("history")]
+    at = [message["train/global_step"] for message in messages if "train/loss" in message]
     assert at == [2, 4], "a step that W&B has passed in its own count is dropped by it"
-    assert sum("eval/loss" in each for each in told) == 3
-    assert sum("test/loss" in each for each in told) == 1
-    assert any("after" in each for each in told)
-    summary = {name for each in records if each.HasField("summary") for name in items(each.summary.update)}
+    assert sum("eval/loss" in message for message in messages) == 3
+    assert sum("test/loss" in message for message in messages) == 1
+    assert any("after" in message for message in messages)
+    summary = {name for record in records if record.HasField("summary") for name in items(record.summary.update)}
     assert "train_runtime" in summary
-    artifacts = [each.request.log_artifact.artifact for each in records if each.request.HasField("log_artifact")]
-    artifacts += [each.artifact for each in records if each.HasField("artifact")]
-    first, last = ({*each.aliases} - {"latest"} for each in artifacts)
+    artifacts = [record.request.log_artifact.artifact for record in records if record.request.HasField("log_artifact")]
+    artifacts += [record.artifact for record in records if record.HasField("artifact")]
+    first, last = ({*artifact.aliases} - {"latest"} for artifact in artifacts)
     assert (first, last) == ({"epoch_1.0", "checkpoint_global_step_4"}, {"final_model"})
 
 
@@ -159,7 +159,7 @@ def test_a_run_of_wandb_that_the_script_opened_is_used_and_left_open(tmp_path: P
     a_trainer(tmp_path, report_to="wandb").train()
 
     assert wandb.run is theirs
-    assert any("train/loss" in items(each.history.item) for each in wandb_records(tmp_path))
+    assert any("train/loss" in items(record.history.item) for record in wandb_records(tmp_path))
 
 
 # MLflow, to a local store
@@ -184,7 +184,7 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def history(mlflow: Any, run: Any, name: str) -> list[tuple[int, float]]:
     """By step: its store keeps no order of its own, and two points of one millisecond come back either way round."""
     points = mlflow.MlflowClient().get_metric_history(run.info.run_id, name)
-    return [(each.step, each.value) for each in sorted(points, key=lambda point: point.step)]
+    return [(item.step, item.value) for item in sorted(points, key=lambda point: point.step)]
 
 
 def test_mlflow_gets_one_run_with_all_that_was_logged(
@@ -201,10 +201,10 @@ def test_mlflow_gets_one_run_with_all_that_was_logged(
     (run,) = mlflow.search_runs(experiment_names=["mine"], output_format="list")
     assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
     assert run.data.params["learning_rate"] == "5e-05"
-    logged = [(each["step"], each["loss"]) for each in trainer.state.log_history if "loss" in each]
+    logged = [(row["step"], row["loss"]) for row in trainer.state.log_history if "loss" in row]
     assert history(mlflow, run, "loss") == logged
     assert [step for step, _ in history(mlflow, run, "eval_loss")] == [2, 4, 4]
-    assert [each.path for each in mlflow.MlflowClient().list_artifacts(run.info.run_id)] == ["checkpoint-4"]
+    assert [artifact.path for artifact in mlflow.MlflowClient().list_artifacts(run.info.run_id)] == ["checkpoint-4"]
 
 
 def test_a_run_of_mlflow_that_the_script_opened_is_used_and_left_open(tmp_path: Path, mlflow: Any) -> None:
@@ -215,7 +215,7 @@ def test_a_run_of_mlflow_that_the_script_opened_is_used_and_left_open(tmp_path: 
         mlflow.flush_async_logging()
 
     assert [step for step, _ in history(mlflow, theirs, "loss")] == [2, 4]
-    assert [each.name for each in mlflow.search_experiments()] == ["theirs", "Default"]
+    assert [experiment.name for experiment in mlflow.search_experiments()] == ["theirs", "Default"]
 
 
 # trackio, to a local folder
@@ -236,7 +236,7 @@ def trackio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def trackio_metrics(trackio: Any, project: str) -> list[tuple[str, str, int, dict[str, Any]]]:
     with sqlite3.connect(Path(trackio.TRACKIO_DIR) / f"{project}.db") as database:
         rows = database.execute("select run_id, run_name, step, metrics from metrics order by id")
-        return [(run, name, step, json.loads(told)) for run, name, step, told in rows]
+        return [(run, name, step, json.loads(report)) for run, name, step, report in rows]
 
 
 def test_trackio_gets_one_run_with_all_that_was_logged(tmp_path: Path, trackio: Any) -> None:
@@ -246,11 +246,11 @@ def test_trackio_gets_one_run_with_all_that_was_logged(tmp_path: Path, trackio: 
     trainer.evaluate()
     trainer.end()
 
-    told = trackio_metrics(trackio, "mine")
-    assert len({run for run, *_ in told}) == 1
-    assert {name for _, name, *_ in told} == {"one"}
-    assert [step for _, _, step, each in told if "train/loss" in each] == [2, 4]
-    assert [step for _, _, step, each in told if "eval/loss" in each] == [2, 4, 4]
+    metrics = trackio_metrics(trackio, "mine")
+    assert len({run for run, *_ in metrics}) == 1
+    assert {name for _, name, *_ in metrics} == {"one"}
+    assert [step for _, _, step, item in metrics if "train/loss" in item] == [2, 4]
+    assert [step for _, _, step, item in metrics if "eval/loss" in item] == [2, 4, 4]
 
 
 class Spaces:

@@ -39,16 +39,18 @@ def switch(name: str, module: str) -> Callable[[TurnOff], TurnOff]:
 def turned_off(name: str) -> Iterator[None]:
     """In this very process, for a story that starts no other."""
     module = importlib.import_module(SWITCHES[name].module)
-    classes = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    classes = [
+        entry for entry in vars(module).values() if isinstance(entry, type) and entry.__module__ == module.__name__
+    ]
     before = [(place, dict(vars(place))) for place in (module, *classes)]
     SWITCHES[name].turn_off(module)
     try:
         yield
     finally:
         for place, names in before:
-            for each, was in names.items():
-                if vars(place)[each] is not was:
-                    setattr(place, each, was)
+            for item, was in names.items():
+                if vars(place)[item] is not was:
+                    setattr(place, item, was)
 
 
 for _file in pkgutil.iter_modules(__path__):

@@ -38,7 +38,7 @@ def answer_first(jobs: ModuleType) -> None:
         row = _new_job(spec.project, spec, words["spec_json"], now, job_id, last_no=1)
         return jobs.created(Submitted(row, replayed=False, response=None), services, response, 201, jobs.views.job(row))
 
-    (route,) = (one for one in jobs.router.routes if one.operation_id == "create_job")
+    (route,) = (item for item in jobs.router.routes if item.operation_id == "create_job")
     route.dependant.call = create_job
 
 

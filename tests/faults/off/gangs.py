@@ -50,14 +50,14 @@ def let_the_others_run(gang: Any) -> None:
 @switch("an attempt is over when its last part is", module="service.events.ingest")
 def over_with_the_first(ingest: Any) -> None:
     """Whoever ends first ends it, whatever still runs elsewhere."""
-    known = ingest.attempts.sources_of
+    original = ingest.attempts.sources_of
 
     class Hasty:
         def __getattr__(self, name: str) -> Any:
             return getattr(attempts, name)
 
         def sources_of(self, *which: Any) -> Any:
-            parts = known(*which)
+            parts = original(*which)
             return [part for part in parts if part.done is not None] or parts
 
     attempts, ingest.attempts = ingest.attempts, Hasty()

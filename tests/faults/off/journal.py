@@ -16,20 +16,20 @@ def believe_every_line(lines: ModuleType) -> None:
 
 @switch("what is lost is told as a gap", module="worker.attempt.journal")
 def pass_over_what_is_lost(journal: ModuleType) -> None:
-    known = journal.Journal._from
+    original = journal.Journal._from
 
     def without_gaps(self: Any, seq: int, last: int) -> Iterator[bytes]:
-        return (event for event in known(self, seq, last) if b'"kind":"gap"' not in event[:60])
+        return (event for event in original(self, seq, last) if b'"kind":"gap"' not in event[:60])
 
     journal.Journal._from = without_gaps
 
 
 @switch("a full journal ends its attempt", module="worker.attempt.supervise")
 def go_on_without_a_journal(supervise: ModuleType) -> None:
-    known = supervise.Supervisor._end_with
+    original = supervise.Supervisor._end_with
 
     def end_with(self: Any, verdict: Any) -> None:
         if verdict.reason != "journal_full":
-            known(self, verdict)
+            original(self, verdict)
 
     supervise.Supervisor._end_with = end_with

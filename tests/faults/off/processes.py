@@ -13,13 +13,13 @@ from tests.faults.off import switch
 @switch("hearing how training ended", module="worker.attempt.training_processes")
 def hear_no_end(training: Any) -> None:
     """The guardian's word that a process has ended goes unheard."""
-    known = training.FROM_WARM.validate_json
+    original = training.FROM_WARM.validate_json
 
     class Deaf:
         started: ClassVar[dict[int, Any]] = {}
 
         def validate_json(self, packet: bytes) -> Any:
-            message = known(packet)
+            message = original(packet)
             return self.started.setdefault(message.rank, message)
 
     training.FROM_WARM = Deaf()

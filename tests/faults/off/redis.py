@@ -61,8 +61,8 @@ def tell_a_stop_once(turns: ModuleType) -> None:
     answered, ring = inbox.attempt_beat, turns.Turns.ring
 
     async def push_and_ring(self: Any) -> None:
-        told = await self._db.read(lambda conn: turns.words(conn, self._stop_left()))
-        fresh, self._told = [told[key] for key in told.keys() - self._told], set(told)
+        words = await self._db.read(lambda conn: turns.words(conn, self._stop_left()))
+        fresh, self._told = [words[key] for key in words.keys() - self._told], set(words)
         with turns.suppress(*turns.AWAY):
             await self._send([(turns.keys.reply(reply.claim), reply) for reply in fresh])
         await ring(self)

@@ -78,8 +78,8 @@ class Api:
 
     @asynccontextmanager
     async def socket(self, path: str, **options: Any) -> AsyncIterator[ClientConnection]:
-        async with connect(self.url.replace("http", "ws") + path, max_size=None, **options) as found:
-            yield found
+        async with connect(self.url.replace("http", "ws") + path, max_size=None, **options) as result:
+            yield result
 
     async def frames(self, path: str, **options: Any) -> tuple[list[Any], int, str]:
         """Everything until the server closes, and how it closed."""
@@ -88,14 +88,14 @@ class Api:
 
 
 async def rest(socket: ClientConnection) -> tuple[list[Any], int, str]:
-    found: list[Any] = []
+    result: list[Any] = []
     try:
         while True:
-            found.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
+            result.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
     except ConnectionClosed as closed:
         how = closed.rcvd
     assert how, "the connection broke without a close frame"
-    return found, how.code, how.reason
+    return result, how.code, how.reason
 
 
 def numbers(frames: list[Any]) -> list[int]:

@@ -57,8 +57,8 @@ def config(document: dict[str, Any], *, key: str, examples: int) -> str:
         or _reads_a_file(operation)
         or _takes(operation, "cursor", "Idempotency-Key", "last-event-id")
     ]
-    told = CONFIG.format(key=key, examples=examples, refusals=REFUSALS)
-    return told + "".join(OPERATION.format(operation=one, refusals=[*REFUSALS, "413", "422"]) for one in wise)
+    report = CONFIG.format(key=key, examples=examples, refusals=REFUSALS)
+    return report + "".join(OPERATION.format(operation=item, refusals=[*REFUSALS, "413", "422"]) for item in wise)
 
 
 def _reads_a_spec(operation: dict[str, Any]) -> bool:
@@ -67,7 +67,7 @@ def _reads_a_spec(operation: dict[str, Any]) -> bool:
 
 
 def _takes(operation: dict[str, Any], *names: str) -> bool:
-    return any(one["name"] in names for one in operation.get("parameters", ()))
+    return any(item["name"] in names for item in operation.get("parameters", ()))
 
 
 def _reads_a_file(operation: dict[str, Any]) -> bool:
@@ -75,8 +75,8 @@ def _reads_a_file(operation: dict[str, Any]) -> bool:
 
 
 def _bodies(operation: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
-    return found
+    result: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
+    return result
 
 
 def _zip() -> bytes:

@@ -42,12 +42,12 @@ async def good(command: Command, *words: str) -> str:
 
 
 async def test_a_key_is_made_listed_and_refused_from_a_shell(keyed: Api, command: Command) -> None:
-    code, secret, told = await command(
+    code, secret, report = await command(
         "keys", "create", "ci", "--project", "vision", "--scope", "submit", "--expires-in", "90d"
     )
 
     assert (code, secret[:4]) == (0, "fpk_")
-    assert "may submit; this is the only time that it is shown" in told
+    assert "may submit; this is the only time that it is shown" in report
     answer = await keyed.client.get("/jobs", headers={"Authorization": f"Bearer {secret.strip()}"})
     assert answer.json()["detail"] == "this needs a key with the scope 'read'; this key has: submit"
     (listed,) = (json.loads(line) for line in (await good(command, "keys", "--json")).splitlines())
@@ -75,8 +75,8 @@ async def test_a_webhook_is_made_changed_tried_and_forgotten_from_a_shell(
     shown = json.loads(await good(command, "webhooks", "--json", "update", hook["id"], "--state", "all", "--disable"))
     assert (shown["states"], shown["tags"], shown["enabled"]) == (None, ["a"], False)
     assert "disabled: by hand" in await good(command, "webhooks")
-    code, another, told = await command("webhooks", "rotate", hook["id"], "--overlap", "2h")
-    assert (code, another.strip() != secret, "the one before signs as well until" in told) == (0, True, True)
+    code, another, report = await command("webhooks", "rotate", hook["id"], "--overlap", "2h")
+    assert (code, another.strip() != secret, "the one before signs as well until" in report) == (0, True, True)
     code, _, said = await command("webhooks", "update", hook["id"])
     assert (code, "nothing is to be changed; --to URL" in said) == (2, True)
     code, _, said = await command("webhooks", "update", hook["id"], "--to", "https://10.0.0.1/")
@@ -89,7 +89,7 @@ async def test_the_client_does_the_same_with_and_without_await(keyed: Api, recei
     def blocking() -> str:
         with Client(keyed.url, KEY) as client:
             key = client.keys.create("ci", "vision", scopes=["admin"], expires_in=3600)
-            assert [one.id for one in client.keys.list()] == [key.id]
+            assert [entry.id for entry in client.keys.list()] == [key.id]
             assert key.key not in repr(key)
         with Client(keyed.url, key.key) as client:
             hook = client.webhooks.create(receiver.url, states=["failed"])
@@ -113,7 +113,7 @@ async def test_the_client_does_the_same_with_and_without_await(keyed: Api, recei
         with pytest.raises(NotFound):
             await client.webhooks.get(hook)
         made = await client.webhooks.create(receiver.url)
-        assert [one.id for one in await client.webhooks.list()] == [made.id]
+        assert [entry.id for entry in await client.webhooks.list()] == [made.id]
         await client.webhooks.delete(made.id)
         assert await client.webhooks.list() == []
 

@@ -25,10 +25,10 @@ SECURITY = {
 
 def is_problem(answer: Any, status: int, code: str) -> bool:
     assert answer.headers["content-type"] == "application/problem+json", answer.text
-    found = answer.json()
-    assert set(found) >= {"type", "title", "status", "detail", "instance", "code", "request_id", "errors"}
-    assert found["request_id"] == answer.headers["x-request-id"]
-    assert (answer.status_code, found["status"], found["code"]) == (status, status, code), answer.text
+    body = answer.json()
+    assert set(body) >= {"type", "title", "status", "detail", "instance", "code", "request_id", "errors"}
+    assert body["request_id"] == answer.headers["x-request-id"]
+    assert (answer.status_code, body["status"], body["code"]) == (status, status, code), answer.text
     return True
 
 
@@ -94,8 +94,8 @@ async def test_an_unexpected_error_tells_nothing_of_its_inside_but_to_the_log_un
     for answer in (quick, routed):
         assert is_problem(answer, 500, "internal")
         assert "secret" not in answer.text
-        told = [line for line in caplog.messages if line.endswith(f"request_id={answer.headers['x-request-id']}")]
-        assert told == [f"GET {answer.request.url.path!r} failed, request_id={answer.headers['x-request-id']}"]
+        messages = [line for line in caplog.messages if line.endswith(f"request_id={answer.headers['x-request-id']}")]
+        assert messages == [f"GET {answer.request.url.path!r} failed, request_id={answer.headers['x-request-id']}"]
     assert "RuntimeError: a secret of ours" in caplog.text
 
 
@@ -257,7 +257,7 @@ async def test_an_output_that_is_listed_can_be_had_whatever_its_name(api: Api, a
 
     listed = (await api.client.get(f"/jobs/{job}/outputs")).json()
 
-    assert (sorted(one["path"] for one in listed["data"]), listed["left_out"]) == (names, 1)
+    assert (sorted(row["path"] for row in listed["data"]), listed["left_out"]) == (names, 1)
     for name in names:
         answer = await api.client.get(f"/jobs/{job}/outputs/{quote(name)}")
         assert (answer.status_code, answer.content) == (200, name.encode()), answer.text

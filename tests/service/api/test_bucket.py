@@ -35,23 +35,23 @@ FILES = {"model.safetensors": bytes(range(256)) * 1000, "deep/empty": b"", "trai
 
 @pytest.fixture
 async def api(serve: Serve, sqlite_url: str, s3: S3Server, request: pytest.FixtureRequest) -> Api:
-    found = await serve(sqlite_url, artifacts=f"s3://shelf/{request.node.name}", code="on")
-    await asyncio.to_thread(write_probe, found.services.settings.store)
-    return found
+    result = await serve(sqlite_url, artifacts=f"s3://shelf/{request.node.name}", code="on")
+    await asyncio.to_thread(write_probe, result.services.settings.store)
+    return result
 
 
 @pytest.fixture
 def store(api: Api) -> RemoteStore:
-    found = api.services.settings.store
-    assert isinstance(found, RemoteStore)
-    return found
+    result = api.services.settings.store
+    assert isinstance(result, RemoteStore)
+    return result
 
 
 async def save(api: Api, store: RemoteStore, job: JobId, step: int, **changes: Any) -> CheckpointRow:
     """As a node commits one, and ingest hears of it."""
     path = str(layout.checkpoint_folder(job, 1, step))
-    told = {name: {"bytes": len(content), "sha256": sha256(content).hexdigest()} for name, content in FILES.items()}
-    manifest = json.dumps({"format": 1, "step": step, "files": told}).encode()
+    reports = {name: {"bytes": len(content), "sha256": sha256(content).hexdigest()} for name, content in FILES.items()}
+    manifest = json.dumps({"format": 1, "step": step, "files": reports}).encode()
     for name, content in {**FILES, layout.MANIFEST: manifest}.items():
         await asyncio.to_thread(store.write, content, f"{path}/{name}")
     row = CheckpointRow(
@@ -65,7 +65,7 @@ async def save(api: Api, store: RemoteStore, job: JobId, step: int, **changes: A
 
 
 async def names(store: RemoteStore, folder: str) -> list[str]:
-    return [one.path for one in await asyncio.to_thread(store.files, folder)]
+    return [item.path for item in await asyncio.to_thread(store.files, folder)]
 
 
 async def test_a_checkpoint_is_listed_and_downloaded_by_ranges_and_as_one_tar(api: Api, store: RemoteStore) -> None:
@@ -76,17 +76,19 @@ async def test_a_checkpoint_is_listed_and_downloaded_by_ranges_and_as_one_tar(ap
     listed = (await api.client.get(f"{address}/files")).json()["data"]
     whole = await api.client.get(f"{address}/files/model.safetensors")
     part = await api.client.get(f"{address}/files/model.safetensors", headers={"Range": "bytes=100-199"})
-    known = await api.client.get(f"{address}/files/model.safetensors", headers={"If-None-Match": whole.headers["etag"]})
+    values = await api.client.get(
+        f"{address}/files/model.safetensors", headers={"If-None-Match": whole.headers["etag"]}
+    )
     tar = await api.client.get(f"{address}/archive")
 
-    assert {one["path"] for one in listed} == {*FILES, layout.MANIFEST}
+    assert {entry["path"] for entry in listed} == {*FILES, layout.MANIFEST}
     assert whole.content == FILES["model.safetensors"]
     assert (part.status_code, part.content) == (206, FILES["model.safetensors"][100:200])
     assert part.headers["content-range"] == "bytes 100-199/256000"
-    assert known.status_code == 304
+    assert values.status_code == 304
     assert (await api.client.head(f"{address}/files/deep/empty")).headers["content-length"] == "0"
     with tarfile.open(fileobj=io.BytesIO(tar.content)) as unpacked:
-        held = {one.name: unpacked.extractfile(one).read() for one in unpacked if one.isfile()}  # type: ignore[union-attr]
+        held = {member.name: unpacked.extractfile(member).read() for member in unpacked if member.isfile()}  # type: ignore[union-attr]
     assert {f"checkpoint-5/{name}": content for name, content in FILES.items()}.items() <= held.items()
     assert (await api.client.get(f"{address}/files/model.bin")).status_code == 404
 
@@ -132,7 +134,9 @@ async def test_outputs_are_listed_and_downloaded(api: Api, store: RemoteStore) -
     listed = (await api.client.get(f"/jobs/{job}/outputs")).json()["data"]
     part = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": "bytes=-3"})
 
-    assert {one["path"]: one["bytes"] for one in listed} == {name: len(content) for name, content in FILES.items()}
+    assert {entry["path"]: entry["bytes"] for entry in listed} == {
+        name: len(content) for name, content in FILES.items()
+    }
     assert (part.status_code, part.content) == (206, FILES["model.safetensors"][-3:])
     assert (await api.client.get(f"/jobs/{job}/outputs/../data.json")).status_code == 404
     assert (await api.client.delete(f"/jobs/{job}")).status_code == 204
@@ -191,15 +195,15 @@ async def test_while_the_bucket_is_away_it_is_said_and_jobs_are_taken(
 
 async def test_what_a_dead_node_half_sent_and_what_a_deleted_job_left_goes(api: Api, store: RemoteStore) -> None:
     job = await api.submit()
-    known = await save(api, store, job, 5)
+    values = await save(api, store, job, 5)
     half = str(layout.checkpoint_folder(job, 1, 10))
     await asyncio.to_thread(store.write, b"...", f"{half}/model.safetensors")
 
-    gone = await asyncio.to_thread(prune_late, store, {(job, 1): {known.path}})
+    gone = await asyncio.to_thread(prune_late, store, {(job, 1): {values.path}})
 
-    assert [str(one) for one in gone] == [half]
+    assert [str(path) for path in gone] == [half]
     assert await names(store, half) == []
-    assert len(await names(store, known.path)) == 4
+    assert len(await names(store, values.path)) == 4
     await api.end(job, JobState.FAILED)
     assert await asyncio.to_thread(prune_deleted, store, [job]) == {}
     assert await names(store, f"jobs/{job}") == []
@@ -209,6 +213,6 @@ async def test_a_backup_has_the_database_and_leaves_the_bucket_where_it_is(api: 
     job = await api.submit()
     await asyncio.to_thread(back_up, api.services.settings, tmp_path / "backup")
 
-    assert [one.name for one in (tmp_path / "backup").iterdir()] == ["footplate.db"]
+    assert [path.name for path in (tmp_path / "backup").iterdir()] == ["footplate.db"]
     with sqlite3.connect(tmp_path / "backup" / "footplate.db") as copy:
         assert copy.execute("SELECT id FROM jobs").fetchall() == [(job,)]

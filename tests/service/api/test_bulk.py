@@ -27,13 +27,13 @@ async def test_each_job_has_the_answer_that_it_would_have_had_alone(both: Api) -
     waits, done, missing = await both.submit(), await both.submit(), new_job_id()
     await both.end(done)
 
-    told = await ask(both, action="cancel", ids=[waits, done, missing, "nonsense", waits])
+    report = await ask(both, action="cancel", ids=[waits, done, missing, "nonsense", waits])
 
-    outcomes = {one["job"]: (one["state"], one["error"] and one["error"]["status"]) for one in told["data"]}
+    outcomes = {row["job"]: (row["state"], row["error"] and row["error"]["status"]) for row in report["data"]}
     assert outcomes == {
         waits: ("cancelled", None), done: ("succeeded", 409), missing: (None, 404), "nonsense": (None, 404),
     }  # fmt: skip
-    assert told["data"][1]["error"]["allowed"] == ["fork", "delete"]
+    assert report["data"][1]["error"]["allowed"] == ["fork", "delete"]
     again = await ask(both, action="cancel", ids=[waits])
     assert again["data"] == [{"job": waits, "state": "cancelled", "error": None}]
     version = (await both.client.get(f"/jobs/{waits}")).json()["version"]
@@ -49,8 +49,8 @@ async def test_jobs_that_match_are_asked_where_the_verb_can_change_them(both: Ap
     resumed = await ask(both, action="resume", where={"tag": "sweep", "state": ["failed"]})
     nobody = await ask(both, action="delete", where={"tag": "sweep", "state": ["queued"]})
 
-    assert {one["job"] for one in paused["data"]} == set(mine[1:])
-    assert [one["job"] for one in resumed["data"]] == [mine[0]]
+    assert {row["job"] for row in paused["data"]} == set(mine[1:])
+    assert [row["job"] for row in resumed["data"]] == [mine[0]]
     assert nobody == {"data": [], "next_cursor": None}
     assert [await state(both, job) for job in (*mine, other)] == ["queued", "paused", "paused", "queued"]
 
@@ -61,9 +61,9 @@ async def test_what_is_deleted_is_gone_with_its_files(api: Api) -> None:
     folder = api.services.settings.artifacts_path / "jobs" / job
     folder.mkdir(parents=True)
 
-    told = await ask(api, action="delete", where={"tag": "old"})
+    report = await ask(api, action="delete", where={"tag": "old"})
 
-    assert told["data"] == [{"job": job, "state": None, "error": None}]
+    assert report["data"] == [{"job": job, "state": None, "error": None}]
     assert (await api.client.get(f"/jobs/{job}")).status_code == 404
     assert not folder.exists()
 
@@ -76,9 +76,9 @@ async def test_more_than_one_answer_holds_go_on_behind_its_cursor(api: Api, monk
     cursor, sizes = None, []
     while not sizes or cursor is not None:
         more = {} if cursor is None else {"cursor": cursor}
-        told = await ask(api, action="cancel", where={"tag": "sweep"}, **more)
-        sizes.append(len(told["data"]))
-        cursor = told["next_cursor"]
+        report = await ask(api, action="cancel", where={"tag": "sweep"}, **more)
+        sizes.append(len(report["data"]))
+        cursor = report["next_cursor"]
 
     assert sizes == [2, 2, 1]
     assert await api.db.read(lambda conn: jobs.state_counts(conn)) == {"cancelled": 5}

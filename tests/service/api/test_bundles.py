@@ -43,7 +43,7 @@ async def post(api: Api, body: Any = CODE, headers: dict[str, str] = ZIP) -> Any
 
 
 def problems(answer: Any) -> list[tuple[str, str]]:
-    return [(one["pointer"], one["code"]) for one in answer.json()["errors"]]
+    return [(error["pointer"], error["code"]) for error in answer.json()["errors"]]
 
 
 async def test_a_zip_is_kept_by_its_sha256_and_found_again(open_api: Api, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_a_zip_is_kept_by_its_sha256_and_found_again(open_api: Api, tmp_pa
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
     assert Bundle.model_validate(first.json()).sha256 == SHA
-    assert [one["path"] for one in first.json()["files"]] == ["my_code.py", "train.py"]
+    assert [file["path"] for file in first.json()["files"]] == ["my_code.py", "train.py"]
     assert first.headers["location"] == f"/bundles/{SHA}"
     assert (await open_api.client.get(f"/bundles/{SHA}")).json() == first.json()
     assert (await open_api.client.get(f"/bundles/{SHA}/archive")).content == CODE
@@ -68,7 +68,7 @@ async def test_they_are_listed_newest_first_page_by_page(open_api: Api) -> None:
         page = (
             await open_api.client.get("/bundles", params={"limit": 2, **({"cursor": cursor} if cursor else {})})
         ).json()
-        seen += [one["sha256"] for one in page["data"]]
+        seen += [row["sha256"] for row in page["data"]]
         if (cursor := page["next_cursor"]) is None:
             break
 
@@ -79,7 +79,7 @@ async def test_they_are_listed_newest_first_page_by_page(open_api: Api) -> None:
 async def test_many_at_once_are_one(open_api: Api) -> None:
     answers = await asyncio.gather(*(post(open_api) for _ in range(8)))
 
-    assert sorted(one.status_code for one in answers) == [200] * 7 + [201]
+    assert sorted(answer.status_code for answer in answers) == [200] * 7 + [201]
     assert len((await open_api.client.get("/bundles")).json()["data"]) == 1
 
 

@@ -13,7 +13,7 @@ WITHOUT = Described(name="hf/causal-lm", group="models", needs="transformers (pi
 
 @pytest.mark.parametrize("nodes", [(WITH, WITHOUT), (WITHOUT, WITH)])
 def test_a_component_can_be_used_where_one_node_has_its_library(nodes: tuple[Described, ...]) -> None:
-    union = _union([Catalogue.of([one]) for one in nodes])
+    union = _union([Catalogue.of([node]) for node in nodes])
 
     assert union
     assert union.get("models", "hf/causal-lm") == WITH

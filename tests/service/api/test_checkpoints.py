@@ -40,8 +40,8 @@ async def save(api: Api, job: JobId, step: int, attempt: int = 1, **changes: Any
     for name, content in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    told = {name: {"bytes": len(content), "sha256": sha256(content).hexdigest()} for name, content in FILES.items()}
-    manifest = json.dumps({"format": 1, "step": step, "files": told}).encode()
+    reports = {name: {"bytes": len(content), "sha256": sha256(content).hexdigest()} for name, content in FILES.items()}
+    manifest = json.dumps({"format": 1, "step": step, "files": reports}).encode()
     (folder / "manifest.json").write_bytes(manifest)
     row = CheckpointRow(
         id=new_checkpoint_id(), job_id=job, attempt=attempt, step=step, no=step, path=path, status="committed",
@@ -59,8 +59,8 @@ def artifacts(api: Api) -> Path:
 
 
 async def status_of(api: Api, row: CheckpointRow) -> str:
-    found: str = (await api.client.get(f"/jobs/{row.job_id}/checkpoints/{row.id}")).json()["status"]
-    return found
+    result: str = (await api.client.get(f"/jobs/{row.job_id}/checkpoints/{row.id}")).json()["status"]
+    return result
 
 
 async def test_one_is_found_by_its_id_as_the_latest_and_as_the_best(api: Api) -> None:
@@ -83,14 +83,14 @@ async def test_its_files_come_with_what_they_were_and_one_by_one_with_ranges(api
     row = await save(api, job, 5)
     address = f"/jobs/{job}/checkpoints/latest/files"
 
-    told = CheckpointFileList.model_validate((await api.client.get(address)).json())
-    sums = {one.path: (one.bytes, one.sha256) for one in told.data}
+    report = CheckpointFileList.model_validate((await api.client.get(address)).json())
+    sums = {item.path: (item.bytes, item.sha256) for item in report.data}
     whole = await api.client.get(f"{address}/model.safetensors")
     etag = f'"{sums["model.safetensors"][1]}"'
     part = await api.client.get(f"{address}/model.safetensors", headers={"Range": "bytes=255999-", "If-Range": etag})
     head = await api.client.head(f"{address}/deep/empty")
 
-    assert told.checkpoint == row.id
+    assert report.checkpoint == row.id
     assert sums["manifest.json"][1] == row.manifest_sha256
     assert {name: sums[name] for name in FILES} == {
         name: (len(content), sha256(content).hexdigest()) for name, content in FILES.items()
@@ -207,28 +207,28 @@ async def test_the_client_brings_what_was_committed_and_nothing_else(api: Api, a
     job = await api.submit()
     row = await save(api, job, 5)
     async with AsyncClient(api.url) as client:
-        found = await (await client.jobs.get(job)).checkpoints.latest()
-        assert found is not None
+        result = await (await client.jobs.get(job)).checkpoints.latest()
+        assert result is not None
         model = tmp_path / "out" / "model.safetensors"
         model.parent.mkdir()
-        sums = {one.path: one.sha256 for one in await found.contents()}
+        sums = {content.path: content.sha256 for content in await result.contents()}
         # As somebody's download left it that was killed.
         model.with_name(f".{model.name}.{sums[model.name][:16]}.part").write_bytes(FILES[model.name][:1000])
 
-        written = await found.download(model.parent)
+        written = await result.download(model.parent)
 
         assert {str(path.relative_to(model.parent)) for path in written} == {*FILES, "manifest.json"}
         assert model.read_bytes() == FILES[model.name]
         assert [path.name for path in model.parent.rglob("*.part")] == []
         (artifacts / row.path / model.name).write_bytes(bytes(len(FILES[model.name])))
-        await found.download(model.parent)  # all of it is there
+        await result.download(model.parent)  # all of it is there
         with pytest.raises(DownloadFailed, match="sha256"):
-            await found.download(tmp_path / "again")
+            await result.download(tmp_path / "again")
         assert not list((tmp_path / "again").rglob("*model*"))
-        assert (await found.pin()).pinned
+        assert (await result.pin()).pinned
         with pytest.raises(Conflict, match="pinned"):
-            await found.delete()
-        assert not (await found.unpin()).pinned
+            await result.delete()
+        assert not (await result.unpin()).pinned
         assert await (await client.jobs.get(job)).checkpoints.best() is None
 
 
@@ -285,8 +285,8 @@ async def test_a_pinned_one_stays_when_training_rotates_it_away(both: Api) -> No
 
     assert (pinned.status_code, pinned.json()["pinned"], pinned.json()["status"]) == (200, True, "committed")
     assert (artifacts / _path(pinned) / "model.safetensors").stat().st_ino == same
-    found = await both.client.get(f"{address}/files/model.safetensors")
-    assert (await status_of(both, row), found.content) == ("committed", FILES["model.safetensors"])
+    result = await both.client.get(f"{address}/files/model.safetensors")
+    assert (await status_of(both, row), result.content) == ("committed", FILES["model.safetensors"])
     assert is_problem(await both.client.delete(address), 409, "checkpoint_pinned")
 
 
@@ -307,7 +307,7 @@ async def test_limits_count_without_the_pinned_and_hold_for_one_that_is_not_pinn
 
     free = await api.client.patch(f"/jobs/{job}/checkpoints/{older.id}", json={"pinned": False})
 
-    assert [(one["step"], one["status"]) for one in listed] == [
+    assert [(entry["step"], entry["status"]) for entry in listed] == [
         (30, "committed"), (20, "deleting"), (10, "committed"), (5, "committed"),
     ]  # fmt: skip
     assert (free.json()["status"], free.json()["pinned"], free.json()["path"]) == ("deleting", False, older.path)
@@ -353,7 +353,7 @@ async def test_second_names_that_nobody_uses_go_after_a_day(
     unknown.mkdir()
 
     def prune() -> list[str]:
-        gone = pins.prune_pins(artifacts, lambda one: api.db.read_now(lambda conn: checkpoints.find(conn, one)))
+        gone = pins.prune_pins(artifacts, lambda item: api.db.read_now(lambda conn: checkpoints.find(conn, item)))
         return [folder.name for folder in gone]
 
     assert prune() == []

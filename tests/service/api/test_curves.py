@@ -46,7 +46,7 @@ async def test_a_summary_says_what_each_metric_came_to_and_where(both: Api) -> N
     assert (f1.name, f1.count, loss.count, loss.not_finite) == ("f1", 1, 4, 1)
     assert loss.min
     assert loss.max
-    assert [(one.value, one.step) for one in (loss.last, loss.min, loss.max)] == [(2.0, 4), (1.0, 3), (3.0, 1)]
+    assert [(item.value, item.step) for item in (loss.last, loss.min, loss.max)] == [(2.0, 4), (1.0, 3), (3.0, 1)]
 
 
 async def test_curves_come_as_columns_with_what_is_no_number_as_text(both: Api) -> None:
@@ -57,18 +57,18 @@ async def test_curves_come_as_columns_with_what_is_no_number_as_text(both: Api) 
 
     assert (loss["x"], loss["y"], loss["exact"]) == ([1, 2], [1.0, "Infinity"], True)
     assert (nothing["name"], nothing["count"], nothing["x"]) == ("los", 0, [])
-    assert [(one["name"], one["x"]) for one in by_epoch] == [("loss", [0.01, 0.02]), ("lr", [0.03])]
+    assert [(curve["name"], curve["x"]) for curve in by_epoch] == [("loss", [0.01, 0.02]), ("lr", [0.03])]
     assert (await series(both, job, "x=time&names=lr"))[0]["x"][0].endswith("Z")
 
 
 async def test_a_spike_is_there_with_a_hundredth_of_the_points(api: Api) -> None:
     job, _ = trained(api, [{"loss": 1000.0 if n == 4321 else 1.0} for n in range(1, 6001)])
 
-    (one,) = await series(api, job, "points=60")
+    (line,) = await series(api, job, "points=60")
 
-    assert len(one["x"]) <= 60
-    assert one["y"][one["x"].index(4321)] == 1000.0
-    assert not one["exact"]
+    assert len(line["x"]) <= 60
+    assert line["y"][line["x"].index(4321)] == 1000.0
+    assert not line["exact"]
 
 
 async def test_several_jobs_are_compared_in_one_answer(both: Api) -> None:
@@ -77,25 +77,25 @@ async def test_several_jobs_are_compared_in_one_answer(both: Api) -> None:
 
     answer = await both.client.get(f"/metrics/series?jobs={first},{second}&names=loss")
 
-    found = answer.json()["data"]
-    assert [(one["job"], one["name"], one["y"]) for one in found] == [
+    result = answer.json()["data"]
+    assert [(item["job"], item["name"], item["y"]) for item in result] == [
         (first, "loss", [1.0] * 3),
         (second, "loss", [2.0] * 2),
     ]
     every = (await both.client.get(f"/metrics/series?jobs={second},{first}")).json()["data"]
-    assert [(one["job"], one["name"]) for one in every] == [(second, "f1"), (second, "loss"), (first, "loss")]
+    assert [(row["job"], row["name"]) for row in every] == [(second, "f1"), (second, "loss"), (first, "loss")]
 
 
 async def test_csv_is_for_who_asks_for_it_and_runs_nothing_in_a_spreadsheet(api: Api) -> None:
     job, _ = trained(api, [{"loss": 1.5, "=cmd()": -2.0}, {"loss": float("-inf")}])
     path = f"/jobs/{job}/metrics"
 
-    found = rows_of(await api.client.get(f"{path}/series?names=loss", headers={"Accept": "text/csv"}))
+    rows = rows_of(await api.client.get(f"{path}/series?names=loss", headers={"Accept": "text/csv"}))
     formula = rows_of(await api.client.get(f"{path}/series?names==cmd()", headers={"Accept": "text/csv, */*;q=0.1"}))
     summary = rows_of(await api.client.get(f"{path}/summary", headers={"Accept": "text/csv"}))
     json = await api.client.get(f"{path}/summary", headers={"Accept": "text/csv;q=0.5, application/json"})
 
-    assert found == [
+    assert rows == [
         {"job": job, "name": "loss", "attempt": "1", "step": "1", "value": "1.5"},
         {"job": job, "name": "loss", "attempt": "1", "step": "2", "value": "-Infinity"},
     ]

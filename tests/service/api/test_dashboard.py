@@ -260,8 +260,8 @@ async def test_no_view_violates_an_accessibility_rule_in_either_theme(api: Api, 
             await page.goto(f"{api.url}/#/{view}")
             # Until its content has loaded, a view has no heading, which is a violation.
             await expect(page.locator(content).first).to_be_attached()
-            found = await Axe().run(page, options={"resultTypes": ["violations"]})
-            assert found.violations_count == 0, f"{view} in {theme}: {found.generate_report()}"
+            outcome = await Axe().run(page, options={"resultTypes": ["violations"]})
+            assert outcome.violations_count == 0, f"{view} in {theme}: {outcome.generate_report()}"
 
 
 async def test_no_half_drawn_view_violates_an_accessibility_rule(api: Api, page: Page) -> None:
@@ -279,8 +279,8 @@ async def test_no_half_drawn_view_violates_an_accessibility_rule(api: Api, page:
 
     async def is_drawn_rightly(view: str) -> None:
         await expect(page.locator("main > *").first).to_be_attached()
-        found = await Axe().run(page, options={"resultTypes": ["violations"]})
-        assert found.violations_count == 0, f"{view}: {found.generate_report()}"
+        outcome = await Axe().run(page, options={"resultTypes": ["violations"]})
+        assert outcome.violations_count == 0, f"{view}: {outcome.generate_report()}"
 
     await page.route(re.compile(r"/dashboard/[A-Z]\w+View-|/jobs/job_"), hold)
     for view in (f"jobs/{job}", "jobs/job_none"):

@@ -27,7 +27,7 @@ class Operation(NamedTuple):
 
 
 OPERATIONS = [
-    Operation(method, path, told) for path, methods in DOCUMENT["paths"].items() for method, told in methods.items()
+    Operation(method, path, report) for path, methods in DOCUMENT["paths"].items() for method, report in methods.items()
 ]
 
 
@@ -39,8 +39,8 @@ def followed(answer: Json) -> Json:
 
 def contents(operation: Operation) -> Iterator[tuple[str, Json]]:
     """Every body that is asked or answered, with where it stands."""
-    told = operation.told
-    for where, part in (("the body", told.get("requestBody", {})), *told["responses"].items()):
+    report = operation.told
+    for where, part in (("the body", report.get("requestBody", {})), *report["responses"].items()):
         for media_type, content in followed(part).get("content", {}).items():
             yield f"{operation}, {where}, {media_type}", content
 
@@ -67,18 +67,20 @@ def test_each_has_a_name_a_line_and_a_chapter(operation: Operation) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
 def test_each_example_is_one_that_its_schema_allows(operation: Operation) -> None:
-    parameters = [(f"{operation}, {one['name']}", one) for one in operation.told.get("parameters", ())]
-    for where, told in [*contents(operation), *parameters]:
-        assert "json" not in where or told["schema"] == {"type": "object"} or "example" in told, f"{where} has none"
-        if "example" in told:
-            schema = {**told["schema"], "components": DOCUMENT["components"]}
-            wrong = [str(error) for error in jsonschema_rs.validator_for(schema).iter_errors(told["example"])]
+    parameters = [(f"{operation}, {message['name']}", message) for message in operation.told.get("parameters", ())]
+    for where, report in [*contents(operation), *parameters]:
+        assert "json" not in where or report["schema"] == {"type": "object"} or "example" in report, f"{where} has none"
+        if "example" in report:
+            schema = {**report["schema"], "components": DOCUMENT["components"]}
+            wrong = [str(error) for error in jsonschema_rs.validator_for(schema).iter_errors(report["example"])]
             assert not wrong, f"{where}: say another in service/api/examples.py"
 
 
 def test_what_is_made_leads_to_all_that_can_be_done_with_it() -> None:
     made = DOCUMENT["paths"]["/jobs"]["post"]["responses"]["201"]["links"]
-    about_a_job = {one.told["operationId"] for one in OPERATIONS if one.path.startswith("/jobs/{job}")}
+    about_a_job = {
+        operation.told["operationId"] for operation in OPERATIONS if operation.path.startswith("/jobs/{job}")
+    }
 
     assert set(made) == about_a_job
     assert made["cancel_job"]["parameters"] == {"job": "$response.body#/id"}
@@ -86,8 +88,8 @@ def test_what_is_made_leads_to_all_that_can_be_done_with_it() -> None:
 
 def test_a_parameter_that_may_be_left_out_is_not_null_instead() -> None:
     for operation in OPERATIONS:
-        for one in operation.told.get("parameters", ()):
-            assert {"type": "null"} not in one["schema"].get("anyOf", ()), f"{operation}, {one['name']}"
+        for message in operation.told.get("parameters", ()):
+            assert {"type": "null"} not in message["schema"].get("anyOf", ()), f"{operation}, {message['name']}"
 
 
 def test_every_pointer_of_the_document_leads_somewhere() -> None:
@@ -99,10 +101,10 @@ def test_every_pointer_of_the_document_leads_somewhere() -> None:
         elif isinstance(value, str) and value.startswith("#/"):
             yield value
 
-    found = set(pointers(DOCUMENT))
+    result = set(pointers(DOCUMENT))
 
-    assert "#/components/schemas/Ddp" in found
-    for pointer in found:
+    assert "#/components/schemas/Ddp" in result
+    for pointer in result:
         part: Any = DOCUMENT
         for name in pointer.removeprefix("#/").split("/"):
             assert name in part, f"{pointer} leads nowhere"

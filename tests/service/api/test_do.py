@@ -41,13 +41,13 @@ async def test_what_is_asked_is_written_down_and_answered_with_the_job(both: Api
 
     assert answer.status_code == 202, answer.text
     assert answer.json()["actions"][0] == "do"
-    [told] = await asked(both, job)
-    assert told == {
+    [report] = await asked(both, job)
+    assert report == {
         "status": "asked", "message": "asked for: save, learning_rate 1e-05", "save": True,
         "set": {"learning_rate": 1e-5},
     }  # fmt: skip
     [deed] = await both.db.read(lambda conn: commands.undone(conn, job))
-    assert (deed.no, deed.save, deed.evaluate, deed.set) == (answer.json()["last_no"], True, False, told["set"])
+    assert (deed.no, deed.save, deed.evaluate, deed.set) == (answer.json()["last_no"], True, False, report["set"])
 
 
 async def test_a_number_is_what_its_argument_is(api: Api) -> None:
@@ -132,10 +132,10 @@ async def test_all_that_is_wrong_comes_at_once(api: Api) -> None:
     wish = {"set": {"learning_rate": 1, "seed": 1, "logging_steps": -1}}
     refused = await api.client.post(f"/jobs/{job}/do", json=wish)
 
-    found = {error["pointer"]: error["detail"] for error in refused.json()["errors"]}
-    assert set(found) == {"/set/learning_rate", "/set/seed", "/set/logging_steps"}
+    result = {error["pointer"]: error["detail"] for error in refused.json()["errors"]}
+    assert set(result) == {"/set/learning_rate", "/set/seed", "/set/logging_steps"}
     assert nothing.json()["errors"][0]["detail"] == "the job has no data.eval"
-    assert found["/set/learning_rate"] == "greedy moves the rate by what evaluations find"
+    assert result["/set/learning_rate"] == "greedy moves the rate by what evaluations find"
 
 
 async def test_of_several_optimizers_it_has_to_be_said_which(api: Api) -> None:

@@ -74,11 +74,11 @@ def asks(routes: list[BaseRoute]) -> Iterator[Ask]:
 def guarded_asks(api: Api) -> list[Ask]:
     app = create_app(api.services)
     assert isinstance(app, Guard)
-    found = [ask for ask in asks(app.app.routes) if not is_open(ask.path)]
-    assert len(found) > 25
-    unknown = {name for ask in found for name in re.findall(r"{(\w+)", ask.path)} - set(PLACES)
+    result = [ask for ask in asks(app.app.routes) if not is_open(ask.path)]
+    assert len(result) > 25
+    unknown = {name for ask in result for name in re.findall(r"{(\w+)", ask.path)} - set(PLACES)
     assert not unknown, f"say in PLACES what stands for {unknown}"
-    return found
+    return result
 
 
 async def answered(api: Api, ask: Ask, headers: dict[str, str], **places: str) -> tuple[int, str, dict[str, str]]:

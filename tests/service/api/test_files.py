@@ -39,12 +39,12 @@ async def test_rows_are_kept_by_what_they_hold_and_come_back_byte_for_byte(both:
 
     assert (first.status_code, again.status_code, form.status_code) == (201, 200, 200)
     assert first.json() == again.json() == form.json()
-    told = File.model_validate(first.json())
-    assert (told.id, told.name, told.bytes) == (ID, "rows.jsonl", len(ROWS))
+    report = File.model_validate(first.json())
+    assert (report.id, report.name, report.bytes) == (ID, "rows.jsonl", len(ROWS))
     assert first.headers["location"] == f"/files/{ID}"
     assert (await both.client.get(f"/files/{ID}")).json() == first.json()
     part = await both.client.get(f"/files/{ID}/content", headers={"Range": "bytes=1-3"})
-    assert (part.status_code, part.content, part.headers["etag"]) == (206, ROWS[1:4], f'"{told.sha256}"')
+    assert (part.status_code, part.content, part.headers["etag"]) == (206, ROWS[1:4], f'"{report.sha256}"')
     assert part.headers["content-disposition"] == 'attachment; filename="rows.jsonl"'
     assert kept(tmp_path) == [ID]
 
@@ -55,7 +55,7 @@ async def test_they_are_listed_newest_first_page_by_page(api: Api) -> None:
     seen, cursor = [], None
     while True:
         page = (await api.client.get("/files", params={"limit": 2, **({"cursor": cursor} if cursor else {})})).json()
-        seen += [one["id"] for one in page["data"]]
+        seen += [row["id"] for row in page["data"]]
         if (cursor := page["next_cursor"]) is None:
             break
 
@@ -86,7 +86,7 @@ async def test_what_is_plainly_no_such_file_is_refused_and_leaves_nothing(
     refused = await post(api, body, name)
 
     assert is_problem(refused, 422, "invalid_file")
-    assert [one["code"] for one in refused.json()["errors"]] == [code]
+    assert [error["code"] for error in refused.json()["errors"]] == [code]
     assert kept(tmp_path) == []
 
 
@@ -152,7 +152,9 @@ async def test_a_spec_names_one_by_its_id_wherever_a_path_may_stand(both: Api) -
     ):
         for address in ("/jobs", "/jobs/validate"):
             refused = await both.client.post(address, json=body)
-            assert [(one["pointer"], one["code"]) for one in refused.json()["errors"]] == [(pointer, "unknown_file")]
+            assert [(error["pointer"], error["code"]) for error in refused.json()["errors"]] == [
+                (pointer, "unknown_file")
+            ]
 
 
 async def test_one_goes_once_no_job_that_is_not_over_names_it(both: Api, tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ async def test_one_goes_once_no_job_that_is_not_over_names_it(both: Api, tmp_pat
     assert gone.status_code == 204
     assert is_problem(await both.client.get(f"/files/{ID}/content"), 404, "not_found")
     assert kept(tmp_path) == []
-    assert [one.status_code for one in await asyncio.gather(*(post(both) for _ in range(4)))].count(201) == 1
+    assert [answer.status_code for answer in await asyncio.gather(*(post(both) for _ in range(4)))].count(201) == 1
 
 
 async def test_another_project_s_file_is_as_missing_as_one_that_never_was(serve: Serve, sqlite_url: str) -> None:
@@ -190,7 +192,7 @@ async def test_the_client_sends_what_is_not_there_and_brings_it_back(api: Api, t
         again = await client.files.upload(source, name="others.jsonl")
 
         assert kept == again
-        assert [one.id async for one in client.files.list()] == [kept.id]
+        assert [entry.id async for entry in client.files.list()] == [kept.id]
         assert (await client.files.download(kept.id, tmp_path / "out")).read_bytes() == source.read_bytes()
         await client.files.delete(kept.id)
         with pytest.raises(InvalidRequest, match="jsonl"):

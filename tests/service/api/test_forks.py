@@ -125,7 +125,7 @@ async def test_what_cannot_go_on_from_there_is_refused_unless_it_takes_the_weigh
         "/jobs", json={**other, "training": {"seed": 8, "ignore_data_skip": True}, "resume_from": {"job": job}}
     )
 
-    assert [(one["pointer"], one["code"]) for one in refused.json()["errors"]] == [
+    assert [(error["pointer"], error["code"]) for error in refused.json()["errors"]] == [
         ("/training/per_device_train_batch_size", "cannot_change"),
         ("/training/seed", "cannot_change"),
     ]
@@ -153,7 +153,7 @@ async def test_a_fork_is_a_job_of_its_own_and_says_what_differs(both: Api) -> No
         {"pointer": "/training/learning_rate", "from": 0.1, "to": 0.05},
         {"pointer": "/training/logging_steps", "from": 500, "to": 5},
     ]
-    assert [one.pointer for one in made.fork.breaks_exactness] == ["/training/learning_rate"]
+    assert [pointer.pointer for pointer in made.fork.breaks_exactness] == ["/training/learning_rate"]
     assert not made.fork.exact
     spec = await spec_of(both, made.id)
     assert spec["training"] == {"max_steps": 20, "learning_rate": 0.05, "seed": 7, "logging_steps": 5}
@@ -172,9 +172,9 @@ async def test_a_fork_without_a_word_goes_on_exactly(api: Api) -> None:
     assert made["fork"]["checkpoint"]["step"] == 20
     assert (made["fork"]["changes"], made["fork"]["exact"], made["fork"]["breaks_exactness"]) == ([], True, [])
     again = (await api.client.post(f"/jobs/{job}/fork", json={"mode": "weights"})).json()
-    assert [one["pointer"] for one in again["fork"]["breaks_exactness"]] == ["/resume_from/mode"]
-    events = [(await api.client.get(f"/jobs/{one['id']}/events")).json()["data"] for one in (made, again)]
-    ends = ["no step is left to train" in told[1]["data"]["message"] for told in events]
+    assert [pointer["pointer"] for pointer in again["fork"]["breaks_exactness"]] == ["/resume_from/mode"]
+    events = [(await api.client.get(f"/jobs/{item['id']}/events")).json()["data"] for item in (made, again)]
+    ends = ["no step is left to train" in event[1]["data"]["message"] for event in events]
     assert ends == [True, False], "from its last step; weights alone begin at step 0"
 
 
@@ -188,9 +188,9 @@ async def test_what_was_set_while_the_job_ran_is_not_in_its_spec_and_the_fork_sa
         "fork"
     ]
 
-    assert [one["pointer"] for one in plain["breaks_exactness"]] == ["/training/learning_rate"]
+    assert [pointer["pointer"] for pointer in plain["breaks_exactness"]] == ["/training/learning_rate"]
     assert "set to 0.01 while" in plain["breaks_exactness"][0]["detail"]
-    assert [one["pointer"] for one in kept["changes"]] == ["/training/learning_rate"]
+    assert [change["pointer"] for change in kept["changes"]] == ["/training/learning_rate"]
     assert kept["exact"], "that is how the job itself would have gone on"
 
 
@@ -224,8 +224,8 @@ async def test_a_fork_carries_the_warnings_about_its_patch(api: Api) -> None:
 
     forked = await api.client.post(f"/jobs/{job}/fork", json={"patch": patch})
 
-    told = [(one["code"], one["pointer"]) for one in forked.json()["warnings"]]
-    assert ("older_name", "/patch/training/per_gpu_eval_batch_size") in told
+    messages = [(warning["code"], warning["pointer"]) for warning in forked.json()["warnings"]]
+    assert ("older_name", "/patch/training/per_gpu_eval_batch_size") in messages
 
 
 async def test_a_job_without_a_checkpoint_cannot_be_forked_and_is_not_said_to_be(api: Api) -> None:
@@ -325,6 +325,6 @@ def test_a_patch_is_merged_as_rfc_7396_shows(target: Any, patch: Any, result: An
 
 
 def test_what_is_known_of_arguments_is_about_arguments_that_there_are() -> None:
-    known = {*TrainingArguments.__dataclass_fields__}
-    assert known >= NEUTRAL_TRAINING
-    assert known >= {place.split("/")[2] for place, _ in WHY if place.startswith("/training/")}
+    names = {*TrainingArguments.__dataclass_fields__}
+    assert names >= NEUTRAL_TRAINING
+    assert names >= {place.split("/")[2] for place, _ in WHY if place.startswith("/training/")}

@@ -38,7 +38,7 @@ def command(api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 async def states(api: Api) -> dict[str, str]:
-    return {one["id"]: one["state"] for one in (await api.client.get("/jobs")).json()["data"]}
+    return {row["id"]: row["state"] for row in (await api.client.get("/jobs")).json()["data"]}
 
 
 async def test_many_jobs_are_cancelled_resumed_and_deleted_by_what_they_are_like(api: Api, command: Command) -> None:
@@ -51,8 +51,8 @@ async def test_many_jobs_are_cancelled_resumed_and_deleted_by_what_they_are_like
     assert (await command("resume", "--tag", "sweep"))[0] == 0
     assert (await command("pause", "--tag", "sweep", "--state", "queued"))[0] == 0
     assert await states(api) == {mine: "paused", too: "paused", other: "queued"}
-    code, said, told = await command("rm", "--tag", "sweep")
-    assert (code, said, "no job is like that and can be asked to delete" in told) == (0, "", True)
+    code, said, report = await command("rm", "--tag", "sweep")
+    assert (code, said, "no job is like that and can be asked to delete" in report) == (0, "", True)
     await command("cancel", "--tag", "sweep")
     assert (await command("rm", "--state", "cancelled", "--created-before", "2020-01-01T00:00:00Z"))[1] == ""
     code, said, _ = await command("rm", "--state", "cancelled", "--created-after", "2020-01-01T00:00:00Z", "--json")
@@ -91,14 +91,14 @@ async def test_a_node_is_drained_by_its_name(api: Api, command: Command) -> None
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "mine"
-    (found / "parts").mkdir(parents=True)
-    (found / "my_code.py").write_text("def net(): ...\n")
-    (found / "parts" / "more.py").write_text("")
+    result = tmp_path / "mine"
+    (result / "parts").mkdir(parents=True)
+    (result / "my_code.py").write_text("def net(): ...\n")
+    (result / "parts" / "more.py").write_text("")
     for left_out in (".git/config", "__pycache__/my_code.pyc", "venv/lib.py", ".env"):
-        (found / left_out).parent.mkdir(exist_ok=True)
-        (found / left_out).write_text("secret")
-    return found
+        (result / left_out).parent.mkdir(exist_ok=True)
+        (result / left_out).write_text("secret")
+    return result
 
 
 async def test_a_folder_of_code_is_sent_once_and_named_by_the_spec(
@@ -112,7 +112,7 @@ async def test_a_folder_of_code_is_sent_once_and_named_by_the_spec(
 
     assert code == 0, err
     (bundle,) = (await api.client.get("/bundles")).json()["data"]
-    assert [one["path"] for one in bundle["files"]] == ["my_code.py", "parts/more.py"]
+    assert [file["path"] for file in bundle["files"]] == ["my_code.py", "parts/more.py"]
     assert (await api.client.get(f"/jobs/{job.strip()}/spec")).json()["code"]["bundle"] == bundle["sha256"]
     audited = [record.getMessage() for record in caplog.records if "bundle" in record.getMessage()]
     assert audited == [f"bundle {bundle['sha256']} of project default kept for None"]
@@ -126,11 +126,11 @@ async def test_bundles_are_had_from_python(api: Api, folder: Path, caplog: pytes
         with Client(api.url) as client:
             kept = client.bundles.upload(folder)
             assert client.bundles.upload(folder) == kept == client.bundles.get(kept.sha256)
-            one = client.bundles.upload(folder / "my_code.py")
-            assert [file.path for file in one.files] == ["my_code.py"]
-            assert {each.sha256 for each in client.bundles.list()} == {kept.sha256, one.sha256}
-            client.bundles.delete(one.sha256)
-            assert [each.sha256 for each in client.bundles.list()] == [kept.sha256]
+            item = client.bundles.upload(folder / "my_code.py")
+            assert [file.path for file in item.files] == ["my_code.py"]
+            assert {entry.sha256 for entry in client.bundles.list()} == {kept.sha256, item.sha256}
+            client.bundles.delete(item.sha256)
+            assert [entry.sha256 for entry in client.bundles.list()] == [kept.sha256]
             (folder / "torch.py").write_text("")
             with pytest.raises(InvalidRequest, match="would hide a module of what training imports"):
                 client.bundles.upload(folder)

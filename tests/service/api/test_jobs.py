@@ -18,12 +18,12 @@ async def test_a_posted_job_is_where_its_location_says(both: Api) -> None:
     created = await both.client.post("/jobs", json={**SPEC, "name": "first", "tags": ["demo"]})
 
     assert created.status_code == 201
-    found = await both.client.get(created.headers["Location"])
-    assert found.status_code == 200
-    assert found.json() == created.json()
-    assert found.headers["ETag"] == created.headers["ETag"]
-    assert (found.json()["state"], found.json()["actions"]) == ("queued", ["pause", "cancel"])
-    assert (found.json()["name"], found.json()["tags"]) == ("first", ["demo"])
+    result = await both.client.get(created.headers["Location"])
+    assert result.status_code == 200
+    assert result.json() == created.json()
+    assert result.headers["ETag"] == created.headers["ETag"]
+    assert (result.json()["state"], result.json()["actions"]) == ("queued", ["pause", "cancel"])
+    assert (result.json()["name"], result.json()["tags"]) == ("first", ["demo"])
 
 
 async def test_the_same_idempotency_key_and_body_are_one_job(both: Api) -> None:
@@ -63,8 +63,8 @@ async def test_a_job_carries_the_warnings_about_its_spec_and_so_does_a_replay(bo
     job = (await both.client.get(first.headers["Location"])).json()
     stored = (await both.client.get(f"{first.headers['Location']}/spec")).json()
 
-    told = [(one["code"], one["pointer"]) for one in first.json()["warnings"]]
-    assert told == [("older_name", "/training/warmup_ratio"), ("no_loss_shown", "/training/max_steps")]
+    messages = [(warning["code"], warning["pointer"]) for warning in first.json()["warnings"]]
+    assert messages == [("older_name", "/training/warmup_ratio"), ("no_loss_shown", "/training/max_steps")]
     assert again.json()["warnings"] == dry.json()["warnings"] == job["warnings"] == first.json()["warnings"]
     assert stored["training"] == dry.json()["spec"]["training"] == {"warmup_steps": 0.5, "max_steps": 2}
 
@@ -81,10 +81,10 @@ async def test_every_error_of_a_spec_comes_at_once_with_a_pointer_and_a_hint(api
         refused = await api.client.post(path, json=spec)
 
         assert refused.status_code == 422
-        found = {error["pointer"]: error for error in refused.json()["errors"]}
-        assert set(found) == {"/tgas", "/training/learning_rat", "/training/max_steps"}
-        assert found["/tgas"]["hint"] == "did you mean 'tags'?"
-        assert "learning_rate" in found["/training/learning_rat"]["hint"]
+        result = {error["pointer"]: error for error in refused.json()["errors"]}
+        assert set(result) == {"/tgas", "/training/learning_rat", "/training/max_steps"}
+        assert result["/tgas"]["hint"] == "did you mean 'tags'?"
+        assert "learning_rate" in result["/training/learning_rat"]["hint"]
 
 
 async def test_a_job_of_another_project_is_seen_where_that_is_named(api: Api) -> None:
@@ -105,8 +105,8 @@ async def test_a_patch_changes_what_was_sent_and_nothing_else(both: Api) -> None
     )
 
     assert changed.status_code == 200, changed.text
-    found = changed.json()
-    assert (found["name"], found["tags"], found["priority"]) == ("before", ["b"], 9)
+    body = changed.json()
+    assert (body["name"], body["tags"], body["priority"]) == ("before", ["b"], 9)
     assert changed.headers["ETag"] != before.headers["ETag"]
     late = await both.client.patch(f"/jobs/{job}", json={"name": "late"}, headers={"If-Match": before.headers["ETag"]})
     assert (late.status_code, late.json()["code"]) == (412, "version_changed")
@@ -313,13 +313,13 @@ async def test_what_no_database_takes_is_in_no_job_and_breaks_nothing(both: Api,
 
 
 async def test_validation_shows_the_effective_spec_and_why_it_would_wait(both: Api) -> None:
-    found = await both.client.post("/jobs/validate", json={**SPEC, "training": {"max_steps": 30}})
+    result = await both.client.post("/jobs/validate", json={**SPEC, "training": {"max_steps": 30}})
 
-    assert found.status_code == 200, found.text
-    assert found.json()["spec"]["model"] == {"use": "toy/mlp", "args": {}}
-    assert found.json()["steps"] == 30
-    assert found.json()["placement"]["waits"] is True
-    assert found.json()["placement"]["reason"] == "no_such_shape"
+    assert result.status_code == 200, result.text
+    assert result.json()["spec"]["model"] == {"use": "toy/mlp", "args": {}}
+    assert result.json()["steps"] == 30
+    assert result.json()["placement"]["waits"] is True
+    assert result.json()["placement"]["reason"] == "no_such_shape"
     assert (await both.client.get("/jobs")).json()["data"] == []
 
 

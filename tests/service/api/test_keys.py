@@ -29,11 +29,11 @@ EVERYTHING = ["read", "submit", "code", "admin"]
 
 async def a_key(api: Api, project: str = "vision", scopes: list[str] = EVERYTHING, **more: Any) -> dict[str, Any]:
     """A new key as the operator makes it: its `key`, and all about it."""
-    given = {"name": f"of {project}", "project": project, "scopes": scopes, **more}
-    answer = await api.client.post("/keys", json=given)
+    settings = {"name": f"of {project}", "project": project, "scopes": scopes, **more}
+    answer = await api.client.post("/keys", json=settings)
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def bearer(key: dict[str, Any] | str) -> dict[str, str]:
@@ -70,7 +70,7 @@ async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_ur
     assert made.json()["project"] == "vision", "it fills in the project"
     assert made.headers["location"] == f"/jobs/{made.json()['id']}"
     path = made.headers["location"]
-    mine, theirs = [await api.client.get("/jobs", headers=bearer(one)) for one in (vision, speech)]
+    mine, theirs = [await api.client.get("/jobs", headers=bearer(item)) for item in (vision, speech)]
     assert [job["id"] for job in mine.json()["data"]] == [made.json()["id"]]
     assert (theirs.json()["data"], theirs.json()["total_estimate"]) == ([], 0)
     assert (await api.client.get(path, headers=bearer(vision))).status_code == 200
@@ -107,7 +107,7 @@ async def test_an_idempotency_key_belongs_to_a_project(guarded: Api) -> None:
     both = [await a_key(guarded, project) for project in ("vision", "speech")]
 
     mine, theirs = [
-        await guarded.client.post("/jobs", json=SPEC, headers={**bearer(one), "Idempotency-Key": "1"}) for one in both
+        await guarded.client.post("/jobs", json=SPEC, headers={**bearer(side), "Idempotency-Key": "1"}) for side in both
     ]
 
     assert mine.json()["id"] != theirs.json()["id"]
@@ -406,13 +406,13 @@ async def test_every_change_of_a_job_says_who_made_it(guarded: Api) -> None:
         assert (await guarded.client.post(f"{job}/{verb}", headers=bearer(key))).status_code == 202
     await guarded.client.patch(f"{job}?project=vision", json={"priority": 1, "name": "new"})
 
-    told = (await guarded.client.get(f"{job}/events", headers=bearer(key))).json()["data"]
+    report = (await guarded.client.get(f"{job}/events", headers=bearer(key))).json()["data"]
 
     me = f"of vision ({key['prefix']})"
-    assert [(event["data"].get("state"), event["data"]["by"]) for event in told] == [
+    assert [(event["data"].get("state"), event["data"]["by"]) for event in report] == [
         ("queued", me), ("paused", me), ("queued", me), ("cancelled", me), (None, "the bootstrap key"),
     ]  # fmt: skip
-    assert told[-1]["data"]["message"] == "changed: name, priority"
+    assert report[-1]["data"]["message"] == "changed: name, priority"
 
 
 @pytest.mark.parametrize(
@@ -443,10 +443,10 @@ async def test_a_problem_says_of_a_key_no_more_than_its_prefix(guarded: Api) -> 
     key = (await a_key(guarded))["key"]
     prefix = key[: len("fpk_3f9a1c2b_")]
 
-    told = await guarded.client.post("/jobs", json={**SPEC, "model": f"/{key}", key: 1})
+    report = await guarded.client.post("/jobs", json={**SPEC, "model": f"/{key}", key: 1})
     lost = await guarded.client.get(f"/jobs/{key}")
 
-    for answer in (told, lost):
+    for answer in (report, lost):
         assert 400 <= answer.status_code < 500
         assert key not in answer.text
         assert f"{prefix}…" in answer.json()["instance"] + json.dumps(answer.json()["errors"], ensure_ascii=False)
@@ -467,8 +467,8 @@ async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeyp
 
     seen = {}
     for who, headers in (("vision", bearer(vision)), ("speech", bearer(speech)), ("operator", {})):
-        (found,) = (await guarded.client.get("/nodes", headers=headers)).json()["data"]
-        seen[who] = (found["jobs"], found["slots_used"])
+        (row,) = (await guarded.client.get("/nodes", headers=headers)).json()["data"]
+        seen[who] = (row["jobs"], row["slots_used"])
 
     assert seen == {"vision": ([job], 1), "speech": ([], 1), "operator": ([job], 1)}
 

@@ -57,10 +57,10 @@ async def test_a_page_looks_only_so_far_and_says_where_to_look_on(api: Api, monk
     job = await printed(api)
 
     empty = (await api.client.get(f"/jobs/{job}/logs?grep=four")).json()
-    found = (await api.client.get(f"/jobs/{job}/logs?grep=four&after={empty['next_cursor']}")).json()
+    body = (await api.client.get(f"/jobs/{job}/logs?grep=four&after={empty['next_cursor']}")).json()
 
     assert (empty["data"], empty["next_cursor"]) == ([], "4")
-    assert ([row["text"] for row in found["data"]], found["next_cursor"]) == (["four"], None)
+    assert ([row["text"] for row in body["data"]], body["next_cursor"]) == (["four"], None)
 
 
 async def test_as_plain_text_a_line_is_a_line_and_moves_no_cursor(api: Api) -> None:

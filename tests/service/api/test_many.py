@@ -69,14 +69,14 @@ async def test_named_jobs_are_told_each_in_order_and_the_socket_closes_with_the_
 
 
 async def test_each_goes_on_from_its_own_cursor(api: Api) -> None:
-    one, two = await api.submit(), await api.submit()
-    for job in (one, two):
+    first, second = await api.submit(), await api.submit()
+    for job in (first, second):
         await api.append(job, *[{"loss": n} for n in range(9)])
         await api.end(job)
 
-    frames, code, _ = await api.frames(f"/stream?jobs={one}:7,{two}:13")
+    frames, code, _ = await api.frames(f"/stream?jobs={first}:7,{second}:13")
 
-    assert (numbers(frames, one), numbers(frames, two), code) == (list(range(8, 14)), [], 1000)
+    assert (numbers(frames, first), numbers(frames, second), code) == (list(range(8, 14)), [], 1000)
 
 
 async def test_jobs_that_match_join_whenever_they_come_and_others_do_not(both: Api) -> None:
@@ -137,19 +137,19 @@ async def test_who_comes_back_with_since_hears_of_jobs_that_began_and_ended_mean
 
 
 async def test_some_kinds_at_most_so_often_and_still_every_event(api: Api) -> None:
-    one, two = await api.submit(), await api.submit()
+    first, second = await api.submit(), await api.submit()
     began = time.monotonic()
-    reading = asyncio.create_task(api.frames(f"/stream?jobs={one},{two}&kinds=log,note&max_hz=5"))
+    reading = asyncio.create_task(api.frames(f"/stream?jobs={first},{second}&kinds=log,note&max_hz=5"))
     for n in range(50):
-        await api.append(one, {"loss": n})
-        await api.append(two, {"text": "hello"}, kind=Kind.NOTE)
+        await api.append(first, {"loss": n})
+        await api.append(second, {"text": "hello"}, kind=Kind.NOTE)
         await asyncio.sleep(0)
-    await api.end(one)
-    await api.end(two)
+    await api.end(first)
+    await api.end(second)
 
     frames, _, _ = await reading
 
-    assert numbers(frames, one) == numbers(frames, two) == list(range(2, 52))
+    assert numbers(frames, first) == numbers(frames, second) == list(range(2, 52))
     # One as it begins and one at the end of each, whenever that is.
     looks = 5 * (time.monotonic() - began) + 3
     assert sum("events" in frame for frame in frames) <= 2 * looks
@@ -216,9 +216,9 @@ async def test_what_cannot_be_followed_closes_with_a_code_and_a_sentence(
 ) -> None:
     job = await api.submit()
 
-    frames, found, reason = await api.frames(f"/stream?{query.replace('{job}', job)}")
+    frames, result, reason = await api.frames(f"/stream?{query.replace('{job}', job)}")
 
-    assert (frames, found) == ([], code)
+    assert (frames, result) == ([], code)
     assert says in reason
 
 
@@ -227,13 +227,13 @@ async def test_more_than_one_socket_can_follow_are_refused_and_later_ones_are_co
 ) -> None:
     for module in (stream_many, job_watch):
         monkeypatch.setattr(module, "MOST", 2)
-    one, two = await api.submit(tags=["a"]), await api.submit(tags=["a"])
+    first, second = await api.submit(tags=["a"]), await api.submit(tags=["a"])
     async with api.socket("/stream?tag=a") as socket:
-        frames = await until_frame(socket, [], live(two))
+        frames = await until_frame(socket, [], live(second))
         third = await api.submit(tags=["a"])
         await until_frame(socket, frames, lambda frame: frame.get("left_out") == 1)
         refused, code, _ = await api.frames("/stream?tag=a")
-        await api.end(one)
+        await api.end(first)
         await until_frame(socket, frames, live(third))
 
     assert (refused, code) == ([], 4400)

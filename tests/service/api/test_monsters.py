@@ -39,7 +39,7 @@ class Monster(NamedTuple):
 
     def request(self) -> bytes:
         head = [f"{self.method} {self.path} HTTP/1.1", "Host: 127.0.0.1", *(self.headers or ["Connection: close"])]
-        if self.body and not any(one.lower().startswith("content-type") for one in self.headers):
+        if self.body and not any(header.lower().startswith("content-type") for header in self.headers):
             head.append("Content-Type: application/json")
         return "\r\n".join([*head, f"Content-Length: {len(self.body)}", "", ""]).encode("latin-1") + self.body
 
@@ -222,13 +222,13 @@ async def test_no_attack_that_is_known_keeps_the_others_waiting(served: tuple[Ap
     api, job = served
     probe = Probe(api.url)
 
-    found = {}
+    result = {}
     for name, attack in ATTACKS.items():
-        found[name] = await asyncio.to_thread(probe.blocked, attack(job))
+        result[name] = await asyncio.to_thread(probe.blocked, attack(job))
 
-    print("\n".join(f"{seconds * 1000:8.1f} ms  {status}  {name}" for name, (seconds, status) in found.items()))
-    assert {name: status for name, (_, status) in found.items() if status >= 500} == {}
-    assert {name: seconds for name, (seconds, _) in found.items() if seconds >= BAR_SECONDS} == {}
+    print("\n".join(f"{seconds * 1000:8.1f} ms  {status}  {name}" for name, (seconds, status) in result.items()))
+    assert {name: status for name, (_, status) in result.items() if status >= 500} == {}
+    assert {name: seconds for name, (seconds, _) in result.items() if seconds >= BAR_SECONDS} == {}
 
 
 UNITS = ("[]", "{}", '""', "0", "-1e308", "1e999", "NaN", "null", '"a"', '"\\ud800"', '"\\u0000"', '{"use":"toy/mlp"}',
@@ -261,7 +261,7 @@ def fields_of(document: dict[str, Any], operation: dict[str, Any]) -> list[str]:
 def addresses(path: str, operation: dict[str, Any], job: str) -> st.SearchStrategy[str]:
     """The route's own address, with floods in its query."""
     here = path.replace("{job}", job).replace("{checkpoint}", "latest").replace("{", "").replace("}", "")
-    names = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+    names = [item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"]
     floods = st.sampled_from([",", "a,", "%41", "a", "&", "&a=", "%2C", "queued,", "\\", "9", "+"])
     values = st.builds(lambda text, count: text * (count // len(text)), floods, st.sampled_from((10, 2_000, 60_000)))
     query = st.builds("{}={}".format, st.sampled_from([*names, "project", "x"]), values)
@@ -269,14 +269,14 @@ def addresses(path: str, operation: dict[str, Any], job: str) -> st.SearchStrate
 
 
 def monsters(document: dict[str, Any], job: str) -> st.SearchStrategy[Monster]:
-    found = []
+    result = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             verb, address = st.just(method.upper()), addresses(path, operation, job)
-            found.append(st.builds(_of, verb, address, st.just(b"")))
+            result.append(st.builds(_of, verb, address, st.just(b"")))
             if fields := fields_of(document, operation):
-                found += [st.builds(_of, verb, address.map(lambda text: text.partition("?")[0]), bodies(fields))] * 3
-    return st.one_of(found)
+                result += [st.builds(_of, verb, address.map(lambda text: text.partition("?")[0]), bodies(fields))] * 3
+    return st.one_of(result)
 
 
 def _of(method: str, path: str, body: bytes) -> Monster:

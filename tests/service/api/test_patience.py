@@ -58,9 +58,9 @@ async def answer_to(api: Api, *parts: bytes) -> bytes:
     ],
 )
 async def test_half_a_request_does_not_hold_a_connection(api: Api, parts: list[bytes], answer: bytes) -> None:
-    found = await answer_to(api, *parts)
+    result = await answer_to(api, *parts)
 
-    assert found.startswith(answer) or found == b"cut", found
+    assert result.startswith(answer) or result == b"cut", result
     assert (await api.client.get("/jobs")).json()["data"] == []
     # What is left is the client's own.
     async with asyncio.timeout(PATIENCE):

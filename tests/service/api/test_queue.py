@@ -30,14 +30,14 @@ async def test_jobs_are_listed_in_the_order_in_which_they_are_tried_and_say_why_
     )
     await both.db.write(lambda conn: place_waiting(conn, now_ms()))
 
-    found = await queue(both)
+    result = await queue(both)
 
-    assert [(one.job, one.place, one.ahead.yours) for one in found.data] == [(high, 1, 0), (low, 2, 1), (gpu, 3, 2)]
-    assert {one.reason for one in found.data} == {"no_such_shape"}
-    assert found.data[2].needs == "1 H100 GPU in pool 'default'"
-    assert "no node that takes work has it" in (found.data[2].message or "")
-    assert 0 <= found.data[0].waited_s < 60
-    assert (found.waiting.yours, found.waiting.others) == (3, 0)
+    assert [(row.job, row.place, row.ahead.yours) for row in result.data] == [(high, 1, 0), (low, 2, 1), (gpu, 3, 2)]
+    assert {row.reason for row in result.data} == {"no_such_shape"}
+    assert result.data[2].needs == "1 H100 GPU in pool 'default'"
+    assert "no node that takes work has it" in (result.data[2].message or "")
+    assert 0 <= result.data[0].waited_s < 60
+    assert (result.waiting.yours, result.waiting.others) == (3, 0)
     (only,) = (await queue(both, f"job={low}")).data
     assert (only.job, only.place) == (low, 2)
 
@@ -49,19 +49,19 @@ async def test_a_job_waits_since_its_last_attempt_ended_and_keeps_its_age(both: 
     await both.db.write(lambda conn: conn.execute(ended))
     await both.db.write(lambda conn: jobs.record(conn, JobId(job), queued_at=an_hour_ago, attempt=1))
 
-    (found,) = (await queue(both)).data
+    (row,) = (await queue(both)).data
 
-    assert 0 <= found.waited_s < 600
-    assert found.queued_at == text_of(an_hour_ago)
+    assert 0 <= row.waited_s < 600
+    assert row.queued_at == text_of(an_hour_ago)
 
 
 async def test_places_are_counted_in_each_pool(api: Api) -> None:
     await api.submit(priority=9)
     other = await api.submit(resources={"pool": "big"})
 
-    (found,) = (await queue(api, f"job={other}")).data
+    (row,) = (await queue(api, f"job={other}")).data
 
-    assert (found.pool, found.place, found.ahead.yours) == ("big", 1, 0)
+    assert (row.pool, row.place, row.ahead.yours) == ("big", 1, 0)
 
 
 async def test_a_job_that_may_not_start_yet_has_no_place_and_says_when(api: Api) -> None:
@@ -83,7 +83,7 @@ async def test_the_queue_is_paged_while_it_moves(api: Api) -> None:
 
     second = await queue(api, f"limit=9&cursor={first.next_cursor}")
 
-    assert [one.job for one in first.data + second.data] == waiting
+    assert [row.job for row in first.data + second.data] == waiting
     assert second.next_cursor is None
     assert (await api.client.get("/queue?cursor=nonsense")).json()["errors"][0]["pointer"] == "/query/cursor"
 
@@ -102,16 +102,16 @@ async def test_of_other_projects_jobs_a_key_sees_only_how_many_there_are(serve: 
     here = (await api.client.post("/jobs", json=SPEC, headers=mine)).json()["id"]
     await api.db.write(lambda conn: place_waiting(conn, now_ms()))
 
-    told = await api.client.get("/queue", headers=mine)
+    report = await api.client.get("/queue", headers=mine)
 
-    found = Queue.model_validate_json(told.content)
-    assert [(one.job, one.place, one.ahead.yours, one.ahead.others) for one in found.data] == [(here, 2, 0, 1)]
-    assert (found.waiting.yours, found.waiting.others) == (1, 1)
+    result = Queue.model_validate_json(report.content)
+    assert [(row.job, row.place, row.ahead.yours, row.ahead.others) for row in result.data] == [(here, 2, 0, 1)]
+    assert (result.waiting.yours, result.waiting.others) == (1, 1)
     for word in (there, "secret", "speech", "hush", "B300"):
-        assert word not in told.text
+        assert word not in report.text
     assert (await api.client.get(f"/queue?job={there}", headers=mine)).status_code == 404
-    assert [one.project for one in (await queue(api)).data] == ["speech", "vision"]
-    assert [one.job for one in (await queue(api, "project=vision")).data] == [here]
+    assert [row.project for row in (await queue(api)).data] == ["speech", "vision"]
+    assert [row.job for row in (await queue(api, "project=vision")).data] == [here]
 
 
 async def test_a_job_that_does_not_wait_is_in_no_queue(api: Api) -> None:

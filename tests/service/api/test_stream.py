@@ -143,9 +143,9 @@ async def test_many_readers_share_one_read_of_sql(api: Api, monkeypatch: pytest.
 async def test_what_cannot_be_streamed_closes_with_a_code_and_a_reason(api: Api, path: str, code: int) -> None:
     job = await api.submit()
 
-    frames, found, reason = await api.frames(path.replace("{job}", job))
+    frames, result, reason = await api.frames(path.replace("{job}", job))
 
-    assert (frames, found) == ([], code)
+    assert (frames, result) == ([], code)
     assert reason
 
 
@@ -371,27 +371,27 @@ async def test_a_resumed_job_is_followed_again(api: Api) -> None:
 async def _messages(
     client: httpx2.AsyncClient, path: str, headers: dict[str, str] | None = None
 ) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = []
+    result: list[dict[str, str]] = []
     async with client.stream("GET", path, headers=headers or {}) as answer:
         assert answer.status_code == 200, await answer.aread()
         assert answer.headers["content-type"].startswith("text/event-stream")
         async for line in answer.aiter_lines():
             if not line:
-                found.append({})
+                result.append({})
             elif not line.startswith(":"):
-                if not found:
-                    found.append({})
+                if not result:
+                    result.append({})
                 name, _, value = line.partition(": ")
-                found[-1][name] = value
-    return [message for message in found if message]
+                result[-1][name] = value
+    return [message for message in result if message]
 
 
 async def _until_caught_up(api: Api, path: str) -> tuple[list[Any], int, str]:
-    found: list[Any] = []
+    result: list[Any] = []
     async with api.socket(path) as socket:
-        while not found or "caught_up" not in found[-1]:
-            found.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
-    return found, 0, ""
+        while not result or "caught_up" not in result[-1]:
+            result.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
+    return result, 0, ""
 
 
 async def _received(socket: Any, no: int) -> bool:

@@ -110,7 +110,7 @@ async def test_a_file_that_no_node_has_is_refused_at_its_place_and_taken_once_it
         assert (error["pointer"], error["code"]) == ("/data", "file_missing")
         assert error["hint"] == f"put it below {tmp_path}, or upload it: POST /files"
     assert accepted.status_code == 201
-    assert [one["code"] for one in both.json()["errors"]] == ["package_missing", "file_missing"], "all at once"
+    assert [item["code"] for item in both.json()["errors"]] == ["package_missing", "file_missing"], "all at once"
 
 
 async def test_a_resume_that_asks_for_what_no_node_has_is_refused_like_a_post(api: Api) -> None:
@@ -149,9 +149,9 @@ async def test_names_are_checked_against_what_nodes_have(both: Api) -> None:
 async def test_validation_names_the_node_that_would_take_it(both: Api) -> None:
     await a_node(both)
 
-    found = (await both.client.post("/jobs/validate", json=SPEC)).json()["placement"]
+    result = (await both.client.post("/jobs/validate", json=SPEC)).json()["placement"]
 
-    assert (found["waits"], found["node"]) == (False, "one")
+    assert (result["waits"], result["node"]) == (False, "one")
 
 
 async def test_a_node_is_listed_drained_and_taken_back(both: Api) -> None:
@@ -195,9 +195,9 @@ async def test_a_node_that_takes_no_work_is_said_beside_others_that_do(api: Api)
     await a_node(api)
     await a_node(api, node="node_" + "2" * 32, name="two", store_ok=False)
 
-    found = await readiness.degraded(api.services, await api.db.read(nodes.everyone))
+    result = await readiness.degraded(api.services, await api.db.read(nodes.everyone))
 
-    assert found["nodes"] == "no work goes to two: it cannot read the service's artifact store"
+    assert result["nodes"] == "no work goes to two: it cannot read the service's artifact store"
 
 
 async def test_ready_means_sql_and_the_rest_is_told(both: Api) -> None:
@@ -215,14 +215,14 @@ async def test_whatever_is_degraded_is_said_in_a_sentence(api: Api, monkeypatch:
     late = {**Counts().numbers(), "ingest_lag_ms": 9_400}
 
     services = replace(api.services, control=partial(_counted, late))
-    found = await readiness.degraded(services, await api.db.read(nodes.everyone))
+    result = await readiness.degraded(services, await api.db.read(nodes.everyone))
 
-    assert list(found) == ["redis", "ingest", "nodes", "silent_nodes", "disk"]
-    assert re.match(r"Redis has not answered since 20\d\d-.*: what runs goes on", found["redis"])
-    assert "waited for 9 s" in found["ingest"]
-    assert "no node takes work" in found["nodes"]
-    assert "one (last heard 20" in found["silent_nodes"]
-    assert "GB are left" in found["disk"]
+    assert list(result) == ["redis", "ingest", "nodes", "silent_nodes", "disk"]
+    assert re.match(r"Redis has not answered since 20\d\d-.*: what runs goes on", result["redis"])
+    assert "waited for 9 s" in result["ingest"]
+    assert "no node takes work" in result["nodes"]
+    assert "one (last heard 20" in result["silent_nodes"]
+    assert "GB are left" in result["disk"]
 
 
 async def _counted(numbers: dict[str, int]) -> dict[str, int]:
@@ -233,15 +233,15 @@ async def test_a_store_that_cannot_be_written_is_said(api: Api, tmp_path: Path) 
     (tmp_path / "a-file").touch()
     settings = api.services.settings.model_copy(update={"artifacts": str(tmp_path / "a-file")})
 
-    found = await readiness.degraded(replace(api.services, settings=settings), [])
+    result = await readiness.degraded(replace(api.services, settings=settings), [])
 
-    assert "a-file cannot be written here" in found["artifacts"]
+    assert "a-file cannot be written here" in result["artifacts"]
 
 
 async def test_control_away_is_told_apart_from_a_redis_through_which_it_would_say_so(api: Api) -> None:
-    found = await readiness.degraded(api.services, [])
+    result = await readiness.degraded(api.services, [])
 
-    assert "cannot be told" in found["control"]
+    assert "cannot be told" in result["control"]
     assert "holds the lock" in readiness._no_control(redis_is_there=True)
 
 
@@ -296,12 +296,12 @@ async def test_the_description_refers_to_nothing_that_is_not_there(api: Api) -> 
     def references(value: Any) -> list[str]:
         if isinstance(value, dict):
             own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-            return own + [found for item in value.values() for found in references(item)]
-        return [found for item in value for found in references(item)] if isinstance(value, list) else []
+            return own + [reference for item in value.values() for reference in references(item)]
+        return [reference for item in value for reference in references(item)] if isinstance(value, list) else []
 
-    found = set(references(document))
-    assert found <= there
-    assert "#/components/schemas/JobSpec" in found
+    result = set(references(document))
+    assert result <= there
+    assert "#/components/schemas/JobSpec" in result
     schema = (await api.client.get("/schema/job")).json()
     assert "training" in json.dumps(schema)
 
@@ -333,7 +333,7 @@ async def test_answers_have_the_shape_that_is_described(api: Api, path: str) -> 
 
     answer = await api.client.get(path.replace("{job}", job))
 
-    told = (await api.client.get("/openapi.json")).json()
-    content = told["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
-    described = {**content["schema"], "components": told["components"]}
+    body = (await api.client.get("/openapi.json")).json()
+    content = body["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
+    described = {**content["schema"], "components": body["components"]}
     assert [str(error) for error in jsonschema_rs.validator_for(described).iter_errors(answer.json())] == []

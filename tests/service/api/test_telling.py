@@ -37,7 +37,7 @@ async def test_curves_of_one_job_and_of_several(api: Api) -> None:
     assert loss.x == (1, 2, 3)
     assert (loss.y[0], math.isnan(loss.y[1]), loss.y[2]) == (1.0, True, -math.inf)
     assert set(every) == {"loss", "f1"}
-    assert [(one.job, one.y) for one in both] == [(job, (3.0,)), (other, ())]
+    assert [(side.job, side.y) for side in both] == [(job, (3.0,)), (other, ())]
 
 
 async def test_a_terminal_gets_curves_that_are_drawn_over_themselves(
@@ -68,15 +68,15 @@ async def test_lines_that_are_there_and_lines_that_come(api: Api) -> None:
         mine = await client.jobs.get(job)
         early = [line.text async for line in mine.logs(grep="early")]
         live = mine.logs(stream="stdout", follow=True)
-        found = [(await anext(live)).text for _ in range(3)]
+        texts = [(await anext(live)).text for _ in range(3)]
         coming = asyncio.ensure_future(anext(live))
         await api.append(job, {"stream": "stderr", "text": "no"}, {"stream": "stdout", "text": "late"}, kind=Kind.LINE)
-        found.append((await asyncio.wait_for(coming, PATIENCE)).text)
+        texts.append((await asyncio.wait_for(coming, PATIENCE)).text)
         await api.end(job)
-        found += [line.text async for line in live]
+        texts += [line.text async for line in live]
 
     assert early == ["early 0", "early 1", "early 2"]
-    assert found == [*early, "late"]
+    assert texts == [*early, "late"]
 
 
 async def test_what_waits_and_where_one_of_them_stands(api: Api) -> None:
@@ -84,9 +84,9 @@ async def test_what_waits_and_where_one_of_them_stands(api: Api) -> None:
     await api.db.write(lambda conn: place_waiting(conn, now_ms()))
 
     async with AsyncClient(api.url) as client:
-        every, (one,) = await client.queue(), await client.queue(second)
+        every, (place,) = await client.queue(), await client.queue(second)
 
     assert [waiting.job for waiting in every] == [first, second]
-    assert (one.place, one.name, one.reason) == (2, "patient", "no_such_shape")
-    assert one.ahead is not None
-    assert (one.ahead.yours, one.ahead.others) == (1, 0)
+    assert (place.place, place.name, place.reason) == (2, "patient", "no_such_shape")
+    assert place.ahead is not None
+    assert (place.ahead.yours, place.ahead.others) == (1, 0)

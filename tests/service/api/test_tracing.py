@@ -28,11 +28,11 @@ PARENT = "00f067aa0ba902b7"
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    with collecting() as found:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
+    with collecting() as result:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", result.url)
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
         monkeypatch.setattr("service.tracing.tracer.LAST_SECONDS", at_ease(60))
-        yield found
+        yield result
 
 
 async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
@@ -52,30 +52,30 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
         await spans.turn()
     await tracing.close()
 
-    found = collector.spans
-    assert set(found) == {"POST /jobs", "GET /jobs/{job}/spec", "wait", "attempt 1", "claim", "start", "train"}
-    assert sum(len(one.resource_spans[0].scope_spans[0].spans) for one in collector.requests) == 7, "each once"
+    result = collector.spans
+    assert set(result) == {"POST /jobs", "GET /jobs/{job}/spec", "wait", "attempt 1", "claim", "start", "train"}
+    assert sum(len(request.resource_spans[0].scope_spans[0].spans) for request in collector.requests) == 7, "each once"
     assert set(collector.paths) == {"/v1/traces"}
-    post, attempt = found["POST /jobs"], found["attempt 1"]
-    ours = {name for name, span in found.items() if span.trace_id.hex() == THEIRS}
-    assert ours == set(found) - {"GET /jobs/{job}/spec"}
+    post, attempt = result["POST /jobs"], result["attempt 1"]
+    ours = {name for name, span in result.items() if span.trace_id.hex() == THEIRS}
+    assert ours == set(result) - {"GET /jobs/{job}/spec"}
     assert post.parent_span_id.hex() == PARENT
-    assert found["wait"].parent_span_id == attempt.parent_span_id == post.span_id
-    assert {found[name].parent_span_id for name in ("claim", "start", "train")} == {attempt.span_id}
-    told = await api.db.read(partial(traces.of_job, job_id=job))
-    assert told == f"00-{THEIRS}-{post.span_id.hex()}-01"
-    assert parts_of(of_attempt(told, job, 1)) == (THEIRS, attempt.span_id.hex(), "01"), "below which nodes put theirs"
-    assert of_attempt(told, job, 2) != of_attempt(told, job, 1)
-    assert [found[name].start_time_unix_nano for name in ("claim", "start", "train")] == [
-        attempt.start_time_unix_nano, found["claim"].end_time_unix_nano, found["start"].end_time_unix_nano,
+    assert result["wait"].parent_span_id == attempt.parent_span_id == post.span_id
+    assert {result[name].parent_span_id for name in ("claim", "start", "train")} == {attempt.span_id}
+    report = await api.db.read(partial(traces.of_job, job_id=job))
+    assert report == f"00-{THEIRS}-{post.span_id.hex()}-01"
+    assert parts_of(of_attempt(report, job, 1)) == (THEIRS, attempt.span_id.hex(), "01"), "below which nodes put theirs"
+    assert of_attempt(report, job, 2) != of_attempt(report, job, 1)
+    assert [result[name].start_time_unix_nano for name in ("claim", "start", "train")] == [
+        attempt.start_time_unix_nano, result["claim"].end_time_unix_nano, result["start"].end_time_unix_nano,
     ]  # fmt: skip
-    assert found["train"].end_time_unix_nano == attempt.end_time_unix_nano
+    assert result["train"].end_time_unix_nano == attempt.end_time_unix_nano
     about = said(attempt)
     assert (about["footplate.job"], about["footplate.ending"], about["footplate.reason"]) == (job, "failed", "error")
     assert (attempt.status.code, attempt.status.message) == (2, "oom")
     assert said(post)["http.response.status_code"] == 201
     assert said(post)["footplate.request_id"] == answer.headers["x-request-id"]
-    assert said(found["GET /jobs/{job}/spec"])["url.path"].endswith("/spec"), "and no query"
+    assert said(result["GET /jobs/{job}/spec"])["url.path"].endswith("/spec"), "and no query"
     resource = collector.resources()[0]
     assert (resource["service.name"], resource["deployment.environment"]) == ("footplate", "test")
 
@@ -149,25 +149,25 @@ async def test_a_collector_that_is_away_holds_up_nobody(
     ],
 )
 def test_what_is_asked_for_is_done_or_said(environ: dict[str, str], is_on: bool, wrong: str | None) -> None:
-    found = asked(environ)
+    result = asked(environ)
 
-    assert found.is_on is is_on
-    assert (found.wrong is None) if wrong is None else (wrong in (found.wrong or ""))
+    assert result.is_on is is_on
+    assert (result.wrong is None) if wrong is None else (wrong in (result.wrong or ""))
 
 
 async def test_where_the_extra_is_missing_readyz_says_what_to_install(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract_tracing, "NEEDED", ("opentelemetry.nowhere.trace",))
-    found = asked({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
-    api = await serve(sqlite_url, untraced=found.wrong)
+    result = asked({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"})
+    api = await serve(sqlite_url, untraced=result.wrong)
 
-    told = (await api.client.get("/readyz")).json()
+    body = (await api.client.get("/readyz")).json()
 
-    assert not found.is_on
-    assert "tracing" in told["degraded"]
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT is set" in told["details"]["tracing"]
-    assert "pip install 'footplate[otel]'" in told["details"]["tracing"]
+    assert not result.is_on
+    assert "tracing" in body["degraded"]
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT is set" in body["details"]["tracing"]
+    assert "pip install 'footplate[otel]'" in body["details"]["tracing"]
 
 
 def test_without_the_variables_nothing_that_sends_is_imported() -> None:

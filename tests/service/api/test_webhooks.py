@@ -46,8 +46,8 @@ class Got(NamedTuple):
 
     @property
     def told(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.body)
-        return found
+        content: dict[str, Any] = json.loads(self.body)
+        return content
 
     def is_signed_with(self, secret: str) -> bool:
         """As the specification has it, and as none of our code does."""
@@ -71,12 +71,12 @@ class Receiver:
 
     @property
     def types(self) -> list[str]:
-        return [one.told["type"] for one in self.got]
+        return [request.told["type"] for request in self.got]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
-            headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
+            headers = {name.lower(): value.strip() for name, _, value in (item.partition(":") for item in lines)}
             body = await reader.readexactly(int(headers["content-length"]))
             self.got.append(Got(line.split()[1], headers, body))
             if callable(self.answer):
@@ -92,19 +92,19 @@ class Receiver:
 
 @asynccontextmanager
 async def receiving() -> AsyncIterator[Receiver]:
-    found = Receiver()
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.port = server.sockets[0].getsockname()[1]
+    result = Receiver()
+    server = await asyncio.start_server(result.serve, "127.0.0.1", 0)
+    result.port = server.sockets[0].getsockname()[1]
     try:
-        yield found
+        yield result
     finally:
         server.close()
 
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    async with receiving() as found:
-        yield found
+    async with receiving() as result:
+        yield result
 
 
 class Post:
@@ -131,23 +131,23 @@ class Post:
 async def a_hook(api: Api, url: str, **given: Any) -> dict[str, Any]:
     answer = await api.client.post("/webhooks", json={"url": url, **given})
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 async def told(api: Api, hook: dict[str, Any]) -> list[dict[str, Any]]:
     """What its log says, oldest first."""
     answer = await api.client.get(f"/webhooks/{hook['id']}/deliveries")
     DeliveryList.model_validate_json(answer.content)
-    found: list[dict[str, Any]] = answer.json()["data"]
-    return found[::-1]
+    result: list[dict[str, Any]] = answer.json()["data"]
+    return result[::-1]
 
 
 async def seen(api: Api, hook: dict[str, Any]) -> dict[str, Any]:
     answer = await api.client.get(f"/webhooks/{hook['id']}")
     Webhook.model_validate_json(answer.content)
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 @pytest.fixture
@@ -164,17 +164,19 @@ async def test_each_move_of_a_job_is_told_once_and_signed(serve: Serve, database
     await Post(api).goes_out()
 
     assert sorted(receiver.types) == ["job.queued", "job.running", "job.starting", "job.succeeded"]
-    assert all(one.is_signed_with(hook["secret"]) and one.path == "/hook?token=t" for one in receiver.got)
-    last = next(one for one in receiver.got if one.told["type"] == "job.succeeded")
+    assert all(request.is_signed_with(hook["secret"]) and request.path == "/hook?token=t" for request in receiver.got)
+    last = next(request for request in receiver.got if request.told["type"] == "job.succeeded")
     row = await api.db.read(lambda conn: jobs.get(conn, "default", job))
     assert last.told["data"] == {
         "job": job, "project": "default", "name": "sst2", "tags": ["nightly"], "state": "succeeded",
         "reason": "completed", "message": None, "attempt": 1, "no": row.last_no,
     }  # fmt: skip
     log = await told(api, hook)
-    assert [(one["status"], one["tries"], one["http_status"]) for one in log] == [("delivered", 1, 204)] * 4
-    assert {one["id"] for one in log} == {one.headers["webhook-id"] for one in receiver.got}
-    assert [one["body"]["data"]["no"] for one in log] == [1, 2, 3, 4]
+    assert [(delivery["status"], delivery["tries"], delivery["http_status"]) for delivery in log] == [
+        ("delivered", 1, 204)
+    ] * 4
+    assert {delivery["id"] for delivery in log} == {request.headers["webhook-id"] for request in receiver.got}
+    assert [delivery["body"]["data"]["no"] for delivery in log] == [1, 2, 3, 4]
     await Post(api).goes_out()
     assert len(receiver.got) == 4
 
@@ -203,7 +205,9 @@ async def test_it_hears_of_the_states_and_tags_that_it_asked_for(api: Api, recei
 
     await Post(api).goes_out()
 
-    assert [(one.told["type"], one.told["data"]["job"]) for one in receiver.got] == [("job.succeeded", wanted)]
+    assert [(request.told["type"], request.told["data"]["job"]) for request in receiver.got] == [
+        ("job.succeeded", wanted)
+    ]
 
 
 async def test_a_move_that_is_rolled_back_or_too_late_tells_nothing(both: Api) -> None:
@@ -259,10 +263,10 @@ async def test_where_nobody_listens_a_post_asks_for_no_webhook(
 async def test_another_api_process_hears_of_a_new_webhook_soon(
     serve: Serve, sqlite_url: str, receiver: Receiver
 ) -> None:
-    one, other = await serve(sqlite_url, webhooks_allow=LOOPBACK), await serve(sqlite_url)
+    first, other = await serve(sqlite_url, webhooks_allow=LOOPBACK), await serve(sqlite_url)
     assert not other.services.webhooks.hear("default")
 
-    await a_hook(one, receiver.url)
+    await a_hook(first, receiver.url)
 
     await until_async(lambda: other.services.webhooks.hear("default"), within=5, what="the other process looks again")
     assert not other.services.webhooks.hear("vision")
@@ -308,9 +312,9 @@ async def test_what_fails_is_tried_for_a_day_under_the_same_id_and_then_failed(a
 
     assert (first["error"], first["answer"]) == ("it answered 500: anything but 2xx is a failure", "no !")
     assert first["next_try_at"] is not None
-    assert len({one.headers["webhook-id"] for one in receiver.got}) == 1
-    assert len({one.headers["webhook-timestamp"] for one in receiver.got}) == len(AGAIN_SECONDS) + 1
-    assert all(one.is_signed_with(hook["secret"]) for one in receiver.got)
+    assert len({request.headers["webhook-id"] for request in receiver.got}) == 1
+    assert len({request.headers["webhook-timestamp"] for request in receiver.got}) == len(AGAIN_SECONDS) + 1
+    assert all(request.is_signed_with(hook["secret"]) for request in receiver.got)
     (last,) = await told(api, hook)
     assert (last["status"], last["tries"], last["next_try_at"]) == ("failed", 8, None)
     assert (await seen(api, hook))["failing_since"] is not None
@@ -334,7 +338,7 @@ async def test_one_that_only_fails_for_days_is_disabled_and_says_why(
 
     now = await seen(api, hook)
     assert (now["enabled"], now["disabled_why"]) == (False, f"nothing could be delivered since {now['failing_since']}")
-    assert {one["status"] for one in await told(api, hook)} == {"failed"}
+    assert {message["status"] for message in await told(api, hook)} == {"failed"}
     assert (await api.client.post(f"/webhooks/{hook['id']}/test")).json()["code"] == "webhook_disabled"
     await api.submit()
     assert len(await told(api, hook)) == 2, "a disabled one is told nothing"
@@ -358,14 +362,14 @@ async def test_one_that_fails_is_tried_once_in_a_while_and_its_backlog_flows_whe
     await post.later(1.5)
     assert len(receiver.got) == 2, "one, however many are due"
     await post.later(deliveries.REST_SECONDS)
-    assert len({one.headers["webhook-id"] for one in receiver.got}) == 3, (
+    assert len({request.headers["webhook-id"] for request in receiver.got}) == 3, (
         "what never was tried is not behind what failed"
     )
 
     receiver.answer = OK
     await post.later(deliveries.REST_SECONDS)
     await post.later(3600)
-    assert {one["status"] for one in await told(api, hook)} == {"delivered"}
+    assert {message["status"] for message in await told(api, hook)} == {"delivered"}
     assert (await seen(api, hook))["failing_since"] is None
 
 
@@ -387,7 +391,7 @@ async def test_one_that_fails_while_too_much_waits_is_disabled(
     now = await seen(api, hook)
     why = f"nothing could be delivered since {now['failing_since']}, and more than 3 deliveries waited"
     assert (now["enabled"], now["disabled_why"]) == (False, why)
-    assert {one["status"] for one in await told(api, hook)} == {"failed"}
+    assert {message["status"] for message in await told(api, hook)} == {"failed"}
 
 
 async def test_receivers_that_are_away_leave_room_for_those_that_are_not(both: Api) -> None:
@@ -406,7 +410,7 @@ async def test_receivers_that_are_away_leave_room_for_those_that_are_not(both: A
 
     def owners(most: int, most_failing: int, now: int = 10**6) -> Any:
         return both.db.read(
-            lambda conn: [int(one.webhook_id[-1]) for one in deliveries.due(conn, now, most, most_failing)]
+            lambda conn: [int(delivery.webhook_id[-1]) for delivery in deliveries.due(conn, now, most, most_failing)]
         )
 
     assert await owners(32, 2) == [*[4, 5] * 4, 3, 2], "a few of each, turn by turn; then of those that were left alone"
@@ -419,17 +423,19 @@ async def test_however_much_waits_a_look_reads_a_few_rows(api: Api) -> None:
     """Every step is a search in the one index that has them in this order, or of a row by its id."""
 
     def look(conn: Any) -> list[str]:
-        found: list[str] = []
+        result: list[str] = []
 
         @event.listens_for(conn, "before_cursor_execute")
         def explain(conn: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
             if statement.startswith("SELECT"):
-                found.extend(row[3] for row in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
+                result.extend(
+                    row[3] for row in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                )
 
         webhooks.insert_webhook(conn, a_row(), 1)
         webhooks.ping(conn, a_row(), 1)
         assert len(deliveries.due(conn, now_ms(), 32, 16)) == 1
-        return found
+        return result
 
     steps = [step for step in await api.db.write(look) if "deliveries" in step]
 
@@ -482,7 +488,7 @@ async def test_a_secret_is_changed_and_for_a_while_either_is_good(
     async def good(*secrets: str) -> list[bool]:
         await api.submit()
         await post.goes_out()
-        return [receiver.got[-1].is_signed_with(one) for one in secrets]
+        return [receiver.got[-1].is_signed_with(secret) for secret in secrets]
 
     hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
     first = hook["secret"]
@@ -511,7 +517,7 @@ async def test_one_that_is_gone_is_disabled_at_once(api: Api, receiver: Receiver
     await post.later(3600)
 
     assert (ping.status_code, ping.json()["status"], receiver.types) == (202, "pending", ["ping"])
-    assert [(one["type"], one["status"]) for one in await told(api, hook)] == [("ping", "failed")]
+    assert [(message["type"], message["status"]) for message in await told(api, hook)] == [("ping", "failed")]
     assert (await seen(api, hook))["disabled_why"] == "it answered 410 Gone"
 
 
@@ -530,7 +536,7 @@ async def test_a_control_that_dies_before_it_notes_an_answer_leaves_it_to_the_ne
 
     first, second = receiver.got
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
-    assert [(one["status"], one["tries"]) for one in await told(api, hook)] == [("delivered", 1)]
+    assert [(message["status"], message["tries"]) for message in await told(api, hook)] == [("delivered", 1)]
 
 
 async def test_two_who_have_sent_the_same_count_it_once(api: Api, receiver: Receiver) -> None:
@@ -543,7 +549,7 @@ async def test_two_who_have_sent_the_same_count_it_once(api: Api, receiver: Rece
 
     await frozen.goes_out()
 
-    assert [one["tries"] for one in await told(api, hook)] == [1]
+    assert [message["tries"] for message in await told(api, hook)] == [1]
 
 
 async def test_one_that_hangs_holds_up_nobody_else(
@@ -565,13 +571,15 @@ async def test_one_that_hangs_holds_up_nobody_else(
         await post.courier.take_on()
         while len(receiver.got) < 6:
             await post.courier.turn()
-        assert not [one for one in await told(api, stuck) if one["tries"]], "the other was done while this one hung"
+        assert not [message for message in await told(api, stuck) if message["tries"]], (
+            "the other was done while this one hung"
+        )
         cut.set()
         await post.goes_out()
         monkeypatch.setattr(sending, "TOTAL_SECONDS", 0.2)
         await post.later(deliveries.REST_SECONDS + 1)
 
-        said = [one["error"] for one in await told(api, stuck) if one["tries"]]
+        said = [message["error"] for message in await told(api, stuck) if message["tries"]]
         assert len(hanging.got) == deliveries.AT_ONCE + 1
         assert said[-1] == "no answer within 0.2 s"
         never.set()
@@ -606,8 +614,8 @@ async def test_of_a_huge_answer_only_the_beginning_is_read(api: Api, receiver: R
 
     await Post(api).goes_out()
 
-    (one,) = await told(api, hook)
-    assert (one["status"], len(one["answer"])) == ("delivered", 500)
+    (message,) = await told(api, hook)
+    assert (message["status"], len(message["answer"])) == ("delivered", 500)
     assert sent < 50_000_000, "whoever sends it keeps the rest"
 
 
@@ -627,8 +635,8 @@ async def test_a_yes_whose_body_never_ends_is_a_yes(
 
     await Post(api).goes_out()
 
-    (one,) = await told(api, hook)
-    assert (one["status"], one["answer"]) == ("delivered", "thanks")
+    (message,) = await told(api, hook)
+    assert (message["status"], message["answer"]) == ("delivered", "thanks")
     never.set()
 
 
@@ -643,9 +651,9 @@ async def test_what_is_no_answer_is_said(api: Api, receiver: Receiver, answer: b
 
     await Post(api).goes_out()
 
-    (one,) = await told(api, hook)
-    assert one["status"] == "pending"
-    assert why in one["error"]
+    (message,) = await told(api, hook)
+    assert message["status"] == "pending"
+    assert why in message["error"]
 
 
 NAMES = {
@@ -706,7 +714,7 @@ async def test_a_refusal_points_at_the_url_and_says_what_would_work(
     (problem,) = bad.json()["errors"]
     assert (bad.status_code, problem["pointer"], problem["code"]) == (422, "/url", "not_reachable")
     assert "FOOTPLATE_WEBHOOKS_ALLOW" in problem["hint"]
-    assert {one["pointer"] for one in worse.json()["errors"]} == {"/url", "/states", "/tag"}
+    assert {error["pointer"] for error in worse.json()["errors"]} == {"/url", "/states", "/tag"}
 
 
 async def test_a_name_that_means_another_machine_by_then_is_not_sent_to(api: Api, receiver: Receiver) -> None:
@@ -806,15 +814,15 @@ async def test_the_log_is_paged_and_kept_for_a_month(both: Api) -> None:
     await both.db.write(lambda conn: webhooks.insert_webhook(conn, row, 1))
     for _ in range(5):
         await both.db.write(lambda conn: webhooks.ping(conn, row, now_ms()))
-    path, found, cursor = f"/webhooks/{row.id}/deliveries?limit=2", [], ""
+    path, result, cursor = f"/webhooks/{row.id}/deliveries?limit=2", [], ""
     while True:
         page = (await both.client.get(path + cursor)).json()
-        found += [one["id"] for one in page["data"]]
+        result += [item["id"] for item in page["data"]]
         if page["next_cursor"] is None:
             break
         cursor = f"&cursor={page['next_cursor']}"
 
-    assert (len(found), found) == (5, sorted(found, reverse=True))
+    assert (len(result), result) == (5, sorted(result, reverse=True))
     assert (await both.client.get(path + "&cursor=x")).status_code == 422
     await both.db.write(lambda conn: prune(conn, now_ms() + 29 * DAY_MS))
     assert len(await log_of(both)) == 5
@@ -845,13 +853,13 @@ async def test_the_receiver_of_the_docs_takes_ours_and_no_other(api: Api) -> Non
         assert shown.stdout
         line = (await asyncio.wait_for(shown.stdout.readline(), PATIENCE)).decode()
         assert job in line
-        (one,) = await told(api, hook)
-        assert line.split()[0] == one["id"]
+        (message,) = await told(api, hook)
+        assert line.split()[0] == message["id"]
         table = webhooks.webhooks
         await api.db.write(lambda conn: conn.execute(table.update().values(secret=sending.make_secret())))
         await api.submit()
         await post.goes_out()
-        assert [one["http_status"] for one in await told(api, hook)] == [204, 401]
+        assert [item["http_status"] for item in await told(api, hook)] == [204, 401]
     finally:
         shown.kill()
         await shown.wait()

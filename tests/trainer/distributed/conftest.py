@@ -29,7 +29,7 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureR
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / "scenarios.json").exists():
                 scenarios.trained(folder, name="from-one", text=True, stop_at=3)
-                if any(each.get("llama") for each in asked.values()):
+                if any(value.get("llama") for value in asked.values()):
                     scenarios.a_llama(folder)
                 launched(folder, list(asked.values()), world=world, **environment)
         return folder

@@ -37,11 +37,11 @@ def main(asked: list[dict[str, object]], folder: Path) -> None:
         started = time.monotonic()
         raised: Exception | None = None
         try:
-            found = getattr(scenarios, name)(folder, **options)
+            content = getattr(scenarios, name)(folder, **options)
         except Exception as error:
             raised, notes = error, getattr(error, "__notes__", [])
-            found = {"error": f"{type(error).__name__}: {error}", "notes": notes, "trace": traceback.format_exc()}
-        result = {"seconds": round(time.monotonic() - started, 2), "found": found}
+            content = {"error": f"{type(error).__name__}: {error}", "notes": notes, "trace": traceback.format_exc()}
+        result = {"seconds": round(time.monotonic() - started, 2), "found": content}
         (folder / f"result-{number}-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
         if ends and raised is not None:
             raise raised

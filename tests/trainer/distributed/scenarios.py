@@ -138,7 +138,7 @@ def cut(model: nn.Module, parts: int) -> None:
 
 
 def _cut_each(model: nn.Module, name: str, style: Any, mesh: Any) -> None:
-    names = [each for each, _ in model.named_modules() if each.endswith(name)]
+    names = [item for item, _ in model.named_modules() if item.endswith(name)]
     parallelize_module(model, mesh, dict.fromkeys(names, style))
 
 
@@ -208,8 +208,8 @@ class AddsForCausalLM(LogitsForCausalLM):
     def forward(  # type: ignore[override]
         self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, labels: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = self.inner(input_ids, labels, position_ids)
-        return {**found, "loss": found["loss"] + 0.1} if labels is not None else found
+        result: dict[str, torch.Tensor] = self.inner(input_ids, labels, position_ids)
+        return {**result, "loss": result["loss"] + 0.1} if labels is not None else result
 
 
 class Unlike(Dataset[Any]):
@@ -254,7 +254,7 @@ class Notes:
         self.seen: list[list[int]] = []
 
     def __call__(self, samples: Any) -> Any:
-        self.seen.append([int(each.pop("number")) for each in samples if "number" in each])
+        self.seen.append([int(sample.pop("number")) for sample in samples if "number" in sample])
         return default_data_collator(samples)
 
 
@@ -264,15 +264,15 @@ def _points(n: int, seed: int) -> Any:
 
 def _came(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
     weights = trainer._footplate.strategy.whole_weights(trainer.model) or trainer.model.state_dict()
-    logs = [each for each in events.logs if "loss" in each]
+    logs = [row for row in events.logs if "loss" in row]
     return {
-        "losses": [each["loss"] for each in logs],
-        "norms": [each.get("grad_norm") for each in logs],
-        "rates": [each["learning_rate"] for each in logs],
+        "losses": [row["loss"] for row in logs],
+        "norms": [row.get("grad_norm") for row in logs],
+        "rates": [row["learning_rate"] for row in logs],
         "steps": output.global_step,
         "train_loss": output.training_loss,
         # In pieces, only the main process has the whole.
-        "weights": {name: each.flatten().tolist() for name, each in weights.items() if each is not None},
+        "weights": {name: weight.flatten().tolist() for name, weight in weights.items() if weight is not None},
         "events": events.names,
         "strategy": type(trainer._footplate.strategy).__name__,
         "sizes": [trainer.get_tp_size() * trainer.get_cp_size(), trainer.get_total_train_batch_size(trainer.args)],
@@ -311,7 +311,7 @@ def best(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
     return {
         **came,
         "best": trainer.state.best_global_step,
-        "evaluations": [each["eval_loss"] for each in trainer.state.log_history if "eval_loss" in each],
+        "evaluations": [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row],
         "again": trainer.evaluate()["eval_loss"],
         "kept": sorted(path.name for path in (folder / name).glob("checkpoint-*")),
     }
@@ -336,16 +336,16 @@ def generated(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
         "max_grad_norm": 0.0,  # a norm is summed up in as many orders as there are strategies
     }
     parts = (values.get("parallelism_config") or {}).get("tp_size", 1)
-    each = 4 * parts // TrainingArguments(str(folder)).world_size
-    sizes = {"per_device_train_batch_size": each, "per_device_eval_batch_size": each}
+    item = 4 * parts // TrainingArguments(str(folder)).world_size
+    sizes = {"per_device_train_batch_size": item, "per_device_eval_batch_size": item}
     args = Seq2SeqTrainingArguments(str(folder / name), predict_with_generate=True, **common, **sizes, **values)
     model = transformers.T5ForConditionalGeneration(config)
     if parts > 1:
         cut(model, parts)
     trainer = Seq2SeqTrainer(model, args, train_dataset=rows)
     trainer.train()
-    found = trainer.predict(rows)
-    return {"texts": found.predictions.tolist(), "flos": trainer.state.total_flos}
+    result = trainer.predict(rows)
+    return {"texts": result.predictions.tolist(), "flos": trainer.state.total_flos}
 
 
 def averaged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
@@ -381,13 +381,13 @@ def evaluated(folder: Path, *, name: str, samples: int = 21, **values: Any) -> d
         folder, name=name, options={"metrics": ["torchmetrics/Accuracy"], "compute_metrics": accuracy}, **values
     )
     data = _points(samples, 1)
-    found = keeps.predict(data)
+    result = keeps.predict(data)
     return {
         "streamed": _timeless(streams.evaluate(data)),
         "kept": _timeless(keeps.evaluate(data)),
-        "labels": found.label_ids.tolist(),
-        "predictions": found.predictions.tolist(),
-        "metrics": _timeless(found.metrics or {}),
+        "labels": result.label_ids.tolist(),
+        "predictions": result.predictions.tolist(),
+        "metrics": _timeless(result.metrics or {}),
     }
 
 
@@ -468,8 +468,8 @@ def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any
     real, rehearse = dist.all_gather, trial_forward.rehearse
 
     def gather(found: Any, own: Any, group: Any = None) -> None:
-        for each in found:
-            each.copy_(own)
+        for item in found:
+            item.copy_(own)
 
     dist.all_gather = gather
     if not rehearses:
@@ -639,13 +639,13 @@ def written(folder: Path, *, name: str = "written", **values: Any) -> dict[str, 
         "commits": commits,
         "files": sorted(path.name for path in (folder / name / "checkpoint-4").iterdir()),
         "whole": sorted(path.name for path in (folder / name).iterdir()),
-        "told": [str(each.path.name) for each in events.checkpoints],
+        "told": [str(checkpoint.path.name) for checkpoint in events.checkpoints],
         "history": len(trainer.state.log_history),
     }
 
 
 def full_disk(folder: Path, **values: Any) -> dict[str, Any]:
-    told, real = [], files.commit
+    messages, real = [], files.commit
 
     def commit(*args: Any) -> Any:
         raise files.CannotSave(f"checkpoint-{args[1]} could not be written: no space")
@@ -653,17 +653,17 @@ def full_disk(folder: Path, **values: Any) -> dict[str, Any]:
     files.commit = commit
     try:
         trainer, _ = _trainer(folder, name="full", save_strategy="steps", save_steps=3, **values)
-        trainer._footplate.hooks.on_save_failed = lambda failed: told.append([failed.step, failed.error])
+        trainer._footplate.hooks.on_save_failed = lambda failed: messages.append([failed.step, failed.error])
         steps = trainer.train().global_step
     finally:
         files.commit = real
-    return {"told": told, "steps": steps}
+    return {"told": messages, "steps": steps}
 
 
 def predicted_objects(folder: Path, **values: Any) -> dict[str, Any]:
     def words(logits: Any, labels: Any) -> Any:
-        return logits, [f"class {int(each)}" for each in logits.argmax(-1)]
+        return logits, [f"class {int(logit)}" for logit in logits.argmax(-1)]
 
     trainer, _ = _trainer(folder, name="objects", options={"preprocess_logits_for_metrics": words}, **values)
-    found = trainer.predict(_points(21, 1))
-    return {"words": [word for batch in found.predictions for word in batch[1]]}
+    result = trainer.predict(_points(21, 1))
+    return {"words": [word for batch in result.predictions for word in batch[1]]}

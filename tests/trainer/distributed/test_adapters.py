@@ -19,11 +19,11 @@ CUT = ["fsdp 2", "fsdp 2 in pieces", "fsdp 1"]
 @pytest.mark.parametrize("strategy", CUT)
 def test_adapters_of_a_model_in_pieces_resume_to_the_last_bit(came: Results, strategy: str) -> None:
     whole_copies = came("ddp: adapters")
-    for each, expected in zip(came(f"{strategy}: adapters"), whole_copies, strict=True):
-        assert "error" not in each, each.get("trace")
-        assert each["whole"]["losses"] == pytest.approx(expected["losses"], rel=1e-5)
-        assert each["first"]["losses"] + each["rest"]["losses"] == each["whole"]["losses"]
-        assert each["rest"]["weights"] == each["whole"]["weights"]
+    for rank_run, expected in zip(came(f"{strategy}: adapters"), whole_copies, strict=True):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert rank_run["whole"]["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+        assert rank_run["first"]["losses"] + rank_run["rest"]["losses"] == rank_run["whole"]["losses"]
+        assert rank_run["rest"]["weights"] == rank_run["whole"]["weights"]
 
 
 @pytest.mark.parametrize("strategy", CUT)
@@ -40,14 +40,14 @@ def test_one_process_reads_what_processes_have_saved_of_adapters(came: Results, 
         assert {"adapter_model.safetensors", adapters.REST} <= {path.name for path in checkpoint.iterdir()}
         files.load_weights(model, checkpoint)
 
-    held = {name: each.flatten().tolist() for name, each in model.state_dict().items()}
+    held = {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()}
     assert any("lora_B" in name for name in saved)
     assert any("norm_feed" in name for name in saved), "what is trained beside the adapters is saved too"
     assert {name: held[name] for name in saved} == saved
 
 
 def test_adapters_are_merged_by_the_main_process_and_where_the_whole_is(came: Results) -> None:
-    assert [each["files"] for each in came("ddp: merged")] == [["model.safetensors"]] * 2
-    for each in came("fsdp 2: merged"):
-        assert "Fsdp has cut the model into pieces" in each["error"]
-        assert "save_merged_model in one process" in each["error"]
+    assert [item["files"] for item in came("ddp: merged")] == [["model.safetensors"]] * 2
+    for rank_run in came("fsdp 2: merged"):
+        assert "Fsdp has cut the model into pieces" in rank_run["error"]
+        assert "save_merged_model in one process" in rank_run["error"]

@@ -14,10 +14,10 @@ from tests.trainer.distributed.asked import PARTS, STRATEGIES, ZERO
 from tests.trainer.distributed.conftest import Results
 
 strategies = pytest.mark.parametrize(
-    "strategy", [*STRATEGIES, *PARTS, *(pytest.param(each, marks=pytest.mark.soak) for each in ZERO)]
+    "strategy", [*STRATEGIES, *PARTS, *(pytest.param(item, marks=pytest.mark.soak) for item in ZERO)]
 )
 take_adapters = pytest.mark.parametrize(
-    "strategy", [*STRATEGIES, *(pytest.param(each, marks=pytest.mark.soak) for each in ZERO)]
+    "strategy", [*STRATEGIES, *(pytest.param(item, marks=pytest.mark.soak) for item in ZERO)]
 )
 KINDS = {
     "ddp": "Ddp", "fsdp 2": "Fsdp", "fsdp 2 in pieces": "Fsdp", "fsdp 1": "Fsdp1", "tensor parallel": "TensorParallel",
@@ -40,17 +40,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 
 @strategies
 def test_the_curve_is_that_of_one_process(came: Results, undisturbed: dict[str, Any], strategy: str) -> None:
-    for each in came(f"{strategy}: curve"):
-        scenarios.assert_same_run(each, undisturbed["curve"])
-        assert each["strategy"] == KINDS[strategy]
-        assert each["events"] == undisturbed["curve"]["events"]
+    for rank_run in came(f"{strategy}: curve"):
+        scenarios.assert_same_run(rank_run, undisturbed["curve"])
+        assert rank_run["strategy"] == KINDS[strategy]
+        assert rank_run["events"] == undisturbed["curve"]["events"]
 
 
 @strategies
 def test_a_run_resumed_in_mid_epoch_is_the_same_run_to_the_last_bit(came: Results, strategy: str) -> None:
-    for each in came(f"{strategy}: resumed"):
-        assert "error" not in each, each.get("trace")
-        whole, first, rest = (each[part] for part in ("whole", "first", "rest"))
+    for rank_run in came(f"{strategy}: resumed"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        whole, first, rest = (rank_run[part] for part in ("whole", "first", "rest"))
         assert first["losses"] + rest["losses"] == whole["losses"]
         assert first["norms"] + rest["norms"] == whole["norms"]
         assert rest["weights"] == whole["weights"]
@@ -72,11 +72,11 @@ def test_a_checkpoint_of_two_continues_on_one(
 
 @strategies
 def test_a_checkpoint_of_one_continues_on_two(came: Results, undisturbed: dict[str, Any], strategy: str) -> None:
-    for each in came(f"{strategy}: from one"):
-        assert "error" not in each, each.get("trace")
-        assert each["losses"] == pytest.approx(undisturbed["whole"]["losses"][3:], rel=1e-5)
-        assert each["rates"] == undisturbed["whole"]["rates"][3:]
-        for name, values in each["weights"].items():
+    for rank_run in came(f"{strategy}: from one"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert rank_run["losses"] == pytest.approx(undisturbed["whole"]["losses"][3:], rel=1e-5)
+        assert rank_run["rates"] == undisturbed["whole"]["rates"][3:]
+        for name, values in rank_run["weights"].items():
             assert values == pytest.approx(undisturbed["whole"]["weights"][name], rel=1e-3, abs=2e-5)
 
 
@@ -84,24 +84,24 @@ def test_a_checkpoint_of_one_continues_on_two(came: Results, undisturbed: dict[s
 def test_evaluating_and_predicting_see_every_sample_once(
     came: Results, undisturbed: dict[str, Any], strategy: str
 ) -> None:
-    one = undisturbed["evaluated"]
-    for each in came(f"{strategy}: evaluated"):
-        assert "error" not in each, each.get("trace")
-        assert each["labels"] == one["labels"]
+    item = undisturbed["evaluated"]
+    for rank_run in came(f"{strategy}: evaluated"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert rank_run["labels"] == item["labels"]
         for which in ("streamed", "kept", "metrics"):
-            assert each[which] == pytest.approx(one[which], rel=1e-5)
+            assert rank_run[which] == pytest.approx(item[which], rel=1e-5)
 
 
 @strategies
 def test_the_best_model_is_loaded_at_the_end(came: Results, strategy: str) -> None:
-    for each in came(f"{strategy}: best"):
-        assert_ends_with_its_best(each)
+    for rank_run in came(f"{strategy}: best"):
+        assert_ends_with_its_best(rank_run)
 
 
 @take_adapters
 def test_the_best_adapters_are_loaded_at_the_end(came: Results, strategy: str) -> None:
-    for each in came(f"{strategy}: best adapters"):
-        assert_ends_with_its_best(each)
+    for rank_run in came(f"{strategy}: best adapters"):
+        assert_ends_with_its_best(rank_run)
 
 
 def assert_ends_with_its_best(each: dict[str, Any]) -> None:

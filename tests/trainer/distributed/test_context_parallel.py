@@ -44,25 +44,25 @@ def test_the_curve_is_that_of_one_process(
 ) -> None:
     """Also where a length cannot be shared evenly, where activations are computed again in backward, and where the
     model means to compute its own loss."""
-    for each in came_of_parts(f"cp: {scenario}"):
-        scenarios.assert_same_run(each, alone[scenario])
-        assert (each["strategy"], each["sizes"]) == ("ContextParallel", [2, 16])
-        assert each["flos"] == alone[scenario]["flos"]
+    for rank_run in came_of_parts(f"cp: {scenario}"):
+        scenarios.assert_same_run(rank_run, alone[scenario])
+        assert (rank_run["strategy"], rank_run["sizes"]) == ("ContextParallel", [2, 16])
+        assert rank_run["flos"] == alone[scenario]["flos"]
 
 
 def test_a_model_of_transformers_with_shared_heads_does_the_same_and_resumes_to_the_last_bit(
     came_of_parts: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
-    for each in came_of_parts("cp: llama"):
-        assert "error" not in each, each.get("trace")
-        scenarios.assert_same_run(each["whole"], alone["llama"])
-        _assert_resumed(each)
+    for rank_run in came_of_parts("cp: llama"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        scenarios.assert_same_run(rank_run["whole"], alone["llama"])
+        _assert_resumed(rank_run)
 
 
 def test_a_run_resumed_in_mid_epoch_is_the_same_run_to_the_last_bit(came_of_parts: Results) -> None:
-    for each in came_of_parts("cp: resumed"):
-        assert "error" not in each, each.get("trace")
-        _assert_resumed(each)
+    for rank_run in came_of_parts("cp: resumed"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        _assert_resumed(rank_run)
 
 
 def _assert_resumed(each: dict[str, Any]) -> None:
@@ -72,10 +72,10 @@ def _assert_resumed(each: dict[str, Any]) -> None:
 
 
 def test_half_precision_is_cut_too(came_of_parts: Results, alone: dict[str, dict[str, Any]]) -> None:
-    for each in came_of_parts("cp: in bf16"):
-        assert "error" not in each, each.get("trace")
-        assert each["losses"] == pytest.approx(alone["llama"]["losses"], rel=2e-2)
-        assert each["losses"] != pytest.approx(alone["llama"]["losses"], rel=1e-7)
+    for rank_run in came_of_parts("cp: in bf16"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert rank_run["losses"] == pytest.approx(alone["llama"]["losses"], rel=2e-2)
+        assert rank_run["losses"] != pytest.approx(alone["llama"]["losses"], rel=1e-7)
 
 
 def test_checkpoints_go_on_in_one_process_and_the_other_way_about(
@@ -86,34 +86,34 @@ def test_checkpoints_go_on_in_one_process_and_the_other_way_about(
     rest = scenarios.trained(parts, name="cp-for-one", text=True, resume=True)
 
     assert first["losses"] + rest["losses"] == pytest.approx(alone["whole"]["losses"], rel=1e-5)
-    for each in came_of_parts("cp: from one"):
-        assert "error" not in each, each.get("trace")
-        assert each["losses"] == pytest.approx(alone["whole"]["losses"][3:], rel=1e-5)
+    for rank_run in came_of_parts("cp: from one"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert rank_run["losses"] == pytest.approx(alone["whole"]["losses"][3:], rel=1e-5)
 
 
 def test_an_evaluation_reads_whole_samples_once_and_the_best_model_is_loaded(
     came_of_parts: Results, tmp_path: Path
 ) -> None:
-    one = scenarios.best(tmp_path, name="best", text=True)
+    single_run = scenarios.best(tmp_path, name="best", text=True)
 
-    for each in came_of_parts("cp: best"):
-        assert "error" not in each, each.get("trace")
-        assert each["evaluations"] == pytest.approx(one["evaluations"], rel=1e-5)
-        assert (each["best"], each["kept"]) == (one["best"], one["kept"])
-        assert each["again"] == pytest.approx(one["again"], rel=1e-5)
+    for rank_run in came_of_parts("cp: best"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert rank_run["evaluations"] == pytest.approx(single_run["evaluations"], rel=1e-5)
+        assert (rank_run["best"], rank_run["kept"]) == (single_run["best"], single_run["kept"])
+        assert rank_run["again"] == pytest.approx(single_run["again"], rel=1e-5)
 
 
 def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None:
-    one = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
+    single_run = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
 
-    assert came_of_parts("cp: tokens") == [one, one]
+    assert came_of_parts("cp: tokens") == [single_run, single_run]
 
 
 def test_adapters_train_in_pieces(came_of_parts: Results) -> None:
-    one, other = came_of_parts("cp: adapters")
+    first, other = came_of_parts("cp: adapters")
 
-    assert "error" not in one, one.get("trace")
-    assert (one["losses"], one["weights"]) == (other["losses"], other["weights"])
+    assert "error" not in first, first.get("trace")
+    assert (first["losses"], first["weights"]) == (other["losses"], other["weights"])
 
 
 def test_four_are_two_groups_that_read_different_batches_or_one_of_four(
@@ -121,24 +121,24 @@ def test_four_are_two_groups_that_read_different_batches_or_one_of_four(
 ) -> None:
     uneven = scenarios.trained(tmp_path, name="uneven", text=True, **scenarios.UNEVEN)
 
-    for each in came_of_four("cp: curve"):
-        scenarios.assert_same_run(each, alone["curve"])
-        assert each["sizes"] == [2, 16]
-    for each in came_of_four("cp: uneven"):
-        scenarios.assert_same_run(each, uneven)
-    for each in came_of_four("cp: of four"):
-        scenarios.assert_same_run(each, alone["odd"])
+    for rank_run in came_of_four("cp: curve"):
+        scenarios.assert_same_run(rank_run, alone["curve"])
+        assert rank_run["sizes"] == [2, 16]
+    for rank_run in came_of_four("cp: uneven"):
+        scenarios.assert_same_run(rank_run, uneven)
+    for rank_run in came_of_four("cp: of four"):
+        scenarios.assert_same_run(rank_run, alone["odd"])
 
 
 def test_without_what_the_others_have_the_curve_is_another_and_a_rehearsal_says_so(
     came_of_parts: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
-    for each in came_of_parts("cp: apart"):
-        assert "error" not in each, each.get("trace")
+    for rank_run in came_of_parts("cp: apart"):
+        assert "error" not in rank_run, rank_run.get("trace")
         with pytest.raises(AssertionError):
-            scenarios.assert_same_run(each, alone["curve"])
-    for each in came_of_parts("cp: apart, rehearsed"):
-        assert "LogitsForCausalLM computes logits that differ" in each["error"]
+            scenarios.assert_same_run(rank_run, alone["curve"])
+    for rank_run in came_of_parts("cp: apart, rehearsed"):
+        assert "LogitsForCausalLM computes logits that differ" in rank_run["error"]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_without_what_the_others_have_the_curve_is_another_and_a_rehearsal_says_
 def test_what_would_be_another_run_in_pieces_is_refused_in_all_before_the_first_step(
     scenario: str, said: str, came_of_parts: Results
 ) -> None:
-    for each in came_of_parts(f"cp: {scenario}"):
-        assert said in each["error"]
+    for rank_run in came_of_parts(f"cp: {scenario}"):
+        assert said in rank_run["error"]
 
 
 @pytest.mark.parametrize(("size", "length"), [(2, 16), (2, 13), (3, 5), (4, 1)])
@@ -165,13 +165,13 @@ def test_pieces_are_all_of_a_sequence_and_each_has_one_of_the_front_and_one_of_t
 
     pieces = [cut({"input_ids": tokens, "labels": tokens}, rank, size) for rank in range(size)]
 
-    places = torch.cat([each.places for each in pieces])
+    places = torch.cat([piece.places for piece in pieces])
     assert sorted(places.tolist()) == list(range(len(places)))
-    assert all(sum(each.places.tolist()) == sum(pieces[0].places.tolist()) for each in pieces)
+    assert all(sum(piece.places.tolist()) == sum(pieces[0].places.tolist()) for piece in pieces)
     ahead = {int(t): int(n) for p in pieces for t, n in zip(p.inputs["input_ids"][0], p.labels[0], strict=True) if t}
-    assert ahead == {each: each + 1 if each < length else -100 for each in range(1, length + 1)}
-    assert all(int(each.inputs["position_ids"].max()) < length for each in pieces)
-    assert {int(each.count) for each in pieces} == {2 * (length - 1)}
+    assert ahead == {index: index + 1 if index < length else -100 for index in range(1, length + 1)}
+    assert all(int(piece.inputs["position_ids"].max()) < length for piece in pieces)
+    assert {int(piece.count) for piece in pieces} == {2 * (length - 1)}
     assert own_places(0, size, 1).tolist() == [0, 2 * size - 1]
 
 

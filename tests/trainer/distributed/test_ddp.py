@@ -19,8 +19,8 @@ from tests.trainer.distributed.launch import launched, read
 
 
 def test_the_arguments_say_how_processes_talk(came: Results) -> None:
-    for told in came("talks"):
-        assert told == {
+    for rank_run in came("talks"):
+        assert rank_run == {
             "find_unused_parameters": False,
             "bucket_cap_mb": 3,
             "broadcast_buffers": False,
@@ -28,9 +28,9 @@ def test_the_arguments_say_how_processes_talk(came: Results) -> None:
             "backend": "cpu:gloo",
             "timeout": 90,
         }
-    for told in came("defaults"):
-        assert told["find_unused_parameters"] is True
-        assert told["broadcast_buffers"] is True
+    for rank_run in came("defaults"):
+        assert rank_run["find_unused_parameters"] is True
+        assert rank_run["broadcast_buffers"] is True
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_the_arguments_say_how_processes_talk(came: Results) -> None:
 def test_the_curve_is_that_of_one_process_on_the_same_global_batch(
     came: Results, tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
-    one = scenarios.trained(tmp_path, name="one", **options)
+    single_run = scenarios.trained(tmp_path, name="one", **options)
 
-    for each in came(name):
-        scenarios.assert_same_run(each, one)
-        assert each["strategy"] == "Ddp"
+    for rank_run in came(name):
+        scenarios.assert_same_run(rank_run, single_run)
+        assert rank_run["strategy"] == "Ddp"
 
 
 def test_a_mean_over_each_process_s_own_tokens_is_another_curve(came: Results) -> None:
@@ -58,62 +58,62 @@ def test_a_mean_over_each_process_s_own_tokens_is_another_curve(came: Results) -
 
 
 def test_a_stream_is_read_by_all_comes_once_and_goes_on_where_it_was(came: Results, tmp_path: Path) -> None:
-    one = scenarios.trained(tmp_path, name="one", stream=True, samples=91)
+    single_run = scenarios.trained(tmp_path, name="one", stream=True, samples=91)
 
-    for each in came("stream"):
-        assert each["whole"]["seen"] == each["first"]["seen"] + each["rest"]["seen"]
-        assert each["rest"]["losses"] == each["whole"]["losses"][3:]
-        scenarios.assert_same_run(each["whole"], one)
+    for rank_run in came("stream"):
+        assert rank_run["whole"]["seen"] == rank_run["first"]["seen"] + rank_run["rest"]["seen"]
+        assert rank_run["rest"]["losses"] == rank_run["whole"]["losses"][3:]
+        scenarios.assert_same_run(rank_run["whole"], single_run)
     # Of 91 samples in rounds of 8: an epoch has twelve, and in the last of them one process has nothing.
-    first, second = (each["whole"]["seen"] for each in came("stream"))
+    first, second = (item["whole"]["seen"] for item in came("stream"))
     assert (len(first[11]), len(second[11])) == (3, 4)
     epoch = [number for batches in (first[:12], second[:11]) for batch in batches for number in batch]
     assert sorted(epoch) == list(range(91))
 
 
 def test_a_batch_that_cannot_be_shared_is_refused_with_both_numbers(came: Results) -> None:
-    for each in came("odd split"):
-        assert "a batch of 7 among 2 processes" in each["error"]
+    for rank_run in came("odd split"):
+        assert "a batch of 7 among 2 processes" in rank_run["error"]
 
 
 @pytest.mark.parametrize(("name", "samples"), [("evaluated", 21), ("one sample", 9)])
 def test_evaluating_and_predicting_count_every_sample_once(
     came: Results, tmp_path: Path, name: str, samples: int
 ) -> None:
-    one = scenarios.evaluated(tmp_path, name="one", samples=samples)
+    single_run = scenarios.evaluated(tmp_path, name="one", samples=samples)
 
-    for each in came(name):
-        assert each["labels"] == one["labels"]
-        for row, expected in zip(each["predictions"], one["predictions"], strict=True):
+    for rank_run in came(name):
+        assert rank_run["labels"] == single_run["labels"]
+        for row, expected in zip(rank_run["predictions"], single_run["predictions"], strict=True):
             assert row == pytest.approx(expected, rel=1e-5)
         for which in ("streamed", "kept", "metrics"):
-            assert each[which] == pytest.approx(one[which], rel=1e-5)
-        assert each["kept"]["eval_seen"] == samples
+            assert rank_run[which] == pytest.approx(single_run[which], rel=1e-5)
+        assert rank_run["kept"]["eval_seen"] == samples
 
 
 def test_metrics_by_the_batch_see_every_batch_and_an_end_once(came: Results, tmp_path: Path) -> None:
-    one = scenarios.evaluated_by_batch(tmp_path)
+    single_run = scenarios.evaluated_by_batch(tmp_path)
 
-    assert one["ends"] == [False] * 2 + [True]
-    for each in came("evaluated by batch"):
-        assert each["seen"] == one["seen"]
-        assert each["ends"] == [False] * 5 + [True]
+    assert single_run["ends"] == [False] * 2 + [True]
+    for rank_run in came("evaluated by batch"):
+        assert rank_run["seen"] == single_run["seen"]
+        assert rank_run["ends"] == [False] * 5 + [True]
 
 
 def test_predictions_that_are_no_tensors_travel_where_that_is_asked_for(came: Results) -> None:
-    for each in came("objects"):
-        assert len(each["words"]) == 21
-        assert set(each["words"]) <= {f"class {number}" for number in range(4)}
-    for each in came("objects refused"):
-        assert "a prediction holds a str" in each["error"]
-        assert "eval_use_gather_object=True" in each["error"]
+    for rank_run in came("objects"):
+        assert len(rank_run["words"]) == 21
+        assert set(rank_run["words"]) <= {f"class {number}" for number in range(4)}
+    for rank_run in came("objects refused"):
+        assert "a prediction holds a str" in rank_run["error"]
+        assert "eval_use_gather_object=True" in rank_run["error"]
 
 
 @pytest.mark.parametrize("name", ["wrapped", "wrapped in half", "wrapped elsewhere"])
 def test_a_model_is_wrapped_once(came: Results, name: str) -> None:
     """It knows that there are several, as it does on GPUs, and would wrap by itself as well."""
-    for each in came(name):
-        assert each == {"made": ["Mlp"], "type": "MULTI_CPU"}
+    for rank_run in came(name):
+        assert rank_run == {"made": ["Mlp"], "type": "MULTI_CPU"}
 
 
 def test_one_process_that_a_launcher_started_wraps_nothing(tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_one_process_that_a_launcher_started_wraps_nothing(tmp_path: Path) -> No
 
 
 def test_gradients_meet_once_in_a_step_of_two_micro_batches(came: Results) -> None:
-    for each in came("meets"):
-        assert each == {"steps": 8, "meetings": 8}
-    for each in came("meets each"):
-        assert each == {"steps": 8, "meetings": 16}
+    for rank_run in came("meets"):
+        assert rank_run == {"steps": 8, "meetings": 8}
+    for rank_run in came("meets each"):
+        assert rank_run == {"steps": 8, "meetings": 16}
 
 
 def test_only_the_main_process_writes_and_prints(came: Results) -> None:
@@ -141,14 +141,14 @@ def test_only_the_main_process_writes_and_prints(came: Results) -> None:
 
 
 def test_a_full_disk_of_one_is_borne_by_all(came: Results) -> None:
-    for each in came("full"):
-        assert [step for step, _ in each["told"]] == [3, 6, 8]
-        assert each["steps"] == 8
+    for rank_run in came("full"):
+        assert [step for step, _ in rank_run["told"]] == [3, 6, 8]
+        assert rank_run["steps"] == 8
 
 
 def test_tokens_of_all_processes_are_counted(came: Results) -> None:
-    for each in came("tokens"):
-        assert each["tokens"] == 8 * 2 * 8 * 16  # steps, micro-batches, samples, characters
+    for rank_run in came("tokens"):
+        assert rank_run["tokens"] == 8 * 2 * 8 * 16  # steps, micro-batches, samples, characters
 
 
 @pytest.mark.parametrize(("how", "step"), [("callback", 3), ("signal", 4), ("log", 4)])
@@ -161,22 +161,24 @@ def test_what_stops_one_stops_all_at_the_same_step(came: Results, how: str, step
 
 
 def test_a_nan_in_one_process_ends_all_of_them_alike(came: Results) -> None:
-    for each in came("nan"):
-        assert each["step"] == 4
-        assert "NaN or infinite in 2 steps in a row, 3 to 4" in each["error"]
+    for rank_run in came("nan"):
+        assert rank_run["step"] == 4
+        assert "NaN or infinite in 2 steps in a row, 3 to 4" in rank_run["error"]
 
 
 @pytest.mark.parametrize("name", ["find batch size", "background"])
 def test_what_one_process_decides_by_itself_is_refused(came: Results, name: str) -> None:
-    for each in came(name):
-        assert "2" in each["error"]
-        assert {"find batch size": "auto_find_batch_size", "background": "save_in_background"}[name] in each["error"]
+    for rank_run in came(name):
+        assert "2" in rank_run["error"]
+        assert {"find batch size": "auto_find_batch_size", "background": "save_in_background"}[name] in rank_run[
+            "error"
+        ]
 
 
 def test_processes_that_failed_alike_may_go_on_together(came: Results) -> None:
-    for each in came("everywhere"):
-        assert each["error"] == "everywhere"
-        assert each["steps"] == 8
+    for rank_run in came("everywhere"):
+        assert rank_run["error"] == "everywhere"
+        assert rank_run["steps"] == 8
 
 
 def test_one_that_fails_in_the_middle_of_a_message_ends_and_the_others_with_its_reason(
@@ -197,12 +199,12 @@ def test_one_that_fails_in_the_middle_of_a_message_ends_and_the_others_with_its_
 
 
 def test_a_launcher_says_which_process_this_is() -> None:
-    told = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    reports = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
 
-    assert Place.here(environment=told) == Place(3, 4, 1, is_launched=True)
+    assert Place.here(environment=reports) == Place(3, 4, 1, is_launched=True)
     assert Place.here(environment={}) == Place()
-    del told["LOCAL_RANK"]
-    assert Place.here(1, environment=told) == Place(3, 4, 1, is_launched=True)
+    del reports["LOCAL_RANK"]
+    assert Place.here(1, environment=reports) == Place(3, 4, 1, is_launched=True)
 
 
 def test_a_process_takes_the_gpu_of_its_number_among_those_that_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,8 +259,8 @@ def test_half_a_launcher_is_said() -> None:
 def test_who_writes_and_who_logs_on_the_second_node(monkeypatch: pytest.MonkeyPatch, argument: str) -> None:
     from footplate.trainer.arguments import TrainingArguments
 
-    told = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    for name, value in told.items():
+    reports = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in reports.items():
         monkeypatch.setenv(name, value)
 
     does = {asked: TrainingArguments("out", **{argument: asked}) for asked in (False, True)}  # type: ignore[arg-type]

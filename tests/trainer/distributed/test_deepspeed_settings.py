@@ -30,7 +30,7 @@ def test_what_is_auto_follows_the_arguments() -> None:
     }
     adam = {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}}
 
-    found = filled(
+    result = filled(
         {
             "train_batch_size": "auto",
             "train_micro_batch_size_per_gpu": "auto",
@@ -48,16 +48,16 @@ def test_what_is_auto_follows_the_arguments() -> None:
     )
 
     # The Trainer accumulates: to the engine every backward is one.
-    assert (found["train_batch_size"], found["gradient_accumulation_steps"]) == (8, 1)
-    assert (found["gradient_clipping"], found["bf16"]) == (0.5, {"enabled": True})
-    assert found["zero_optimization"] == {
+    assert (result["train_batch_size"], result["gradient_accumulation_steps"]) == (8, 1)
+    assert (result["gradient_clipping"], result["bf16"]) == (0.5, {"enabled": True})
+    assert result["zero_optimization"] == {
         "stage": 3,
         "reduce_bucket_size": 100,
         "stage3_prefetch_bucket_size": 90,
         "stage3_param_persistence_threshold": 100,
     }
-    assert "optimizer" not in found
-    assert "fp16" not in found
+    assert "optimizer" not in result
+    assert "fp16" not in result
 
 
 def test_a_file_may_say_it_and_is_not_changed(tmp_path: Path) -> None:

@@ -11,31 +11,31 @@ from tests.trainer.distributed.conftest import Results
 
 
 def test_keeping_parameters_until_backward_and_prefetching_change_no_curve(came: Results, tmp_path: Path) -> None:
-    one = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
+    single_run = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
 
-    for each in came("fsdp 1: shard_grad_op"):
-        scenarios.assert_same_run(each, one)
+    for rank_run in came("fsdp 1: shard_grad_op"):
+        scenarios.assert_same_run(rank_run, single_run)
 
 
 def test_rounds_that_do_not_divide_end_everywhere(came: Results) -> None:
-    for each, expected in zip(came("fsdp 1: uneven"), came("uneven"), strict=True):
-        assert "error" not in each, each.get("trace")
-        assert each["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+    for rank_run, expected in zip(came("fsdp 1: uneven"), came("uneven"), strict=True):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert rank_run["losses"] == pytest.approx(expected["losses"], rel=1e-5)
 
 
 def test_what_version_2_wrote_in_pieces_is_continued(came: Results, tmp_path: Path) -> None:
-    one = scenarios.trained(tmp_path, name="whole", text=True)
+    single_run = scenarios.trained(tmp_path, name="whole", text=True)
     first = came("fsdp 1: from pieces")[0]["losses"]
 
-    for each in came("fsdp 1: pieces read"):
-        assert "error" not in each, each.get("trace")
-        assert first + each["losses"] == pytest.approx(one["losses"], rel=1e-5)
-        assert each["strategy"] == "Fsdp1"
+    for rank_run in came("fsdp 1: pieces read"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert first + rank_run["losses"] == pytest.approx(single_run["losses"], rel=1e-5)
+        assert rank_run["strategy"] == "Fsdp1"
 
 
 def test_a_model_is_as_large_as_it_was_before_it_was_cut(came: Results) -> None:
-    for each in came("fsdp 1: counted"):
-        assert each["before"] == each["after"]
+    for rank_run in came("fsdp 1: counted"):
+        assert rank_run["before"] == rank_run["after"]
     assert came("fsdp 1: generated")[0]["flos"] == came("ddp: generated")[0]["flos"] > 0
 
 
@@ -49,5 +49,5 @@ def test_a_model_is_as_large_as_it_was_before_it_was_cut(came: Results) -> None:
     ],
 )
 def test_what_needs_whole_parameters_is_refused_by_its_name(came: Results, asked: str, says: str) -> None:
-    for each in came(f"fsdp 1: {asked}"):
-        assert says in each["error"]
+    for rank_run in came(f"fsdp 1: {asked}"):
+        assert says in rank_run["error"]

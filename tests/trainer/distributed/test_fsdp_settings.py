@@ -20,9 +20,9 @@ def settings(fsdp: Any = True, config: Any = None, **values: Any) -> FsdpSetting
 
 
 def test_nothing_said_is_version_2_that_frees_layers_and_gathers_checkpoints() -> None:
-    found = settings()
+    result = settings()
 
-    assert (found.version, found.reshard, found.state_dict_type) == (2, "full_shard", "FULL_STATE_DICT")
+    assert (result.version, result.reshard, result.state_dict_type) == (2, "full_shard", "FULL_STATE_DICT")
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ class Tied(nn.Module):
 def test_layers_are_what_is_named_what_the_model_says_or_what_is_repeated() -> None:
     model = toy.gpt(layers=3)
 
-    assert [type(each).__name__ for each in settings().units(model)] == ["Block"] * 3
+    assert [type(unit).__name__ for unit in settings().units(model)] == ["Block"] * 3
     assert settings(True, {"transformer_layer_cls_to_wrap": "LayerNorm"}).units(model)
     assert settings(True, {"auto_wrap_policy": "NO_WRAP"}).units(model) == []
     model._no_split_modules = ["LayerNorm"]
-    assert {type(each).__name__ for each in settings().units(model)} == {"LayerNorm"}
+    assert {type(unit).__name__ for unit in settings().units(model)} == {"LayerNorm"}
     with pytest.raises(ValueError, match=r"names 'Blok', and the model has none: did you mean 'Block'"):
         settings(True, {"transformer_layer_cls_to_wrap": "Blok"}).units(model)
 

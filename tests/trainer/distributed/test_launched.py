@@ -45,10 +45,10 @@ def test_a_launcher_s_fsdp_trains_as_one_process_does(tmp_path: Path) -> None:
     values = {"name": "launched", "text": True, "ignore": 1}
     launched(tmp_path, [{"run": "trained", **values}], world=2, **told(*FSDP_2))
 
-    one = scenarios.trained(tmp_path, **values)
-    for each in read(tmp_path, 0, 2):
-        scenarios.assert_same_run(each, one)
-        assert each["strategy"] == "Fsdp"
+    single_run = scenarios.trained(tmp_path, **values)
+    for item in read(tmp_path, 0, 2):
+        scenarios.assert_same_run(item, single_run)
+        assert item["strategy"] == "Fsdp"
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_a_launcher_s_deepspeed_is_the_arguments(started: Any, tmp_path: Path) -
         "0.5",
     )
 
-    found = TrainingArguments("out", max_grad_norm=0.5).deepspeed
+    result = TrainingArguments("out", max_grad_norm=0.5).deepspeed
 
-    assert found["zero_optimization"] == {"stage": 3, "offload_optimizer": {"device": "cpu"}}
-    assert (found["gradient_clipping"], found["train_batch_size"]) == (0.5, "auto")
+    assert result["zero_optimization"] == {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    assert (result["gradient_clipping"], result["train_batch_size"]) == (0.5, "auto")
 
 
 def test_a_launcher_s_deepspeed_file_is_the_arguments(started: Any, tmp_path: Path) -> None:

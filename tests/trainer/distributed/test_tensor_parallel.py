@@ -37,19 +37,19 @@ def test_a_model_that_transformers_loaded_in_parts_trains_as_the_whole_one_and_r
     start: str, whole: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     """Of two processes all compute one batch; of four, two groups of two, that shard what they have by FSDP."""
-    for each in request.getfixturevalue(start)("loaded"):
-        assert "error" not in each, each.get("trace")
-        scenarios.assert_same_run(each["whole"], whole)
-        assert each["first"]["losses"] + each["rest"]["losses"] == each["whole"]["losses"]
-        assert each["first"]["norms"] + each["rest"]["norms"] == each["whole"]["norms"]
-        assert each["rest"]["weights"] == each["whole"]["weights"]
-        assert (each["whole"]["sizes"], each["whole"]["flos"]) == ([2, 16], whole["flos"])
+    for item in request.getfixturevalue(start)("loaded"):
+        assert "error" not in item, item.get("trace")
+        scenarios.assert_same_run(item["whole"], whole)
+        assert item["first"]["losses"] + item["rest"]["losses"] == item["whole"]["losses"]
+        assert item["first"]["norms"] + item["rest"]["norms"] == item["whole"]["norms"]
+        assert item["rest"]["weights"] == item["whole"]["weights"]
+        assert (item["whole"]["sizes"], item["whole"]["flos"]) == ([2, 16], whole["flos"])
 
 
 def test_nobody_has_to_say_again_what_transformers_was_told(came_of_parts: Results, whole: dict[str, Any]) -> None:
-    for each in came_of_parts("loaded, nothing said"):
-        scenarios.assert_same_run(each, whole)
-        assert (each["strategy"], each["sizes"]) == ("TensorParallel", [2, 16])
+    for rank_run in came_of_parts("loaded, nothing said"):
+        scenarios.assert_same_run(rank_run, whole)
+        assert (rank_run["strategy"], rank_run["sizes"]) == ("TensorParallel", [2, 16])
 
 
 def test_its_files_are_those_of_a_whole_model_and_say_nothing_of_parts(came_of_parts: Results, parts: Path) -> None:
@@ -63,45 +63,45 @@ def test_its_files_are_those_of_a_whole_model_and_say_nothing_of_parts(came_of_p
 
 
 def test_half_precision_computes_in_parts_too(came_of_parts: Results, whole: dict[str, Any]) -> None:
-    for each in came_of_parts("in bf16"):
-        assert "error" not in each, each.get("trace")
-        assert each["losses"] == pytest.approx(whole["losses"], rel=2e-2)
-        assert each["losses"] != pytest.approx(whole["losses"], rel=1e-6)
+    for rank_run in came_of_parts("in bf16"):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert rank_run["losses"] == pytest.approx(whole["losses"], rel=2e-2)
+        assert rank_run["losses"] != pytest.approx(whole["losses"], rel=1e-6)
 
 
 def test_those_who_compute_a_batch_together_read_the_same(came_of_parts: Results) -> None:
     """Also where each would have drawn another order."""
-    one, other = came_of_parts("a sampler of its own")
+    first, other = came_of_parts("a sampler of its own")
 
-    assert "error" not in one, one.get("trace")
-    assert one["losses"] == other["losses"]
-    assert one["losses"][0] > one["losses"][-1] + 0.05
+    assert "error" not in first, first.get("trace")
+    assert first["losses"] == other["losses"]
+    assert first["losses"][0] > first["losses"][-1] + 0.05
 
 
 def test_data_that_is_not_the_same_in_all_of_a_group_is_refused_at_its_first_batch(came_of_parts: Results) -> None:
-    for each in came_of_parts("noise of its own"):
-        assert "DatasetError: processes 0 to 1 compute every batch together, but have read" in each["error"]
+    for rank_run in came_of_parts("noise of its own"):
+        assert "DatasetError: processes 0 to 1 compute every batch together, but have read" in rank_run["error"]
 
 
 def test_tokens_are_counted_once(came_of_parts: Results, tmp_path: Path) -> None:
-    one = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
+    single_run = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
 
-    assert came_of_parts("tokens") == [one, one]
+    assert came_of_parts("tokens") == [single_run, single_run]
 
 
 def test_groups_that_shard_beside_each_other_do_what_one_process_does(came_of_four: Results, tmp_path: Path) -> None:
-    one = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
+    single_run = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
     seen = scenarios.evaluated(tmp_path, name="evaluated")
     scenarios.trained(tmp_path, name="from-one", text=True, stop_at=3)
     rest = scenarios.trained(tmp_path, name="from-one", text=True, resume=True)
 
-    for each in came_of_four("curve"):
-        scenarios.assert_same_run(each, one)
-    for each in came_of_four("evaluated"):
-        assert each["labels"] == seen["labels"]
-        assert each["streamed"] == pytest.approx(seen["streamed"], rel=1e-5)
-    for each in came_of_four("from one"):
-        assert each["losses"] == pytest.approx(rest["losses"], rel=1e-5)
+    for rank_run in came_of_four("curve"):
+        scenarios.assert_same_run(rank_run, single_run)
+    for rank_run in came_of_four("evaluated"):
+        assert rank_run["labels"] == seen["labels"]
+        assert rank_run["streamed"] == pytest.approx(seen["streamed"], rel=1e-5)
+    for rank_run in came_of_four("from one"):
+        assert rank_run["losses"] == pytest.approx(rest["losses"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_groups_that_shard_beside_each_other_do_what_one_process_does(came_of_fo
 def test_a_model_that_is_not_cut_as_the_arguments_say_is_refused_in_all(
     start: str, scenario: str, said: str, request: pytest.FixtureRequest
 ) -> None:
-    for each in request.getfixturevalue(start)(scenario):
-        assert said in each["error"]
+    for item in request.getfixturevalue(start)(scenario):
+        assert said in item["error"]
 
 
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}

@@ -26,29 +26,29 @@ def undisturbed(folder_of: Any) -> dict[str, Any]:
 def test_a_config_of_a_tutorial_trains_as_one_process_does(
     came_of_zero: Results, undisturbed: dict[str, Any], name: str
 ) -> None:
-    for each in came_of_zero(name):
-        assert "error" not in each, each.get("trace")
-        scenarios.assert_same_run(each["whole"], undisturbed)
+    for rank_run in came_of_zero(name):
+        assert "error" not in rank_run, rank_run.get("trace")
+        scenarios.assert_same_run(rank_run["whole"], undisturbed)
 
 
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_run_with_a_config_of_a_tutorial_resumes_to_the_last_bit(came_of_zero: Results, name: str) -> None:
-    for each in came_of_zero(name):
-        assert "error" not in each, each.get("trace")
-        whole, first, rest = (each[part] for part in ("whole", "first", "rest"))
+    for rank_run in came_of_zero(name):
+        assert "error" not in rank_run, rank_run.get("trace")
+        whole, first, rest = (rank_run[part] for part in ("whole", "first", "rest"))
         assert first["losses"] + rest["losses"] == whole["losses"]
         assert rest["weights"] == whole["weights"]
 
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_numbers_are_trained_and_evaluated_in_bf16(came_of_zero: Results, name: str) -> None:
-    for each in came_of_zero(name):
-        assert "error" not in each, each.get("trace")
-        assert all(map(math.isfinite, each["losses"]))
-        assert each["evaluated"]["eval_loss"] < each["losses"][0]
+    for rank_run in came_of_zero(name):
+        assert "error" not in rank_run, rank_run.get("trace")
+        assert all(map(math.isfinite, rank_run["losses"]))
+        assert rank_run["evaluated"]["eval_loss"] < rank_run["losses"][0]
 
 
-@pytest.mark.parametrize("strategy", [each for each in ZERO if each != "zero 0"])
+@pytest.mark.parametrize("strategy", [item for item in ZERO if item != "zero 0"])
 def test_the_best_model_is_loaded_in_bf16(came_of_zero: Results, strategy: str) -> None:
-    for each in came_of_zero(f"{strategy}: best in bf16"):
-        assert_ends_with_its_best(each)
+    for rank_run in came_of_zero(f"{strategy}: best in bf16"):
+        assert_ends_with_its_best(rank_run)

@@ -65,16 +65,16 @@ def across(nodes: list[str], folders: list[Path], asked: list[dict[str, Any]]) -
         ]  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": f"v{name}"}
         with (folder / "output").open("w") as output:
-            others = [each for each in folders if each != folder]
+            others = [item for item in folders if item != folder]
             command = ["ip", "netns", "exec", name, *without(*others), *launcher]
             running.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment))
     try:
-        for each in running:
-            each.wait(SECONDS)
+        for running_job in running:
+            running_job.wait(SECONDS)
     finally:
-        for each in running:
-            each.terminate()
-            each.wait(40)
+        for running_job in running:
+            running_job.terminate()
+            running_job.wait(40)
 
 
 def test_two_nodes_without_a_shared_disk_train_save_and_resume_as_one(nodes: list[str], tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_two_nodes_without_a_shared_disk_train_save_and_resume_as_one(nodes: lis
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
-    one = scenarios.trained(tmp_path, name="one", text=True)
+    single_run = scenarios.trained(tmp_path, name="one", text=True)
     whole_models = [
         {"run": "resumed", "name": "kept-by-one", "at": 5, "text": True},
         {"run": "resumed", "name": "kept-by-each", "at": 5, "text": True, "save_on_each_node": True},
@@ -97,18 +97,18 @@ def test_two_nodes_without_a_shared_disk_train_save_and_resume_as_one(nodes: lis
     across(nodes, folders, asked)
 
     for rank, folder in enumerate(folders):
-        found = {str(scenario["name"]): _found(folder, number, rank) for number, scenario in enumerate(asked)}
+        result = {str(scenario["name"]): _found(folder, number, rank) for number, scenario in enumerate(asked)}
         for scenario in asked:
             name = str(scenario["name"])
             if scenario["run"] == "resumed":
-                came = found[name]
-                scenarios.assert_same_run(came["whole"], one)
+                came = result[name]
+                scenarios.assert_same_run(came["whole"], single_run)
                 assert came["first"]["losses"] + came["rest"]["losses"] == came["whole"]["losses"]
                 assert came["rest"]["weights"] == came["whole"]["weights"]
             else:
                 # The first node's checkpoints have the pieces of both nodes, and are handed on.
-                assert found[name]["again"] == pytest.approx(found[name]["evaluations"][0], abs=1e-6)
-                assert found[name]["kept"] == (["checkpoint-2", "checkpoint-4"] if rank == 0 else [])
+                assert result[name]["again"] == pytest.approx(result[name]["evaluations"][0], abs=1e-6)
+                assert result[name]["kept"] == (["checkpoint-2", "checkpoint-4"] if rank == 0 else [])
         for scenario in whole_models:
             kept = (folder / str(scenario["name"]) / "checkpoint-5").is_dir()
             assert kept == (rank == 0 or bool(scenario.get("save_on_each_node")))
@@ -118,7 +118,7 @@ def test_two_nodes_without_a_shared_disk_train_save_and_resume_as_one(nodes: lis
 
 
 def _found(folder: Path, number: int, rank: int) -> dict[str, Any]:
-    found = read(folder, number, 2)[rank]
-    assert found is not None, (folder / "output").read_text()[-4000:]
-    assert "error" not in found, found.get("trace")
-    return found  # type: ignore[no-any-return]
+    result = read(folder, number, 2)[rank]
+    assert result is not None, (folder / "output").read_text()[-4000:]
+    assert "error" not in result, result.get("trace")
+    return result  # type: ignore[no-any-return]

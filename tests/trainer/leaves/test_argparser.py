@@ -68,8 +68,8 @@ def test_a_command_line_is_read_as_the_reference_reads_it(line: str) -> None:
     )
 
     assert len(mine) == len(theirs) == 2
-    for one, two in zip(mine, theirs, strict=True):
-        left, right = ({**vars(each), "colour": getattr(each, "colour", None)} for each in (one, two))
+    for first, second in zip(mine, theirs, strict=True):
+        left, right = ({**vars(item), "colour": getattr(item, "colour", None)} for item in (first, second))
         left["colour"], right["colour"] = (
             getattr(value["colour"], "value", value["colour"]) for value in (left, right)
         )

@@ -23,14 +23,14 @@ SHARED = [name for name in ours.__all__ if hasattr(theirs, name)]
 def same(mine: Any, other: Any) -> bool:
     assert list(mine) == list(other)
     for name in mine:
-        one, two = mine[name], other[name]
-        assert type(one) is type(two), name
-        if isinstance(one, (Tensor, numpy.ndarray)):
-            assert one.dtype == two.dtype, name
-            assert one.shape == two.shape, name
-            assert bool((one == two).all()), (name, one, two)
+        first, second = mine[name], other[name]
+        assert type(first) is type(second), name
+        if isinstance(first, (Tensor, numpy.ndarray)):
+            assert first.dtype == second.dtype, name
+            assert first.shape == second.shape, name
+            assert bool((first == second).all()), (name, first, second)
         else:
-            assert one == two, name
+            assert first == second, name
     return True
 
 
@@ -51,7 +51,7 @@ def both(name: str, *args: Any, seed: int = 5, **kwargs: Any) -> Any:
 
 
 def _copied(features: Any) -> Any:
-    return [dict(each) if isinstance(each, Mapping) else each for each in features]
+    return [dict(feature) if isinstance(feature, Mapping) else feature for feature in features]
 
 
 def encoded(tokenizer: Any = None, **options: Any) -> list[dict[str, Any]]:
@@ -67,15 +67,15 @@ def test_every_collator_has_the_references_name_and_signature(name: str) -> None
     elif name == "DataCollatorWithFlattening":
         assert list(inspect.signature(mine.__init__).parameters) == list(inspect.signature(other.__init__).parameters)
     elif name != "DataCollatorMixin":
-        assert [(each.name, each.default) for each in fields(mine)] == [
-            (each.name, each.default) for each in fields(other)
+        assert [(field.name, field.default) for field in fields(mine)] == [
+            (field.name, field.default) for field in fields(other)
         ]
 
 
 def test_no_collator_of_the_reference_is_missing() -> None:
-    known = {name for name in vars(theirs) if "Collator" in name and inspect.isclass(getattr(theirs, name))}
+    names = {name for name in vars(theirs) if "Collator" in name and inspect.isclass(getattr(theirs, name))}
 
-    assert known <= {*SHARED}
+    assert names <= {*SHARED}
 
 
 @dataclass
@@ -117,7 +117,7 @@ def test_arrays_are_returned_where_arrays_are_asked_for() -> None:
 
     assert same(batch, theirs.default_data_collator(DEFAULT[0], return_tensors="np"))
     both("DataCollatorForTokenClassification", bert())(
-        [{**each, "labels": [1] * len(each["input_ids"])} for each in encoded()], return_tensors="np"
+        [{**sample, "labels": [1] * len(sample["input_ids"])} for sample in encoded()], return_tensors="np"
     )
     with pytest.raises(ValueError, match="'tf' not supported"):
         ours.default_data_collator(DEFAULT[0], return_tensors="tf")
@@ -151,7 +151,7 @@ def test_stacking_keeps_every_key_and_any_shape() -> None:
     assert batch["pose"]["frame"].tolist() == batch["label"].tolist() == [0, 1]
     assert batch["target"].boxes.shape == (2, 5, 4)
     assert batch["target"].name == ["car", "car"]
-    assert [each.shape[1] for each in batch["levels"]] == [2, 3]
+    assert [level.shape[1] for level in batch["levels"]] == [2, 3]
 
 
 @pytest.mark.parametrize("collate", [ours.default_data_collator, ours.stack_collator])
@@ -166,7 +166,7 @@ def test_what_does_not_stack_is_named_with_its_shapes(collate: Any) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"pad_to_multiple_of": 8}, {"padding": "max_length", "max_length": 16}])
 def test_padding_is_the_references(options: dict[str, Any]) -> None:
-    mine, _ = both("DataCollatorWithPadding", bert(), **options)([{**each, "label": 1} for each in encoded()])
+    mine, _ = both("DataCollatorWithPadding", bert(), **options)([{**sample, "label": 1} for sample in encoded()])
 
     assert mine["input_ids"].shape[1] % (8 if options else 1) == 0
     assert mine["labels"].tolist() == [1] * 4
@@ -176,18 +176,18 @@ def test_padding_is_the_references(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["label", "labels"])
 def test_token_labels_are_padded_on_the_tokenizers_side(side: str, name: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(bert(), "padding_side", side)
-    rows = [{**each, name: list(range(len(each["input_ids"])))} for each in encoded()]
+    rows = [{**sample, name: list(range(len(sample["input_ids"])))} for sample in encoded()]
 
     mine, _ = both("DataCollatorForTokenClassification", bert(), label_pad_token_id=-7)(rows)
     both("DataCollatorForTokenClassification", bert())(encoded())
-    tensors = [{**each, name: torch.tensor(each[name])} for each in rows]
+    tensors = [{**row, name: torch.tensor(row[name])} for row in rows]
     both("DataCollatorForTokenClassification", bert())(tensors)
 
     assert (mine[name] == -7).any()
 
 
 def test_more_labels_than_tokens_are_refused() -> None:
-    rows = [{**each, "labels": [0] * 99} for each in encoded()]
+    rows = [{**sample, "labels": [0] * 99} for sample in encoded()]
     with pytest.raises(ValueError, match=r"99 labels, but its batch is .* tokens wide"):
         ours.DataCollatorForTokenClassification(bert())(rows)
 
@@ -206,18 +206,18 @@ def test_seq2seq_pads_inputs_and_labels_as_the_reference_does(
     side: str, options: dict[str, Any], monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(t5(), "padding_side", side)
-    rows = [{**each, "labels": each["input_ids"][:-2]} for each in encoded(t5())]
+    rows = [{**sample, "labels": sample["input_ids"][:-2]} for sample in encoded(t5())]
 
     both("DataCollatorForSeq2Seq", t5(), **options)(rows)
-    both("DataCollatorForSeq2Seq", t5(), **options)([{**each, "labels": numpy.array(each["labels"])} for each in rows])
-    both("DataCollatorForSeq2Seq", t5(), **options)([{**each, "labels": None} for each in rows])
+    both("DataCollatorForSeq2Seq", t5(), **options)([{**row, "labels": numpy.array(row["labels"])} for row in rows])
+    both("DataCollatorForSeq2Seq", t5(), **options)([{**row, "labels": None} for row in rows])
 
 
 def test_seq2seq_without_padding_needs_equal_lengths() -> None:
-    one = {"input_ids": [4, 5], "attention_mask": [1, 1], "labels": [4, 5]}
-    both("DataCollatorForSeq2Seq", t5(), padding=False)([one, one])
+    item = {"input_ids": [4, 5], "attention_mask": [1, 1], "labels": [4, 5]}
+    both("DataCollatorForSeq2Seq", t5(), padding=False)([item, item])
     with pytest.raises(ValueError, match="need padding"):
-        ours.DataCollatorForSeq2Seq(t5(), padding=False)([one, {**one, "labels": [4]}])
+        ours.DataCollatorForSeq2Seq(t5(), padding=False)([item, {**item, "labels": [4]}])
 
 
 def test_multiple_choice_is_samples_by_choices_by_length() -> None:
@@ -252,7 +252,7 @@ def test_hidden_tokens_are_the_references_draw_by_draw(options: dict[str, Any], 
     rows = encoded(return_special_tokens_mask=special)
 
     mine, _ = both("DataCollatorForLanguageModeling", bert(), **options)(rows)
-    both("DataCollatorForLanguageModeling", bert(), **options)([each["input_ids"] for each in rows])
+    both("DataCollatorForLanguageModeling", bert(), **options)([row["input_ids"] for row in rows])
 
     assert (mine["labels"] != -100).any()
 
@@ -278,7 +278,7 @@ def test_a_word_is_hidden_whole_or_not_at_all_with_offsets_and_without() -> None
         rows = encoded(return_offsets_mapping=with_offsets)
         collator = ours.DataCollatorForWholeWordMask(bert(), mlm_probability=0.5, seed=1)
         for _ in range(10):
-            batch = collator([dict(each) for each in rows])
+            batch = collator([dict(row) for row in rows])
             for labels, tokens in zip(batch["labels"], rows, strict=True):
                 hidden = labels[: len(tokens["input_ids"])].ne(-100).tolist()
                 pieces = bert().convert_ids_to_tokens(tokens["input_ids"])
@@ -349,7 +349,7 @@ def test_a_tokenizer_without_a_mask_token_cannot_hide() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_permutations_are_the_references_draw_by_draw(seed: int) -> None:
-    rows = [each["input_ids"] for each in encoded(padding="max_length", max_length=16)]
+    rows = [sample["input_ids"] for sample in encoded(padding="max_length", max_length=16)]
 
     both("DataCollatorForPermutationLanguageModeling", bert(), seed=seed)(rows)
     both("DataCollatorForPermutationLanguageModeling", bert(), seed=seed, plm_probability=0.5, max_span_length=2)(rows)
@@ -367,10 +367,10 @@ def test_permutations_are_the_references_draw_by_draw(seed: int) -> None:
     ],
 )
 def test_flattening_is_the_references(options: dict[str, Any]) -> None:
-    rows = [{"input_ids": each["input_ids"]} for each in encoded()]
+    rows = [{"input_ids": sample["input_ids"]} for sample in encoded()]
     both("DataCollatorWithFlattening", **options)(rows)
-    both("DataCollatorWithFlattening", **options)([{**each, "labels": list(each["input_ids"])} for each in rows])
-    both("DataCollatorWithFlattening", **options)([{"input_ids": torch.tensor(each["input_ids"])} for each in rows])
+    both("DataCollatorWithFlattening", **options)([{**row, "labels": list(row["input_ids"])} for row in rows])
+    both("DataCollatorWithFlattening", **options)([{"input_ids": torch.tensor(row["input_ids"])} for row in rows])
 
 
 def restored(inputs: list[int], labels: list[int]) -> list[int]:

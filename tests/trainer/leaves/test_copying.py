@@ -16,15 +16,15 @@ class Pair(NamedTuple):
 
 
 def test_tensors_move_wherever_they_stand_and_all_else_stays() -> None:
-    one = torch.ones(2)
-    batch = {"x": one, "several": [one, (one, "name")], "pair": Pair(one, one), "id": 7, "nothing": None}
+    tensor = torch.ones(2)
+    batch = {"x": tensor, "several": [tensor, (tensor, "name")], "pair": Pair(tensor, tensor), "id": 7, "nothing": None}
 
     there = moved(batch, META)
 
     assert there["x"].device == there["several"][1][0].device == there["pair"].right.device == META
     assert isinstance(there["pair"], Pair)
     assert (there["several"][1][1], there["id"], there["nothing"]) == ("name", 7, None)
-    assert one.device.type == "cpu"
+    assert tensor.device.type == "cpu"
 
 
 def test_only_floating_point_tensors_change_their_type() -> None:

@@ -29,7 +29,7 @@ def test_the_op_and_its_gradient_are_what_they_say(example: ModuleType) -> None:
 
     expected = (x.detach() ** 2 + 0.3**2).sqrt() - 0.3
     assert torch.allclose(example.smooth_abs(x, 0.3), expected)
-    assert torch.autograd.gradcheck(lambda each: example.smooth_abs(each, 0.3), (x,))
+    assert torch.autograd.gradcheck(lambda item: example.smooth_abs(item, 0.3), (x,))
     assert example.smooth_abs(torch.ones(3, 2).t()).shape == (2, 3)
     with pytest.raises(RuntimeError, match="delta must be above 0"):
         example.smooth_abs(x, 0.0)
@@ -68,5 +68,5 @@ def test_on_a_gpu_it_is_the_same_op(example: ModuleType) -> None:
     assert cpu.grad is not None
     assert torch.allclose(here, there.cpu())
     assert torch.allclose(cpu.grad, x.grad.cpu())
-    assert torch.autograd.gradcheck(lambda each: example.smooth_abs(each), (x[:20].detach().requires_grad_(),))
+    assert torch.autograd.gradcheck(lambda item: example.smooth_abs(item), (x[:20].detach().requires_grad_(),))
     assert example.smooth_abs(torch.empty(0, device="cuda")).numel() == 0

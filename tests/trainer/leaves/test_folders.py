@@ -25,7 +25,7 @@ class Company:
         self.barrier = threading.Barrier(WORLD, timeout=WITHIN)
         self.said: list[Any] = [None] * WORLD
         self.lines: dict[tuple[int, int], SimpleQueue[Tensor]] = {
-            (one, other): SimpleQueue() for one in range(WORLD) for other in range(WORLD)
+            (index, other): SimpleQueue() for index in range(WORLD) for other in range(WORLD)
         }
         self.spoils = False
 
@@ -100,7 +100,7 @@ def test_what_each_machine_wrote_is_one_checkpoint_on_the_first(company: Company
     """Of nothing, of one piece, of two; where several have written one path, the first one's stands."""
     made = saved(company, tmp_path, one_of_each)
 
-    assert [type(each) for each in made] == [files.Checkpoint] * WORLD, made
+    assert [type(instance) for instance in made] == [files.Checkpoint] * WORLD, made
     folder = tmp_path / "machine-0" / "checkpoint-5"
     listed = files.verify(folder)["files"]
     assert listed.keys() == {"same", "deep/piece-0", "deep/piece-1", "deep/piece-2"}
@@ -120,7 +120,7 @@ def test_a_disk_that_is_full_on_one_machine_leaves_no_checkpoint_and_is_told_by_
 
     made = saved(company, tmp_path, fill)
 
-    assert all(isinstance(each, files.CannotSave) and "no space left" in str(each) for each in made), made
+    assert all(isinstance(instance, files.CannotSave) and "no space left" in str(instance) for instance in made), made
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -133,7 +133,7 @@ def test_a_disk_that_fills_up_with_what_others_send_leaves_none_waiting(
     monkeypatch.setattr(shared_folder, "_write", full)
     made = saved(company, tmp_path, one_of_each)
 
-    assert all(isinstance(each, files.CannotSave) for each in made), made
+    assert all(isinstance(instance, files.CannotSave) for instance in made), made
     monkeypatch.undo()
 
 
@@ -141,7 +141,7 @@ def test_bytes_that_came_as_others_are_not_sealed(company: Company, tmp_path: Pa
     company.spoils = True
     made = saved(company, tmp_path, one_of_each)
 
-    assert all("other bytes than were sent" in str(each) for each in made), made
+    assert all("other bytes than were sent" in str(instance) for instance in made), made
     assert not (tmp_path / "machine-0" / "checkpoint-5").exists()
 
 
@@ -150,7 +150,7 @@ def test_who_cannot_begin_keeps_nobody_waiting(company: Company, tmp_path: Path)
 
     made = saved(company, tmp_path, one_of_each)
 
-    assert all(isinstance(each, files.CannotSave) for each in made), made
+    assert all(isinstance(instance, files.CannotSave) for instance in made), made
 
 
 def test_what_the_first_has_is_read_where_it_is_not_seen(company: Company, tmp_path: Path) -> None:
@@ -176,6 +176,6 @@ def test_where_all_have_the_same_nothing_is_sent(company: Company, tmp_path: Pat
         own = tmp_path / f"machine-{peers.rank}"
         return shared_folder.bring(peers, own / "checkpoint-5", own / "copy")
 
-    found = all_do(company, bring)
+    result = all_do(company, bring)
 
-    assert found == [tmp_path / f"machine-{rank}" / "checkpoint-5" for rank in range(WORLD)]
+    assert result == [tmp_path / f"machine-{rank}" / "checkpoint-5" for rank in range(WORLD)]

@@ -62,7 +62,7 @@ def test_a_model_that_says_its_classes_is_not_even_called(tmp_path: Path) -> Non
 @pytest.mark.parametrize("own_loss", [False, True])
 def test_of_a_later_batch_and_a_plain_module_it_is_named_all_the_same(tmp_path: Path, own_loss: bool) -> None:
     model = Plain(own_loss=own_loss)
-    with pytest.raises(DatasetError, match="labels has 9 at sample 1 of the batch") as told:
+    with pytest.raises(DatasetError, match="labels has 9 at sample 1 of the batch") as error:
         trained(tmp_path, model, bad_at=9)
     assert model.calls == 3
-    assert isinstance(told.value.__cause__ or told.value.__context__, IndexError)
+    assert isinstance(error.value.__cause__ or error.value.__context__, IndexError)

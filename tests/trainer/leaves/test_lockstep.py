@@ -23,19 +23,19 @@ class Together(Alone):
     def everyone(self, value: Any) -> list[Any]:
         self._told[self.rank] = value
         self._barrier.wait(20)
-        found = list(self._told)
+        result = list(self._told)
         self._barrier.wait(20)
-        return found
+        return result
 
 
 def rounds(*counts: int, batch: Callable[[int], Any] = lambda rank: {"x": torch.full((2,), rank)}) -> list[list[Any]]:
     """What each process gets that has so many batches."""
-    told: list[Any] = [None] * len(counts)
+    report: list[Any] = [None] * len(counts)
     barrier = threading.Barrier(len(counts))
 
     def of(rank: int) -> list[Any]:
         batches: Iterator[Any] = iter([batch(rank)] * counts[rank])
-        return list(lockstep(batches, Together(rank, told, barrier)))
+        return list(lockstep(batches, Together(rank, report, barrier)))
 
     with ThreadPoolExecutor(len(counts)) as threads:
         return list(threads.map(of, range(len(counts))))
@@ -43,9 +43,9 @@ def rounds(*counts: int, batch: Callable[[int], Any] = lambda rank: {"x": torch.
 
 @pytest.mark.parametrize("counts", [(2, 2), (3, 2), (1, 0), (0, 2, 0)])
 def test_each_comes_along_as_often_as_the_one_with_most_and_counts_its_own(counts: tuple[int, ...]) -> None:
-    for found, own in zip(rounds(*counts), counts, strict=True):
-        assert len(found) == max(counts)
-        assert [isinstance(each, Hollow) for each in found] == [at >= own for at in range(max(counts))]
+    for result, own in zip(rounds(*counts), counts, strict=True):
+        assert len(result) == max(counts)
+        assert [isinstance(item, Hollow) for item in result] == [at >= own for at in range(max(counts))]
 
 
 def test_who_has_none_at_all_goes_through_the_motions_with_another_s() -> None:

@@ -28,9 +28,9 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def labels_of(*shape: int, classes: int = CLASSES, ignore: int = -100) -> Tensor:
-    found = torch.randint(classes, shape, generator=torch.Generator().manual_seed(1))
-    found.view(-1)[::3] = ignore
-    return found
+    result = torch.randint(classes, shape, generator=torch.Generator().manual_seed(1))
+    result.view(-1)[::3] = ignore
+    return result
 
 
 def config(**values: Any) -> Any:
@@ -383,9 +383,9 @@ def test_labels_in_range_and_models_that_do_not_say_pass(name: str, values: dict
 
 
 def test_the_loss_itself_names_a_class_that_does_not_exist() -> None:
-    with pytest.raises(DatasetError, match="labels has 7 at sample 2") as told:
+    with pytest.raises(DatasetError, match="labels has 7 at sample 2") as error:
         ours.classification(drawn(3, CLASSES), torch.tensor([1, 2, 7]))
-    assert told.value.__context__ is not None
+    assert error.value.__context__ is not None
 
 
 def test_after_a_step_broke_the_batches_at_hand_are_looked_at() -> None:
@@ -393,9 +393,9 @@ def test_after_a_step_broke_the_batches_at_hand_are_looked_at() -> None:
     plain = nn.Sequential(nn.Linear(2, 8), nn.Linear(8, CLASSES))
     batches = [{"labels": torch.tensor([0])}, {"labels": torch.tensor([1, CLASSES])}]
 
-    found = ours.explain(broken, batches, plain)
+    explanation = ours.explain(broken, batches, plain)
 
-    assert "labels has 4 at sample 1" in str(found)
+    assert "labels has 4 at sample 1" in str(explanation)
     assert ours.explain(RuntimeError("out of memory"), batches, plain) is None
     assert ours.explain(broken, batches[:1], plain) is None
     assert ours.explain(broken, batches, nn.Identity()) is None

@@ -47,31 +47,31 @@ def pairs(logits: Tensor, labels: Tensor) -> list[tuple[int, int]]:
 
 def of_class(kind: str, seen: list[tuple[int, int]], which: set[int]) -> float:
     hits = sum(named == true for named, true in seen if named in which)
-    named, true = sum(each in which for each, _ in seen), sum(each in which for _, each in seen)
+    named, true = sum(item in which for item, _ in seen), sum(item in which for _, item in seen)
     below = {"precision": named, "recall": true, "f1": (named + true) / 2}[kind]
     return hits / below if below else 0.0
 
 
 def averaged(kind: str, average: str, seen: list[tuple[int, int]]) -> float:
-    occur = sorted({each for pair in seen for each in pair})
+    occur = sorted({entry for pair in seen for entry in pair})
     if average == "binary":
         return of_class(kind, seen, {1})
     if average == "micro":
         return sum(named == true for named, true in seen) / len(seen)
-    each = [of_class(kind, seen, {which}) for which in occur]
+    item = [of_class(kind, seen, {which}) for which in occur]
     weights = [sum(true == which for _, true in seen) if average == "weighted" else 1 for which in occur]
-    return sum(value * weight for value, weight in zip(each, weights, strict=True)) / sum(weights)
+    return sum(value * weight for value, weight in zip(item, weights, strict=True)) / sum(weights)
 
 
 def matthews(seen: list[tuple[int, int]]) -> float:
     """By Pearson's formula over one-hot vectors."""
     classes = range(CLASSES)
     total = len(seen)
-    named = [sum(each == which for each, _ in seen) for which in classes]
-    true = [sum(each == which for _, each in seen) for which in classes]
-    right = sum(one == two for one, two in seen)
-    above = right * total - sum(one * two for one, two in zip(named, true, strict=True))
-    below = math.sqrt(total**2 - sum(each**2 for each in named)) * math.sqrt(total**2 - sum(each**2 for each in true))
+    named = [sum(item == which for item, _ in seen) for which in classes]
+    true = [sum(item == which for _, item in seen) for which in classes]
+    right = sum(first == second for first, second in seen)
+    above = right * total - sum(first * second for first, second in zip(named, true, strict=True))
+    below = math.sqrt(total**2 - sum(count**2 for count in named)) * math.sqrt(total**2 - sum(item**2 for item in true))
     return above / below if below else 0.0
 
 
@@ -92,7 +92,9 @@ def test_accuracy_and_correlation_are_their_formulas() -> None:
     logits, labels = drawn(length=2)
     seen = pairs(logits, labels)
 
-    assert streamed("accuracy", logits, labels) == pytest.approx(sum(one == two for one, two in seen) / len(seen))
+    assert streamed("accuracy", logits, labels) == pytest.approx(
+        sum(first == second for first, second in seen) / len(seen)
+    )
     assert streamed("mcc", logits, labels) == pytest.approx(matthews(seen))
     assert streamed("mcc", torch.eye(2)[[0, 0]], torch.tensor([0, 1])) == 0.0
 
@@ -101,7 +103,7 @@ def area(scores: list[float], positive: list[bool]) -> float:
     """By comparing every positive with every negative."""
     high = [score for score, is_one in zip(scores, positive, strict=True) if is_one]
     low = [score for score, is_one in zip(scores, positive, strict=True) if not is_one]
-    return sum((one > two) + (one == two) / 2 for one in high for two in low) / (len(high) * len(low))
+    return sum((score > two) + (score == two) / 2 for score in high for two in low) / (len(high) * len(low))
 
 
 def test_the_area_under_the_curve_of_two_classes_is_its_formula() -> None:
@@ -118,9 +120,9 @@ def test_the_area_of_many_classes_is_the_mean_of_one_against_the_rest() -> None:
     logits, labels = drawn()
     counted = labels != -100
     chances = logits.double().softmax(-1)[counted]
-    each = [area(chances[:, k].tolist(), labels[counted].eq(k).tolist()) for k in range(CLASSES)]
+    item = [area(chances[:, k].tolist(), labels[counted].eq(k).tolist()) for k in range(CLASSES)]
 
-    assert streamed("auroc", logits, labels) == pytest.approx(sum(each) / CLASSES, abs=1e-3)
+    assert streamed("auroc", logits, labels) == pytest.approx(sum(item) / CLASSES, abs=1e-3)
 
 
 def test_the_area_counts_ties_as_half_and_keeps_scores_of_any_size_apart() -> None:
@@ -138,11 +140,11 @@ def test_samples_of_several_classes_are_counted_class_by_class() -> None:
     logits, _ = drawn()
     labels = (logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))).gt(0).float()
     named, true = logits.gt(0), labels.bool()
-    each = [2 * float((named & true)[:, k].sum()) / float(named[:, k].sum() + true[:, k].sum()) for k in range(CLASSES)]
+    item = [2 * float((named & true)[:, k].sum()) / float(named[:, k].sum() + true[:, k].sum()) for k in range(CLASSES)]
     areas = [area(logits[:, k].tolist(), true[:, k].tolist()) for k in range(CLASSES)]
 
     assert streamed("accuracy", logits, labels) == pytest.approx(float(named.eq(true).float().mean()))
-    assert streamed("f1", logits, labels) == pytest.approx(sum(each) / CLASSES)
+    assert streamed("f1", logits, labels) == pytest.approx(sum(item) / CLASSES)
     assert streamed("auroc", logits, labels) == pytest.approx(sum(areas) / CLASSES, abs=1e-3)
 
 
@@ -178,7 +180,7 @@ def test_nothing_that_counts_is_no_number_and_memory_is_flat(name: str) -> None:
         logits, labels = drawn(classes=3, seed=seed)
         metric.update(*((logits, logits + 1) if regression else (logits, labels)))
         assert isinstance(metric, Sums)
-        sizes.append(sum(each.numel() for each in metric.sums.values()))
+        sizes.append(sum(item.numel() for item in metric.sums.values()))
     assert sizes[0] == sizes[1] == sizes[2]
     assert all(isinstance(value, float) for value in metric.compute().values())
 
@@ -187,7 +189,7 @@ def test_with_many_classes_the_buckets_stay_below_their_bound() -> None:
     metric = Auroc()
     metric.update(torch.randn(8, 5000), torch.randint(5000, (8,)))
 
-    assert sum(each.numel() * each.element_size() for each in metric.sums.values()) <= 64 * 2**20
+    assert sum(item.numel() * item.element_size() for item in metric.sums.values()) <= 64 * 2**20
     assert math.isfinite(metric.compute()["auroc"])
 
 
@@ -241,9 +243,9 @@ def test_torchmetrics_of_errors_of_tokens_and_ready_made_ones() -> None:
 
 
 def test_a_torchmetric_that_is_not_there_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownComponent) as told:
+    with pytest.raises(UnknownComponent) as error:
         make_metric("torchmetrics/F1score")
-    assert told.value.hint == "did you mean 'F1Score'?"
+    assert error.value.hint == "did you mean 'F1Score'?"
 
 
 def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +265,7 @@ def test_what_adds_batches_is_handed_classes_and_what_counts() -> None:
             self.seen += zip(predictions, references, strict=True)
 
         def compute(self) -> dict[str, float]:
-            return {"exact": sum(one == two for one, two in self.seen) / len(self.seen)}
+            return {"exact": sum(first == second for first, second in self.seen) / len(self.seen)}
 
     logits, labels = drawn()
     metric = make_metric(Exact)
@@ -289,7 +291,7 @@ class Words:
 
     def batch_decode(self, tokens: list[list[int]], skip_special_tokens: bool) -> list[str]:
         assert skip_special_tokens
-        return [" ".join(f"w{each}" for each in row if each) for row in tokens]
+        return [" ".join(f"w{item}" for item in row if item) for row in tokens]
 
 
 SAID = torch.tensor([[1, 2, 3, 4, 5, 0], [6, 7, 8, 9, 1, 2]])
@@ -303,11 +305,11 @@ def test_texts_are_decoded_and_compared_batch_by_batch(name: str) -> None:
     for said, wanted in zip(SAID, WANTED, strict=True):
         in_batches.update(said[None], wanted[None])
 
-    found = whole.compute()
+    metrics = whole.compute()
 
-    assert in_batches.compute() == pytest.approx(found)
-    assert set(found) >= ({"rouge1", "rouge2", "rougeL"} if name == "rouge" else {name})
-    assert all(0.3 < value < 1.0 for value in found.values())
+    assert in_batches.compute() == pytest.approx(metrics)
+    assert set(metrics) >= ({"rouge1", "rouge2", "rougeL"} if name == "rouge" else {name})
+    assert all(0.3 < value < 1.0 for value in metrics.values())
 
 
 def test_bleu_is_torchmetrics_own() -> None:

@@ -138,10 +138,10 @@ def test_a_step_of_ones_own_gives_the_same_weights(tmp_path: Path) -> None:
 def test_rates_and_losses_are_logged_by_id(tmp_path: Path) -> None:
     made = trainer(tmp_path)
     made.train()
-    logs = [each for each in made.state.log_history if "aux_loss" in each]
+    logs = [row for row in made.state.log_history if "aux_loss" in row]
 
     assert len(logs) == 12
-    assert [each["aux_learning_rate"] for each in logs[:6]] == [0.05] * 4 + [0.025] * 2
+    assert [row["aux_learning_rate"] for row in logs[:6]] == [0.05] * 4 + [0.025] * 2
     assert logs[-1]["aux_loss"] < logs[0]["aux_loss"]
     assert logs[3]["main_learning_rate"] == logs[3]["learning_rate"] == 1e-2
 
@@ -190,7 +190,7 @@ def test_who_steps_every_third_time_leaves_the_others_gradients_alone(tmp_path: 
     class Watch(Trainer):
         def log(self, logs: Any, start_time: Any = None) -> None:
             if "loss" in logs:
-                seen.append([float(each.detach().sum()) for each in self.model.parameters()])
+                seen.append([float(parameter.detach().sum()) for parameter in self.model.parameters()])
             super().log(logs, start_time)
 
     slow = NamedOptimizer("slow", ["decode"], "sgd", {"lr": 0.1}, every=3)
@@ -200,10 +200,10 @@ def test_who_steps_every_third_time_leaves_the_others_gradients_alone(tmp_path: 
     names = [name for name, _ in made.model.named_parameters()]
     at = names.index("decode.1.weight")
 
-    moved = [one[at] != two[at] for one, two in itertools.pairwise(seen)]
+    moved = [first[at] != second[at] for first, second in itertools.pairwise(seen)]
     assert moved == [False, True, False, False, True, False]
     other = names.index("encode.weight")
-    assert all(one[other] != two[other] for one, two in itertools.pairwise(seen))
+    assert all(first[other] != second[other] for first, second in itertools.pairwise(seen))
 
 
 def test_a_function_may_be_the_loss_the_optimizer_and_the_schedule() -> None:
@@ -230,10 +230,10 @@ def test_a_function_may_be_the_loss_the_optimizer_and_the_schedule() -> None:
 
 def test_a_backward_of_ones_own_does_not_leak_into_an_auxiliary_loss() -> None:
     model, again = a_codec(), a_codec()
-    for each, leaks in ((model, True), (again, False)):
-        optimizer = NamedOptimizers(each, [MAIN, AUX])
-        each.eval()
-        loss = each(torch.ones(2, 6))["loss"]
+    for item, leaks in ((model, True), (again, False)):
+        optimizer = NamedOptimizers(item, [MAIN, AUX])
+        item.eval()
+        loss = item(torch.ones(2, 6))["loss"]
         loss.backward() if leaks else optimizer.backward(loss)
         optimizer.step()
 
@@ -291,10 +291,10 @@ def test_a_loss_that_the_model_does_not_have_is_told_with_what_it_has() -> None:
 
 
 def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
-    one = NamedOptimizers(a_codec(), [MAIN, AUX])
+    optimizers = NamedOptimizers(a_codec(), [MAIN, AUX])
     other = NamedOptimizers(a_codec(), [MAIN, NamedOptimizer("tails", ["quantiles"])])
     with pytest.raises(ValueError, match="has the optimizers main, tails, and this run has main, aux"):
-        one.load_state_dict(other.state_dict())
+        optimizers.load_state_dict(other.state_dict())
 
 
 def test_a_step_that_began_again_for_want_of_memory_has_the_gradients_of_one(tmp_path: Path) -> None:

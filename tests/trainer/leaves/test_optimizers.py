@@ -35,21 +35,21 @@ def arguments(name: str, optim_args: str | None = None, **values: Any) -> Any:
 
 
 def test_the_names_are_the_references_and_each_is_made_or_declined() -> None:
-    assert {each.name: str(each) for each in OptimizerNames} == {each.name: each.value for each in TheirNames}
+    assert {item.name: str(item) for item in OptimizerNames} == {item.name: item.value for item in TheirNames}
     for name in OptimizerNames:
         if name not in _MAKERS:
-            with pytest.raises(NotAvailableYet, match=f"optim {name} is not available") as told:
+            with pytest.raises(NotAvailableYet, match=f"optim {name} is not available") as error:
                 ours.optimizer_class(arguments(name))
-            assert "optimizer_cls_and_kwargs" in str(told.value.hint)
+            assert "optimizer_cls_and_kwargs" in str(error.value.hint)
             with pytest.raises(NotAvailableYet, match=f"optim '{name}' is not available"):
                 TrainingArguments("out", optim=name)
     assert not set(CHOICES_NOT_YET["optim"]) & set(_MAKERS)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownComponent) as told:
+    with pytest.raises(UnknownComponent) as error:
         ours.optimizer_class(arguments("adamw_troch"))
-    assert told.value.hint == "did you mean 'adamw_torch'?"
+    assert error.value.hint == "did you mean 'adamw_torch'?"
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_the_class_and_its_arguments_are_the_references(name: str) -> None:
 
     same = made is expected or (made is ours.Adafactor and expected is theirs.Adafactor)
     assert same
-    defaults = {each.name: each.default for each in inspect.signature(made).parameters.values()}
+    defaults = {parameter.name: parameter.default for parameter in inspect.signature(made).parameters.values()}
     assert {**defaults, **kwargs} == {**defaults, **expected_kwargs}
 
 
@@ -234,8 +234,8 @@ def test_a_tied_weight_is_moved_once() -> None:
     zoo = Zoo()
     groups = ours.parameter_groups(zoo, ours.decay_parameter_names(zoo), 0.1)
 
-    everything = [each for group in groups for each in group["params"]]
-    assert len({id(each) for each in everything}) == len(everything) == len(list(zoo.parameters()))
+    everything = [parameter for group in groups for parameter in group["params"]]
+    assert len({id(item) for item in everything}) == len(everything) == len(list(zoo.parameters()))
 
 
 def test_a_factory_groups_as_it_likes_and_a_class_may_want_the_model() -> None:
@@ -269,20 +269,20 @@ def weights(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
 
 def gradients(step: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(step + 1)
-    return [torch.randn(each.shape, generator=generator) for each in weights()]
+    return [torch.randn(weight.shape, generator=generator) for weight in weights()]
 
 
 def run(optimizer: torch.optim.Optimizer, start: int = 0, steps: int = 12) -> list[Tensor]:
     for step in range(start, steps):
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        for each, gradient in zip(parameters, gradients(step), strict=True):
-            each.grad = gradient.to(each.dtype)
+        parameters = [item for group in optimizer.param_groups for item in group["params"]]
+        for parameter, gradient in zip(parameters, gradients(step), strict=True):
+            parameter.grad = gradient.to(parameter.dtype)
         optimizer.step()
-    return [each.detach() for each in parameters]
+    return [item.detach() for item in parameters]
 
 
 def equal(mine: list[Tensor], other: list[Tensor]) -> bool:
-    return all(torch.equal(one, two) for one, two in zip(mine, other, strict=True))
+    return all(torch.equal(first, second) for first, second in zip(mine, other, strict=True))
 
 
 ADAFACTOR: list[dict[str, Any]] = [
@@ -307,7 +307,7 @@ def test_adafactor_continues_from_the_references_state() -> None:
     straight = run(theirs.Adafactor(weights(), **options))
     stopped = theirs.Adafactor(weights(), **options)
     half = run(stopped, steps=6)
-    resumed = ours.Adafactor([nn.Parameter(each.clone()) for each in half], **options)
+    resumed = ours.Adafactor([nn.Parameter(item.clone()) for item in half], **options)
     resumed.load_state_dict(stopped.state_dict())
 
     assert equal(run(resumed, start=6), straight)
@@ -329,30 +329,30 @@ def test_adafactors_own_rate_is_told() -> None:
 
 def test_lion_steps_as_its_paper_writes() -> None:
     rate, (beta1, beta2), decay = 1e-2, (0.9, 0.99), 0.1
-    expected, moments = [each.detach().clone() for each in weights()], [torch.zeros_like(each) for each in weights()]
+    expected, moments = [item.detach().clone() for item in weights()], [torch.zeros_like(item) for item in weights()]
     for step in range(12):
         for weight, moment, gradient in zip(expected, moments, gradients(step), strict=True):
             update = (beta1 * moment + (1 - beta1) * gradient).sign()
             weight -= rate * (update + decay * weight)
             moment.mul_(beta2).add_((1 - beta2) * gradient)
 
-    found = run(ours.Lion(weights(), lr=rate, betas=(beta1, beta2), weight_decay=decay))
+    outcome = run(ours.Lion(weights(), lr=rate, betas=(beta1, beta2), weight_decay=decay))
 
-    assert all(torch.allclose(one, two, atol=1e-6) for one, two in zip(found, expected, strict=True))
+    assert all(torch.allclose(first, second, atol=1e-6) for first, second in zip(outcome, expected, strict=True))
 
 
 def schedule_free_by_hand(kind: str, steps: int, warmup: int, decay: float) -> tuple[list[Tensor], list[Tensor]]:
     """(x, y) of the paper's recursion, with x reckoned out at every step."""
     rate, beta, beta2, eps = 0.05, 0.9, 0.95, 1e-8
-    z = [each.detach().double() for each in weights()]
-    x, squares = [each.clone() for each in z], [torch.zeros_like(each) for each in z]
+    z = [weight.detach().double() for weight in weights()]
+    x, squares = [weight.clone() for weight in z], [torch.zeros_like(weight) for weight in z]
     total = largest = 0.0
     for step in range(steps):
         now = rate * min(1.0, (step + 1) / warmup)
         largest = max(largest, now)
         total += largest**2
         share = largest**2 / total
-        for at, gradient in enumerate(each.double() for each in gradients(step)):
+        for at, gradient in enumerate(item.double() for item in gradients(step)):
             y = (1 - beta) * z[at] + beta * x[at]
             direction = gradient
             if kind == "adamw":
@@ -360,7 +360,7 @@ def schedule_free_by_hand(kind: str, steps: int, warmup: int, decay: float) -> t
                 direction = gradient / ((squares[at] / (1 - beta2 ** (step + 1))).sqrt() + eps)
             z[at] = z[at] - now * (direction + decay * y)
             x[at] = (1 - share) * x[at] + share * z[at]
-    return x, [(1 - beta) * one + beta * two for one, two in zip(z, x, strict=True)]
+    return x, [(1 - beta) * first + beta * second for first, second in zip(z, x, strict=True)]
 
 
 def schedule_free(kind: str, **options: Any) -> Any:
@@ -374,15 +374,15 @@ def schedule_free(kind: str, **options: Any) -> Any:
 def test_schedule_free_holds_y_in_training_and_x_in_evaluation(kind: str, decay: float) -> None:
     optimizer = schedule_free(kind, warmup_steps=4, weight_decay=decay)
     optimizer.train()
-    found = run(optimizer)
+    outcome = run(optimizer)
     x, y = schedule_free_by_hand(kind, 12, 4, decay)
 
-    assert all(torch.allclose(one.double(), two, atol=1e-5) for one, two in zip(found, y, strict=True))
+    assert all(torch.allclose(first.double(), second, atol=1e-5) for first, second in zip(outcome, y, strict=True))
     optimizer.eval()
     optimizer.eval()
-    assert all(torch.allclose(one.double(), two, atol=1e-5) for one, two in zip(found, x, strict=True))
+    assert all(torch.allclose(first.double(), second, atol=1e-5) for first, second in zip(outcome, x, strict=True))
     optimizer.train()
-    assert all(torch.allclose(one.double(), two, atol=1e-5) for one, two in zip(found, y, strict=True))
+    assert all(torch.allclose(first.double(), second, atol=1e-5) for first, second in zip(outcome, y, strict=True))
 
 
 def test_schedule_free_leaves_gradients_to_be_read_and_refuses_to_step_in_evaluation() -> None:
@@ -391,7 +391,7 @@ def test_schedule_free_leaves_gradients_to_be_read_and_refuses_to_step_in_evalua
         run(optimizer)
     optimizer.train()
     run(optimizer, steps=1)
-    kept = [each.grad for each in optimizer.param_groups[0]["params"]]
+    kept = [parameter.grad for parameter in optimizer.param_groups[0]["params"]]
     assert equal(kept, gradients(0))
 
 
@@ -401,9 +401,9 @@ def test_a_stopped_run_goes_on_to_the_last_bit(kind: str) -> None:
         return ours.Lion(weights(), lr=1e-2) if kind == "lion" else schedule_free(kind, warmup_steps=4)
 
     straight, stopped, resumed = made(), made(), made()
-    for each in (straight, stopped):
+    for item in (straight, stopped):
         if kind != "lion":
-            each.train()
+            item.train()
     whole, half = run(straight), run(stopped, steps=5)
     with torch.no_grad():
         for parameter, saved in zip(resumed.param_groups[0]["params"], half, strict=True):

@@ -144,7 +144,7 @@ class Stack(nn.Module):
 def gradients(model: nn.Module) -> list[Tensor]:
     torch.manual_seed(3)
     model(torch.tensor([[0, 1, 2]])).backward()
-    return [each.grad for each in model.parameters() if each.grad is not None]
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
 @pytest.mark.parametrize(("every", "twice"), [(1, 4), (2, 2)])
@@ -155,9 +155,9 @@ def test_layers_run_again_in_backward_and_gradients_are_the_same(every: int, twi
     saving.load_state_dict(plain.state_dict())
 
     assert checkpoint_activations(saving, {"every_n_layers": every}) == twice
-    expected, found = gradients(plain), gradients(saving)
+    expected, result = gradients(plain), gradients(saving)
 
-    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(result, expected, strict=True))
     assert sum(block.calls for block in saving.blocks) == 4 + twice  # type: ignore[union-attr,misc]
     assert saving.state_dict().keys() == plain.state_dict().keys()
     assert all(type(block) is Block for block in saving.blocks)
@@ -177,23 +177,23 @@ def test_in_evaluation_and_after_switching_off_nothing_runs_twice() -> None:
 
 
 def test_a_model_that_knows_how_is_told_to_with_what_it_is_given() -> None:
-    told: list[Any] = []
+    messages: list[Any] = []
 
     class Newer(nn.Module):
         def activation_checkpointing_enable(self, activation_checkpointing_kwargs: Any = None) -> None:
-            told.append(activation_checkpointing_kwargs)
+            messages.append(activation_checkpointing_kwargs)
 
     class Older(nn.Module):
         def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
-            told.append(gradient_checkpointing_kwargs)
+            messages.append(gradient_checkpointing_kwargs)
 
     class Oldest(nn.Module):
         def gradient_checkpointing_enable(self) -> None:
-            told.append("nothing")
+            messages.append("nothing")
 
     for kind in (Newer, Older, Oldest):
         assert checkpoint_activations(kind(), {"use_reentrant": True}) == 0
-    assert told == [{"use_reentrant": True}, {"use_reentrant": True}, "nothing"]
+    assert messages == [{"use_reentrant": True}, {"use_reentrant": True}, "nothing"]
 
 
 def test_of_a_plain_sequence_the_layers_with_weights_are_taken() -> None:
@@ -220,15 +220,15 @@ class Words(nn.Module):
 def test_the_noise_is_the_references_draw_by_draw() -> None:
     torch.manual_seed(0)
     model, tokens = Words(), torch.tensor([[0, 1, 2], [3, 4, 0]])
-    found = []
+    result = []
     for module in (neftune, theirs):
         handle = module.activate_neftune(model, 5.0)  # type: ignore[attr-defined]
         torch.manual_seed(7)
-        found.append(model(tokens))
+        result.append(model(tokens))
         module.deactivate_neftune(model, handle)  # type: ignore[attr-defined]
 
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], model(tokens))
+    assert torch.equal(result[0], result[1])
+    assert not torch.equal(result[0], model(tokens))
     assert not hasattr(model.embed, "neftune_noise_alpha")
 
 
@@ -252,10 +252,10 @@ def test_a_compiled_model_is_the_same_object_with_the_same_names() -> None:
     model.zero_grad()
 
     assert compile_model(model, backend="eager") is model
-    found = gradients(model)
+    result = gradients(model)
 
     assert list(model.state_dict()) == names
-    assert all(torch.allclose(one, two) for one, two in zip(found, expected, strict=True))
+    assert all(torch.allclose(first, second) for first, second in zip(result, expected, strict=True))
 
 
 def test_a_backend_that_does_not_exist_is_answered_with_the_known() -> None:
@@ -310,9 +310,9 @@ def test_checkpointing_on_a_gpu_saves_memory_at_the_same_gradients() -> None:
         return torch.cuda.max_memory_allocated(), model[0][0].weight.grad
 
     plain, expected = peak(saves=False)
-    saving, found = peak(saves=True)
+    saving, result = peak(saves=True)
     assert saving < 0.6 * plain
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
 
 
 @pytest.mark.gpu
@@ -321,7 +321,7 @@ def test_a_compiled_model_on_a_gpu_gives_the_same_gradients() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda()
     x = torch.randn(32, 64, device="cuda")
     model(x).square().mean().backward()
-    expected = [each.grad.clone() for each in model.parameters()]
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     compile_model(model)
     model(x).square().mean().backward()

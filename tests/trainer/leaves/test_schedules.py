@@ -63,12 +63,12 @@ def cases() -> Iterator[tuple[str, int, dict[str, Any]]]:
 def rates(get_scheduler: Callable[..., Any], name: str, warmup: int, kwargs: dict[str, Any]) -> list[list[float]]:
     optimizer = an_optimizer()
     schedule = get_scheduler(name, optimizer, warmup, STEPS - 20, kwargs or None)
-    found = []
+    result = []
     for _ in range(STEPS):
-        found.append([group["lr"] for group in optimizer.param_groups])
+        result.append([group["lr"] for group in optimizer.param_groups])
         optimizer.step()
         schedule.step()
-    return found
+    return result
 
 
 @pytest.mark.filterwarnings("ignore:Both num_training_steps")
@@ -85,13 +85,13 @@ def test_every_rate_is_the_references_to_the_last_bit() -> None:
 def test_every_function_has_the_references_name_and_signature(name: str) -> None:
     mine, other = (inspect.signature(getattr(module, name)).parameters for module in (ours, theirs))
 
-    assert [(each.name, each.default) for each in mine.values()] == [
-        (each.name, each.default) for each in other.values()
+    assert [(value.name, value.default) for value in mine.values()] == [
+        (value.name, value.default) for value in other.values()
     ]
 
 
 def test_the_names_are_the_references() -> None:
-    assert {each.name: str(each) for each in SchedulerType} == {each.name: each.value for each in TheirTypes}
+    assert {name.name: str(name) for name in SchedulerType} == {name.name: name.value for name in TheirTypes}
     assert set(ours.TYPE_TO_SCHEDULER_FUNCTION) == set(SchedulerType)
 
 
@@ -106,7 +106,7 @@ GREEDY: list[dict[str, Any]] = [
 def metrics() -> list[float]:
     noise = torch.Generator().manual_seed(3)
     falling = torch.linspace(3, 1, STEPS) + 0.3 * torch.randn(STEPS, generator=noise)
-    return [float(each) for each in falling]
+    return [float(item) for item in falling]
 
 
 @pytest.mark.parametrize("kwargs", GREEDY)
@@ -139,15 +139,15 @@ def test_greedy_continues_from_the_references_state_and_from_its_own(kwargs: dic
     back.load_state_dict(mine.state_dict())
 
     for metric in metrics()[90:]:
-        for each in (straight, mine, again, back):
-            each.step(metric)
+        for item in (straight, mine, again, back):
+            item.step(metric)
         assert straight.get_last_lr() == mine.get_last_lr() == again.get_last_lr() == back.get_last_lr()
 
 
 @pytest.mark.filterwarnings("ignore:Both num_training_steps")
-@pytest.mark.parametrize("name", [each for each in SchedulerType if each not in ("reduce_lr_on_plateau", "greedy")])
+@pytest.mark.parametrize("name", [name for name in SchedulerType if name not in ("reduce_lr_on_plateau", "greedy")])
 def test_a_schedule_continues_from_the_references_state(name: str) -> None:
-    kwargs = {each: values[-1] for each, values in GRID.get(name, {}).items()}
+    kwargs = {item: values[-1] for item, values in GRID.get(name, {}).items()}
     if "min_lr" in kwargs:
         kwargs.pop("min_lr")
     straight = rates(ours.get_scheduler, name, 10, kwargs)
@@ -160,13 +160,13 @@ def test_a_schedule_continues_from_the_references_state(name: str) -> None:
     schedule.load_state_dict(reference.state_dict())
     optimizer.load_state_dict(reference.optimizer.state_dict())
 
-    found = []
+    result = []
     for _ in range(60, STEPS):
-        found.append([group["lr"] for group in optimizer.param_groups])
+        result.append([group["lr"] for group in optimizer.param_groups])
         optimizer.step()
         schedule.step()
 
-    assert found == straight[60:]
+    assert result == straight[60:]
 
 
 def test_a_schedule_that_follows_a_metric_is_known_as_one() -> None:
@@ -211,7 +211,7 @@ def test_a_missing_number_of_steps_is_asked_for() -> None:
 
 
 def test_stable_steps_beside_the_whole_are_warned_about() -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as report:
         warnings.simplefilter("always")
         ours.get_wsd_schedule(an_optimizer(), 1, 2, num_training_steps=10, num_stable_steps=3)
-    assert "num_stable_steps will be used" in str(told[0].message)
+    assert "num_stable_steps will be used" in str(report[0].message)

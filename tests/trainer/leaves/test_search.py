@@ -112,7 +112,7 @@ def test_each_trial_has_a_folder_and_tells_its_name(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, save_strategy="steps", save_steps=3)
     trainer.hyperparameter_search(space, n_trials=2, sampler=sampler())
 
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["run-0", "run-1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run-0", "run-1"]
     assert (tmp_path / "run-1" / "checkpoint-6" / "trainer_state.json").exists()
     assert (trainer.state.is_hyper_param_search, trainer.state.trial_name) == (True, "run-1")
     assert set(trainer.state.trial_params or {}) == {"learning_rate", "per_device_train_batch_size", "weight_decay"}
@@ -153,7 +153,7 @@ def test_a_trial_that_is_not_worth_going_on_is_pruned_and_leaves_nothing_open(tm
 
 
 def test_several_objectives_have_several_bests(tmp_path: Path) -> None:
-    found = a_trainer(tmp_path).hyperparameter_search(
+    result = a_trainer(tmp_path).hyperparameter_search(
         space,
         compute_objective=lambda metrics: (metrics["eval_loss"], metrics["epoch"]),
         n_trials=3,
@@ -161,8 +161,8 @@ def test_several_objectives_have_several_bests(tmp_path: Path) -> None:
         sampler=sampler(),
     )
 
-    assert isinstance(found, list)
-    assert all(isinstance(each.objective, list) for each in found)
+    assert isinstance(result, list)
+    assert all(isinstance(item.objective, list) for item in result)
 
 
 def test_without_an_evaluation_in_training_there_is_one_after_it(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_what_cannot_search_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
         a_trainer(tmp_path).hyperparameter_search(space, backend="ray")
     with pytest.raises(ValueError, match="n_jobs"):
         a_trainer(tmp_path).hyperparameter_search(space, n_jobs=2)
-    given = Trainer(Net(), arguments(TrainingArguments, tmp_path, eval_strategy="no"))
+    trainer = Trainer(Net(), arguments(TrainingArguments, tmp_path, eval_strategy="no"))
     with pytest.raises(RuntimeError, match="through a model_init function"):
-        given.hyperparameter_search(space)
+        trainer.hyperparameter_search(space)
     with pytest.raises(RuntimeError, match="0 or 1 argument"):
         a_trainer(tmp_path, lambda a, b: Net())
     monkeypatch.setitem(sys.modules, "optuna", None)

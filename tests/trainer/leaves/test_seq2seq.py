@@ -29,7 +29,7 @@ def a_model() -> T5ForConditionalGeneration:
 def rows() -> list[dict[str, Any]]:
     """To repeat what was said, backwards."""
     encoded = [dict(t5()(text)) for text in TEXTS * 4]
-    return [{**each, "labels": [*each["input_ids"][-2::-1], 1]} for each in encoded]
+    return [{**sample, "labels": [*sample["input_ids"][-2::-1], 1]} for sample in encoded]
 
 
 def words(prediction: Any) -> dict[str, float]:
@@ -209,6 +209,6 @@ def test_what_is_generated_is_compared_as_text(tmp_path: Path) -> None:
         metrics=["rouge", "bleu"],
     )
 
-    found = trainer.evaluate()
+    result = trainer.evaluate()
 
-    assert {"eval_rouge1", "eval_rougeL", "eval_bleu", "eval_loss"} <= set(found)
+    assert {"eval_rouge1", "eval_rougeL", "eval_bleu", "eval_loss"} <= set(result)
