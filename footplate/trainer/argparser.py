@@ -1,4 +1,4 @@
-"""HfArgumentParser: command lines, dicts, JSON and YAML to dataclasses, by their type hints."""
+"""HfArgumentParser makes dataclasses from command lines, dicts, JSON and YAML, by their type hints."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ def HfArg(
     metadata: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """A dataclass field with further names and a help text on the command line."""
-    told = {**(metadata or {})}
+    """Returns a dataclass field with further names and a help text on the command line."""
+    details = {**(metadata or {})}
     if aliases is not None:
-        told["aliases"] = aliases
+        details["aliases"] = aliases
     if help is not None:
-        told["help"] = help
-    return dataclasses.field(metadata=told, default=default, default_factory=default_factory, **kwargs)
+        details["help"] = help
+    return dataclasses.field(metadata=details, default=default, default_factory=default_factory, **kwargs)
 
 
 class HfArgumentParser(ArgumentParser):
-    """An ArgumentParser that is filled by dataclasses: one option per field, by its hint, default and help."""
+    """An ArgumentParser with one option per field of the dataclasses, from its type hint, default and help text."""
 
     def __init__(self, dataclass_types: Any = None, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", ArgumentDefaultsHelpFormatter)
         super().__init__(**kwargs)
-        given = [] if dataclass_types is None else dataclass_types
-        single = dataclasses.is_dataclass(given) or not isinstance(given, Iterable)
-        self.dataclass_types: list[Any] = [given] if single else list(given)
+        types = [] if dataclass_types is None else dataclass_types
+        single = dataclasses.is_dataclass(types) or not isinstance(types, Iterable)
+        self.dataclass_types: list[Any] = [types] if single else list(types)
         for kind in self.dataclass_types:
             self._add_dataclass_arguments(kind)
 
@@ -87,9 +87,10 @@ class HfArgumentParser(ArgumentParser):
         args_filename: str | None = None,
         args_file_flag: str | None = None,
     ) -> tuple[Any, ...]:
-        """An object of each dataclass, then a namespace of what else was added; last, if asked for, what is left over.
+        """Returns an object of each dataclass, then a namespace of other options, then unused words if requested.
 
-        A file of arguments beside the script (`.args`), or named, comes first: the command line wins.
+        Arguments from a file are read first, so that the command line wins. The file is named, or is `.args` beside
+        the script.
         """
         files: list[Path] = []
         if args_filename:
@@ -101,15 +102,15 @@ class HfArgumentParser(ArgumentParser):
             files += named
         from_files = [word for file in files if file.exists() for word in file.read_text().split()]
         namespace, left = self.parse_known_args(from_files + (sys.argv[1:] if args is None else list(args)))
-        made = [_made_of(kind, namespace) for kind in self.dataclass_types]
+        objects = [_made_of(kind, namespace) for kind in self.dataclass_types]
         further = [namespace] if vars(namespace) else []
         if return_remaining_strings:
-            return (*made, *further, left)
+            return (*objects, *further, left)
         if left:
             raise ValueError(
                 f"Some specified arguments are not used by the HfArgumentParser: {left}{self._nearest(left)}"
             )
-        return (*made, *further)
+        return (*objects, *further)
 
     def _nearest(self, left: Iterable[str]) -> str:
         first = next((word for word in left if word.startswith("--")), "")
@@ -117,17 +118,17 @@ class HfArgumentParser(ArgumentParser):
         return f" ({hint})" if hint else ""
 
     def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        left, made = set(args), []
+        unused, objects = set(args), []
         for kind in self.dataclass_types:
             taken = {name: args[name] for name in (*_fields(kind), *_further_names(kind)) if name in args}
-            left -= set(taken)
-            made.append(kind(**taken))
-        if left and not allow_extra_keys:
-            known = [name for kind in self.dataclass_types for name in _fields(kind)]
-            hint = did_you_mean(min(left), known)
+            unused -= set(taken)
+            objects.append(kind(**taken))
+        if unused and not allow_extra_keys:
+            names = [name for kind in self.dataclass_types for name in _fields(kind)]
+            hint = did_you_mean(min(unused), names)
             near = f" ({hint})" if hint else ""
-            raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(left)}{near}")
-        return tuple(made)
+            raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(unused)}{near}")
+        return tuple(objects)
 
     def parse_json_file(self, json_file: Any, allow_extra_keys: bool = False) -> tuple[Any, ...]:
         return self.parse_dict(json.loads(Path(json_file).read_text(encoding="utf-8")), allow_extra_keys)
@@ -142,12 +143,12 @@ class HfArgumentParser(ArgumentParser):
 def _files_named_by(flag: str, args: list[str] | None) -> tuple[list[Path], list[str]]:
     finder = ArgumentParser(add_help=False)
     finder.add_argument(flag, type=Path, action="append", dest="files")
-    found, rest = finder.parse_known_args(args)
-    return found.files or [], rest
+    parsed, rest = finder.parse_known_args(args)
+    return parsed.files or [], rest
 
 
 def _made_of(kind: Any, namespace: Any) -> Any:
-    """Defaults are left to the class, so that an older name does not meet a new one that nobody wrote."""
+    """Makes the dataclass without options that equal their default, so that an older name does not clash with them."""
     values = vars(namespace)
     taken = {name: values.pop(name) for name in (*_fields(kind), *_further_names(kind)) if name in values}
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
@@ -166,20 +167,20 @@ def _fields(kind: Any) -> list[str]:
 
 
 def _further_names(kind: Any) -> list[str]:
-    """What is no field and yet understood: older names, which the class maps or declines with a word of its own."""
+    """Returns older names of TrainingArguments that are not fields. The class maps or refuses them."""
     if not issubclass(kind, contract_arguments.TrainingArguments):
         return []
     return [name for name in (*LEGACY, *contract_arguments.NOT_YET) if name not in _fields(kind)]
 
 
 def _add_further_option(group: ArgumentParser | _ArgumentGroup, name: str) -> None:
-    """Not shown, and without a default: who does not write it says nothing."""
+    """Adds a hidden option without a default, so that an option that is not given has no effect."""
     options: dict[str, Any] = {"dest": name, "nargs": "?", "const": True, "type": _loose, "default": SUPPRESS}
     group.add_argument(f"--{name}", f"--{name.replace('_', '-')}", **options, help=SUPPRESS)
 
 
 def _loose(text: str) -> Any:
-    """A number, a truth or JSON where it looks like one; text otherwise."""
+    """Parses a number, a boolean or JSON if the text looks like one, else returns the text."""
     low = text.lower()
     if low in ("true", "false", "none"):
         return {"true": True, "false": False, "none": None}[low]
@@ -190,18 +191,18 @@ def _loose(text: str) -> Any:
 
 
 def _help(kind: Any, field: Any) -> str | None:
-    """As the field's metadata has it, or what stands under the field in its source."""
-    said = field.metadata.get("help") or meanings(kind).get(field.name)
-    # argparse reads % as a place to fill.
-    return " ".join(said.split()).replace("%", "%%") if said else said
+    """Returns the help text in the field's metadata, or the docstring below the field in its source."""
+    text = field.metadata.get("help") or meanings(kind).get(field.name)
+    # argparse formats help texts with %.
+    return " ".join(text.split()).replace("%", "%%") if text else text
 
 
-def _add_option(group: ArgumentParser | _ArgumentGroup, field: Any, hint: Any, told: str | None) -> None:
+def _add_option(group: ArgumentParser | _ArgumentGroup, field: Any, hint: Any, help_text: str | None) -> None:
     names = [f"--{field.name}", *([f"--{field.name.replace('_', '-')}"] if "_" in field.name else [])]
     aliases = field.metadata.get("aliases", [])
     names += [aliases] if isinstance(aliases, str) else list(aliases)
     further = {key: value for key, value in field.metadata.items() if key not in ("aliases", "help")}
-    options: dict[str, Any] = {**further, **_reading(hint), "dest": field.name, "help": told}
+    options: dict[str, Any] = {**further, **_reading(hint), "dest": field.name, "help": help_text}
     default = field.default if field.default is not dataclasses.MISSING else None
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
@@ -212,27 +213,27 @@ def _add_option(group: ArgumentParser | _ArgumentGroup, field: Any, hint: Any, t
         options["required"] = True
     group.add_argument(*names, **options, default=default)
     if field.default is True and _is_flag(hint, field):
-        # After the field's own, which has the same destination and sets its default.
+        # Added after the field's own option, which has the same destination and sets its default.
         no = [f"--no_{field.name}", f"--no-{field.name.replace('_', '-')}"]
-        group.add_argument(*no, action="store_false", dest=field.name, default=True, help=told)
+        group.add_argument(*no, action="store_false", dest=field.name, default=True, help=help_text)
 
 
 def _is_flag(hint: Any, field: Any) -> bool:
-    """`--flag` alone means True. Of one that may be None too, only where it has a default that says yes or no."""
+    """Returns True if `--flag` alone means True. An optional bool needs a default of True or False for that."""
     members = _members(hint)
     return members == [bool] and (type(None) not in _all(hint) or isinstance(field.default, bool))
 
 
 def _reading(hint: Any) -> dict[str, Any]:
-    """How argparse reads a value of this hint: its type, its choices, whether it may be several words."""
+    """Returns argparse's options for values of this hint: type, choices, and nargs for lists."""
     members = _members(hint)
-    lists = [each for each in members if get_origin(each) in (list, tuple) or each in (list, tuple)]
+    lists = [member for member in members if get_origin(member) in (list, tuple) or member in (list, tuple)]
     if lists and len(members) == 1:
         inside = get_args(lists[0])
         return {"nargs": "+", "type": _reader([inside[0] if inside else str])}
     if len(members) == 1 and (choices := _choices(members[0])) is not None:
         return {"type": _choice(choices), "choices": choices}
-    return {"type": _reader([each for each in members if each not in lists])}
+    return {"type": _reader([member for member in members if member not in lists])}
 
 
 def _all(hint: Any) -> tuple[Any, ...]:
@@ -240,23 +241,23 @@ def _all(hint: Any) -> tuple[Any, ...]:
 
 
 def _members(hint: Any) -> list[Any]:
-    """The kinds that a value may be of, without None."""
-    return [each for each in _all(hint) if each is not type(None)]
+    """Returns the types that a value may have, without None."""
+    return [member for member in _all(hint) if member is not type(None)]
 
 
 def _choices(kind: Any) -> list[Any] | None:
     if get_origin(kind) is Literal:
         return list(get_args(kind))
-    return [each.value for each in kind] if isinstance(kind, type) and issubclass(kind, Enum) else None
+    return [choice.value for choice in kind] if isinstance(kind, type) and issubclass(kind, Enum) else None
 
 
 def _choice(choices: list[Any]) -> Callable[[str], Any]:
-    by_text = {str(each): each for each in choices}
+    by_text = {str(choice): choice for choice in choices}
     return lambda text: by_text.get(text, text)
 
 
 def _reader(kinds: list[Any]) -> Callable[[str], Any]:
-    """Tries the kinds in turn, the pickier ones first; text takes anything."""
+    """Returns a function that tries the types in turn, strict ones first, because text accepts anything."""
     return functools.partial(_read, sorted(kinds, key=lambda kind: _PICKY.get(_plain(kind), 5)))
 
 
@@ -281,13 +282,13 @@ def _as(plain: Any, kind: Any, text: str) -> Any:
     if plain is bool:
         return string_to_bool(text)
     if plain is dict:
-        found = json.loads(text)
-        if not isinstance(found, dict):
-            raise ValueError(f"{text} is JSON, and no object")
-        return found
+        parsed = json.loads(text)
+        if not isinstance(parsed, dict):
+            raise ValueError(f"{text} is JSON, but not an object")
+        return parsed
     choices = _choices(kind)
     if choices is not None:
         if text not in map(str, choices):
-            raise ValueError(f"{text!r} is none of {', '.join(map(str, choices))}")
+            raise ValueError(f"{text!r} is not one of {', '.join(map(str, choices))}")
         return _choice(choices)(text)
     return plain(text) if callable(plain) and plain is not Any else text

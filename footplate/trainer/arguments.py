@@ -1,4 +1,4 @@
-"""TrainingArguments with what needs torch. The fields, their meaning and their checks are the contract's."""
+"""TrainingArguments with the properties that need torch. The fields and their checks are in footplate/contract."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ _CHOICES: dict[str, type[Choice]] = {
 
 @dataclass(config=CONFIG)
 class TrainingArguments(contract_arguments.TrainingArguments):
-    """What a script hands to the Trainer."""
+    """The arguments that a script passes to the Trainer."""
 
     @classmethod
     def of(cls, args: contract_arguments.TrainingArguments) -> TrainingArguments:
-        """The same values, whichever side made them. The very object, where it is ours already: callbacks mutate it."""
+        """Returns arguments of this class with the same values. An object of this class is returned as is."""
         if isinstance(args, cls):
             return args
         if not isinstance(args, contract_arguments.TrainingArguments):
             raise TypeError(
-                f"args are a {type(args).__module__}.{type(args).__name__}: import TrainingArguments from footplate too"
+                f"args are a {type(args).__module__}.{type(args).__name__}: import TrainingArguments from footplate"
             )
         return cls(**{field.name: getattr(args, field.name) for field in dataclasses.fields(args)})
 
     def __post_init__(self) -> None:
-        said = launched_precision()
-        if said in ("bf16", "fp16") and not (self.bf16 or self.fp16):
-            setattr(self, said, True)
+        precision = launched_precision()
+        if precision in ("bf16", "fp16") and not (self.bf16 or self.fp16):
+            setattr(self, precision, True)
         self.use_cpu = self.use_cpu or launched_on_cpu()
         launcher_arguments.apply(self)
         super().__post_init__()
-        # As the reference has them: `args.eval_strategy.value` is read by people's callbacks.
+        # Enums, as Hugging Face has them, because users' callbacks read `args.eval_strategy.value`.
         for name, choices in _CHOICES.items():
             setattr(self, name, choices(getattr(self, name)))
         self.accelerator_config = AcceleratorConfig.of(self.accelerator_config)  # type: ignore[assignment]
@@ -80,13 +80,13 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         }
 
     def to_sanitized_dict(self) -> dict[str, Any]:
-        """For trackers: what is no number, text or truth becomes text."""
+        """Returns the values for trackers, with everything but numbers, texts and booleans converted to text."""
         values = {**self.to_dict(), "train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
-        return {name: each if type(each) in (bool, int, float, str) else str(each) for name, each in values.items()}
+        return {name: value if type(value) in (bool, int, float, str) else str(value) for name, value in values.items()}
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """The main process does it, and the others find it done."""
+        """Runs the `with` block in the main process first, and then in the others, which find its results."""
         from accelerate.state import PartialState
 
         state = PartialState(cpu=self.device.type == "cpu")
@@ -103,7 +103,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     @property
     def place_model_on_device(self) -> bool | None:
-        """For subclasses: False leaves models where they are. None moves those that may be moved."""
+        """Returns False in a subclass that leaves models where they are. None moves models that may be moved."""
         return None
 
     @property
@@ -116,7 +116,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     @property
     def n_gpu(self) -> int:
-        """Of this process."""
+        """The number of GPUs of this process."""
         return int(self.device.type == "cuda")
 
     @property
@@ -137,7 +137,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     @property
     def should_save(self) -> bool:
-        """Whether this process writes files."""
+        """True if this process writes files."""
         return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
 
     @property
@@ -145,7 +145,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
 
     def _set(self, **values: Any) -> TrainingArguments:
-        """Checked as if they had been given at first; nothing is set where one of them is wrong."""
+        """Sets values that are checked together. Nothing is set if one of them is wrong."""
         checked = dataclasses.replace(self, **values)
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(checked, field.name))
@@ -163,7 +163,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         activation_checkpointing: bool = False,
         gradient_checkpointing: bool | None = None,
     ) -> TrainingArguments:
-        asked = activation_checkpointing if gradient_checkpointing is None else gradient_checkpointing
+        checkpointing = activation_checkpointing if gradient_checkpointing is None else gradient_checkpointing
         return self._set(
             do_train=True,
             learning_rate=learning_rate,
@@ -173,8 +173,8 @@ class TrainingArguments(contract_arguments.TrainingArguments):
             max_steps=max_steps,
             gradient_accumulation_steps=gradient_accumulation_steps,
             seed=seed,
-            activation_checkpointing=asked,
-            gradient_checkpointing=asked,
+            activation_checkpointing=checkpointing,
+            gradient_checkpointing=checkpointing,
         )
 
     def set_evaluate(
@@ -296,7 +296,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
         )
 
     def get_process_log_level(self) -> int:
-        """For the script's own loggers: what is said at least on this process."""
+        """Returns the log level of this process, for the script's own loggers."""
         name = self.log_level if self.should_log else self.log_level_replica
         if name == "passive":
             return logging.getLogger("footplate").getEffectiveLevel()

@@ -2,7 +2,7 @@
 
     on_init_end                                 the Trainer is built
     on_train_begin
-      [evaluation, where eval_on_start asks for it]
+      [evaluation, if eval_on_start is set]
       for every epoch:
         on_epoch_begin
         for every optimizer step:
@@ -17,18 +17,18 @@
           on_log                                if should_log
           on_prediction_step*, on_log, on_evaluate      if should_evaluate
           on_save(checkpoint=...)               if should_save, after the checkpoint is committed
-        on_epoch_end                            and the same three again
-      on_log                                    the run's own figures
+        on_epoch_end                            then on_log, on_evaluate and on_save as above
+      on_log                                    the metrics of the run
       [the best model is loaded]
     on_train_end                                also when training raises
 
     on_predict                                  after predict()
-    on_push_begin                               before a checkpoint or the model goes to the hub
+    on_push_begin                               before a checkpoint or the model is uploaded to the hub
 
-A callback that has `figures()` is asked for them when the loss is logged: they are part of that log.
+A callback may have a method `figures()`, whose values are added to each log of the loss.
 
 Every event gets (args, state, control, **kwargs): model, processing_class, optimizer, lr_scheduler, train_dataloader,
-eval_dataloader, and metrics, logs or checkpoint where there are any. It may return a control.
+eval_dataloader, and metrics, logs or checkpoint if the event has them. It may return the control.
 """
 
 from __future__ import annotations
@@ -46,35 +46,35 @@ EVENTS = (
     "on_save", "on_log", "on_prediction_step", "on_push_begin",
 )  # fmt: skip
 
-Answer = TrainerControl | None
+Control = TrainerControl | None
 
 
 class TrainerCallback:
-    """Override what you need. A callback only sees and asks; it changes nothing but the control."""
+    """The base of callbacks: override the events that you need. A callback may change nothing but the control."""
 
-    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kw: Any) -> Answer: ...
-    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
-    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer: ...
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kw: Any) -> Control: ...
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
+    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
 
 
 class ExportableState:
-    """A callback with state: `state()` goes into every checkpoint, its `attributes` come back on resume."""
+    """A callback with state: `state()` is saved in every checkpoint, and its `attributes` are restored on resume."""
 
     def state(self) -> dict[str, Any]:
-        raise NotImplementedError(f"{type(self).__name__} must say what its state is")
+        raise NotImplementedError(f"{type(self).__name__} needs a method state(), which returns args and attributes")
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Any:
@@ -83,11 +83,11 @@ class ExportableState:
         return instance
 
 
-Listener = Callable[..., Answer]
+Listener = Callable[..., Control]
 
 
 class CallbackHandler:
-    """Tells every listener of an event, in order. Who listens is found once, when a callback is added or removed."""
+    """Calls the callbacks of an event in order. Which callbacks have an event is determined when one is added."""
 
     def __init__(self, callbacks: Iterable[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any):
         self.callbacks: list[TrainerCallback] = []
@@ -101,38 +101,38 @@ class CallbackHandler:
         self._find_listeners()
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
-        self.callbacks.append(_listening(callback() if isinstance(callback, type) else callback))
+        self.callbacks.append(_require_events(callback() if isinstance(callback, type) else callback))
         self._find_listeners()
 
     def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
-        for mine in self.callbacks:
-            if mine is callback or (isinstance(callback, type) and isinstance(mine, callback)):
-                self.callbacks.remove(mine)
+        for own_callback in self.callbacks:
+            if own_callback is callback or (isinstance(callback, type) and isinstance(own_callback, callback)):
+                self.callbacks.remove(own_callback)
                 self._find_listeners()
-                return mine
+                return own_callback
         return None
 
     def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         self.pop_callback(callback)
 
     def figures(self) -> dict[str, float]:
-        """What callbacks add to the log of a loss."""
-        found: dict[str, float] = {}
-        for each in self.callbacks:
-            own = getattr(each, "figures", None)
-            found.update(own() if own is not None else {})
-        return found
+        """Returns the values that callbacks add to the log of a loss."""
+        figures: dict[str, float] = {}
+        for callback in self.callbacks:
+            add_figures = getattr(callback, "figures", None)
+            figures.update(add_figures() if add_figures is not None else {})
+        return figures
 
     @property
     def callback_list(self) -> str:
-        return "\n".join(type(each).__name__ for each in self.callbacks)
+        return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
     def _find_listeners(self) -> None:
         self._listeners = {event: [] for event in EVENTS}
         for event in EVENTS:
             for callback in self.callbacks:
                 method = getattr(callback, event, None)
-                # An event that a callback did not override costs nothing.
+                # Callbacks that do not override an event are not called for it, so that it costs nothing.
                 if method is not None and getattr(method, "__func__", method) is not getattr(TrainerCallback, event):
                     self._listeners[event].append(method)
 
@@ -218,11 +218,11 @@ class CallbackHandler:
         return self.call_event("on_push_begin", args, state, control)
 
 
-def _listening(callback: Any) -> Any:
-    """Of whatever class: one that hears nothing was meant to be something else, and would be silent for hours."""
+def _require_events(callback: Any) -> Any:
+    """Refuses an object without any event, which was probably meant to be something else and would never run."""
     if not any(hasattr(callback, name) for name in (*EVENTS, "figures")):
         raise TypeError(
-            f"{callback!r} is told of no event: a callback is a TrainerCallback, its class, or an object with methods "
+            f"{callback!r} has no event: a callback is a TrainerCallback, its class, or an object with methods "
             "such as on_step_end"
         )
     return callback
@@ -232,13 +232,13 @@ def _control(answer: Any, listener: Any) -> TrainerControl:
     if hasattr(answer, "should_training_stop"):
         return answer  # type: ignore[no-any-return]
     name = getattr(listener, "__qualname__", repr(listener))
-    raise TypeError(f"{name} returned {answer!r:.80}: return the control that it was given, or nothing")
+    raise TypeError(f"{name} returned {answer!r:.80}: return the control that it received, or None")
 
 
 class DefaultFlowCallback(TrainerCallback):
-    """Turns the arguments' strategies into the control's wishes."""
+    """Sets the control's flags for logging, evaluation and saving from the arguments."""
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         step, last = state.global_step, state.global_step >= state.max_steps
         if (step == 1 and args.logging_first_step) or _is_due(args.logging_strategy, step, state.logging_steps):
             control.should_log = True
@@ -250,7 +250,7 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_training_stop = True
         return control
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if args.logging_strategy == "epoch":
             control.should_log = True
         if args.eval_strategy == "epoch" and args.eval_delay <= (state.epoch or 0):
@@ -265,21 +265,21 @@ def _is_due(strategy: str, step: int, every: int) -> bool:
 
 
 class PrinterCallback(TrainerCallback):
-    """One line per log, for a pipe."""
+    """Prints one line per log, for output that is not a terminal."""
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if state.is_local_process_zero:
             print({name: value for name, value in kwargs["logs"].items() if name != "total_flos"}, flush=True)
         return None
 
 
 class ProgressCallback(TrainerCallback):
-    """A bar of optimizer steps, for a terminal."""
+    """Shows a progress bar of optimizer steps in a terminal."""
 
     def __init__(self) -> None:
         self.bar: Any = None
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if not state.is_world_process_zero:
             return None
         from tqdm.auto import tqdm  # type: ignore[import-untyped]
@@ -287,17 +287,17 @@ class ProgressCallback(TrainerCallback):
         self.bar = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
         return None
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
         return None
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if self.bar is not None:
             self.bar.write(str({name: value for name, value in kwargs["logs"].items() if name != "total_flos"}))
         return None
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if self.bar is not None:
             self.bar.close()
             self.bar = None
@@ -310,14 +310,14 @@ def default_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
 
 
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
-    """Stops when `metric_for_best_model` has not become better by the threshold for so many evaluations."""
+    """Stops if `metric_for_best_model` has not improved by the threshold for `early_stopping_patience` evaluations."""
 
     def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float = 0.0) -> None:
         self.early_stopping_patience = early_stopping_patience
         self.early_stopping_threshold = early_stopping_threshold
         self.early_stopping_patience_counter = 0
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if args.metric_for_best_model is None or args.eval_strategy == "no":
             raise ValueError(
                 "early stopping follows metric_for_best_model through evaluations: set metric_for_best_model, and "
@@ -325,11 +325,11 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             )
         return None
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         name = str(args.metric_for_best_model)
         value = kwargs["metrics"].get(name if name.startswith("eval_") else f"eval_{name}")
         if value is None:
-            # One of several evaluation sets: another one carries the metric.
+            # With several evaluation sets, only one of them has the metric.
             return None
         best = state.best_metric  # of the evaluations before this one; a NaN is never the best
         gain = None if best is None else (value - best if args.greater_is_better else best - value)

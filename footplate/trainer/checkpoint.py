@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or are not there: written aside, synced, sealed by a manifest, then renamed into place.
+"""Checkpoints that are complete or do not exist: written to a temporary folder, synced, sealed and renamed.
 
-A folder named `checkpoint-<step>` is therefore complete, unless a disk has lost or changed something since: `verify`
-reads every byte again and says what. Nothing here knows the Trainer; it hands in a function that writes the files.
+A folder named `checkpoint-<step>` is therefore complete, unless a disk has lost or changed data since. `verify` reads
+every byte again and names what differs. This module does not know the Trainer, which passes a function that writes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ASIDE = re.compile(r"^\.old-(checkpoint-\d+)-[0-9a-f]+$")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A committed checkpoint: what `on_save` gets."""
+    """A committed checkpoint, as `on_save` receives it."""
 
     path: Path
     step: int
@@ -52,14 +52,14 @@ class Checkpoint:
 
 
 class CannotSave(OSError):
-    """The disk is full, or will not take the files for another reason. Nothing was committed; the older ones stand."""
+    """The files could not be written, for example on a full disk. Nothing was committed; older checkpoints remain."""
 
 
 # Writing
 
 
 def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[str, Any]) -> Checkpoint:
-    """Writes `checkpoint-<step>` below parent: all of it, or nothing that anyone would take for one."""
+    """Writes `checkpoint-<step>` below `parent`, completely or not at all."""
     scratch = parent / f".tmp-checkpoint-{step}-{uuid.uuid4().hex[:8]}"
     try:
         scratch.mkdir(parents=True)
@@ -79,12 +79,12 @@ def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[s
 
 
 @dataclass(frozen=True, slots=True)
-class _Seal:
+class _Manifest:
     bytes: int
     sha256: str
 
 
-def _seal(folder: Path, step: int, stamp: dict[str, Any]) -> _Seal:
+def _seal(folder: Path, step: int, stamp: dict[str, Any]) -> _Manifest:
     _open_to_readers(folder)
     files = {str(path.relative_to(folder)): _synced(path) for path in _files(folder)}
     manifest = {"format": 1, "step": step, "stamp": stamp, "versions": _versions(), "files": files}
@@ -94,19 +94,21 @@ def _seal(folder: Path, step: int, stamp: dict[str, Any]) -> _Seal:
     _synced(path)
     for directory in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         _sync_directory(directory)
-    return _Seal(sum(each["bytes"] for each in files.values()) + len(text), hashlib.sha256(text).hexdigest())
+    return _Manifest(sum(file["bytes"] for file in files.values()) + len(text), hashlib.sha256(text).hexdigest())
 
 
 def _open_to_readers(folder: Path) -> None:
-    """Gives every file the rights that the umask asks for, as the folder has them. safetensors writes files that only
-    their owner may read, so another user could not continue from the checkpoint."""
+    """Gives every file the read rights of the folder, which follow the umask.
+
+    safetensors writes files that only their owner may read, so another user could not continue from the checkpoint.
+    """
     readable = folder.stat().st_mode & 0o444
     for path in _files(folder):
         path.chmod(path.stat().st_mode | readable)
 
 
 def _move_into_place(scratch: Path, final: Path) -> None:
-    """A folder of that name may be there, from an earlier run in the same place: it goes only once ours stands."""
+    """Renames the folder. An older folder of that name, from an earlier run, is deleted after the new one exists."""
     aside = None
     if final.exists():
         aside = final.parent / f".old-{final.name}-{uuid.uuid4().hex[:8]}"
@@ -119,7 +121,7 @@ def _move_into_place(scratch: Path, final: Path) -> None:
 
 
 def sweep(parent: Path) -> None:
-    """Removes what a save that died has left behind, and puts back what it had moved aside."""
+    """Removes the remains of interrupted saves, and restores a folder that such a save had moved aside."""
     if not parent.is_dir():
         return
     for path in list(parent.iterdir()):
@@ -131,7 +133,7 @@ def sweep(parent: Path) -> None:
 
 
 def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
-    """Deletes the oldest beyond the limit. Called after a commit; what is protected stays, even beyond the limit."""
+    """Deletes the oldest checkpoints beyond the limit, after a commit. Protected ones stay, even beyond the limit."""
     if limit is None:
         return
     kept = [path for _, path in _numbered(parent)]
@@ -146,7 +148,7 @@ def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
 
 
 def keep(parent: Path, newest: int, protect: set[Path]) -> None:
-    """Deletes all but so many of the newest, and what is protected."""
+    """Deletes all checkpoints except for the newest `newest` and the protected ones."""
     spare = {path.resolve() for path in protect}
     for _, path in _numbered(parent)[:-newest]:
         if path.resolve() not in spare:
@@ -181,37 +183,37 @@ def _versions() -> dict[str, str]:
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest complete one, or None. What does not verify is passed over, and said."""
+    """Returns the newest complete checkpoint, or None. Incomplete or damaged ones are skipped with a warning."""
     for _, path in reversed(_numbered(Path(folder))):
         try:
             verify(path)
         except CheckpointCorrupt as error:
-            log.warning("passed over: %s", error)
+            log.warning("skipped: %s", error)
         else:
             return path
     return None
 
 
 def get_last_checkpoint(folder: str | Path) -> str | None:
-    """The reference's: the path of the newest complete one, or None."""
-    found = latest_checkpoint(folder)
-    return None if found is None else str(found)
+    """Returns the path of the newest complete checkpoint or None, under Hugging Face's name."""
+    path = latest_checkpoint(folder)
+    return None if path is None else str(path)
 
 
 class Verified(str):
-    """The path of a folder that `verify` has just read, every byte of it: it need not be read again."""
+    """The path of a folder that `verify` has just read completely, so that it is not read again."""
 
 
 def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, Any]:
-    """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and what is wrong.
+    """Reads every byte and returns the manifest, or raises CheckpointCorrupt with the file and the difference.
 
-    What cannot be read is as good as changed: a disk that fails, or a right that is missing, costs this checkpoint
-    only. `manifest_sha256` is the one that was committed, where somebody has kept it.
+    A file that cannot be read counts as damaged, because a failing disk or missing rights affect this checkpoint only.
+    `manifest_sha256` is the checksum of the committed manifest, if the caller has stored it.
     """
     folder = Path(folder)
     try:
         if not folder.is_dir():
-            raise CheckpointCorrupt(f"{folder.name} is not there any more")
+            raise CheckpointCorrupt(f"{folder.name} no longer exists")
     except OSError as error:
         raise CheckpointCorrupt(f"{folder.name} cannot be read ({error})") from error
     manifest = _read_manifest(folder, manifest_sha256)
@@ -226,14 +228,14 @@ def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, 
 
 
 def _difference(path: Path, expected: dict[str, Any]) -> str | None:
-    """How a file differs from what the manifest says of it."""
+    """Returns how a file differs from its entry in the manifest, or None."""
     if path.is_symlink():
-        return "is a link, and was written as a file"
+        return "is a link, but was written as a file"
     if not path.is_file():
         return "is missing"
     size = path.stat().st_size
     if size != expected["bytes"]:
-        return f"has {size} bytes, and was written with {expected['bytes']}"
+        return f"has {size} bytes, but was written with {expected['bytes']}"
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
             return "has changed since it was written (its sha256 differs)"
@@ -261,8 +263,8 @@ def _read_manifest(folder: Path, sha256: str | None) -> dict[str, Any]:
 def _numbered(parent: Path) -> list[tuple[int, Path]]:
     if not parent.is_dir():
         return []
-    found = ((_NAME.match(path.name), path) for path in parent.iterdir() if path.is_dir())
-    return sorted((int(match[1]), path) for match, path in found if match)
+    matches = ((_NAME.match(path.name), path) for path in parent.iterdir() if path.is_dir())
+    return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -273,7 +275,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def save_weights(model: nn.Module, path: Path, state_dict: dict[str, Tensor] | None = None) -> None:
-    """One safetensors file. Tied weights are stored once, and the file says under which names they go."""
+    """Writes one safetensors file. Tied weights are stored once, and the metadata lists their other names."""
     tensors: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
@@ -286,23 +288,23 @@ def save_weights(model: nn.Module, path: Path, state_dict: dict[str, Tensor] | N
         else:
             first[place] = name
             tensors[name] = tensor.detach()
-    save_file(_apart(tensors), path, metadata={"format": "pt", **tied})
+    save_file(_without_overlap(tensors), path, metadata={"format": "pt", **tied})
 
 
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Views into one storage (slices of a fused weight) are copied: safetensors refuses overlapping memory."""
+def _without_overlap(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies tensors that share storage, such as slices of a fused weight, because safetensors refuses overlaps."""
     owners: set[tuple[torch.device, int]] = set()
-    apart: dict[str, Tensor] = {}
+    separate: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         storage = (tensor.device, tensor.untyped_storage().data_ptr())
         shares = storage in owners or tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
-        apart[name] = tensor.clone(memory_format=torch.contiguous_format) if shares else tensor.contiguous()
+        separate[name] = tensor.clone(memory_format=torch.contiguous_format) if shares else tensor.contiguous()
         owners.add(storage)
-    return apart
+    return separate
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Loads the weights in place. Of a model with adapters a checkpoint holds the adapters only."""
+    """Loads the weights in place. For a model with adapters, the checkpoint holds the adapters only."""
     if holds_adapters_only(model, folder):
         return adapters.load(model, folder)
     model.load_state_dict(read_weights(model, folder), strict=False)
@@ -310,7 +312,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
 
 
 def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
-    """By name. Names that are tied to a stored one need not be there; others must."""
+    """Returns the stored weights by name. A name may be missing only if it is tied to a stored one."""
     if holds_adapters_only(model, folder):
         return adapters.read(model, folder)
     stored, own = weights.read(folder), model.state_dict()
@@ -320,25 +322,25 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
-            f"{folder.name} is of another model: {', '.join(wrong[:3])}{more} are missing on one side or have another "
-            "shape"
+            f"{folder.name} belongs to another model: {', '.join(wrong[:3])}{more} are missing on one side or have "
+            "another shape"
         )
     return stored
 
 
 def holds_adapters_only(model: nn.Module, folder: Path) -> bool:
-    """Of a model that has some: what is below them is not in the folder."""
+    """Returns True if the model has adapters and the folder does not hold the weights below them."""
     return adapters.are_in(model) and weights.file_in(folder) is None
 
 
 def _address(tensor: Tensor) -> int:
-    """Of what this process has of it."""
+    """Returns the memory address of the part of the tensor that this process holds."""
     local: Tensor = getattr(tensor, "_local_tensor", tensor)
     return local.data_ptr()
 
 
 def save_tensors(value: Any, path: Path) -> None:
-    """A `.pt` file. torch's writer tells of a full disk by RuntimeErrors that speak of its own insides."""
+    """Writes a `.pt` file. torch reports a full disk by a RuntimeError about its internals, which is translated."""
     try:
         torch.save(value, path)
     except RuntimeError as error:
@@ -346,7 +348,7 @@ def save_tensors(value: Any, path: Path) -> None:
 
 
 def load_tensors(folder: Path, name: str) -> Any:
-    """A `.pt` file of tensors, numbers and containers only. Nothing in it can run code."""
+    """Reads a `.pt` file that holds tensors, numbers and containers only, so that nothing in it can run code."""
     path = folder / name
     if not path.is_file():
         raise CheckpointCorrupt(f"{folder.name}: {name} is missing")
@@ -362,12 +364,12 @@ def _numpy_constructors() -> list[Any]:
 
 
 def rng_name(rank: int, world: int) -> str:
-    """As the reference calls them."""
+    """Returns the file name of a rank's random state, as Hugging Face names it."""
     return RNG if world == 1 else f"rng_state_{rank}.pth"
 
 
 def rng_states(folder: Path) -> list[Any]:
-    """Each process's that wrote the checkpoint."""
+    """Returns the random states of all processes that wrote the checkpoint."""
     if (folder / RNG).exists() or not (folder / rng_name(0, 2)).exists():
         return [load_tensors(folder, RNG)]
     written = len(list(folder.glob("rng_state_*.pth")))
@@ -375,12 +377,12 @@ def rng_states(folder: Path) -> list[Any]:
 
 
 def is_in_pieces(folder: Path) -> bool:
-    """Each of several processes wrote its own."""
+    """Returns True for a sharded checkpoint, to which several processes wrote their shards."""
     return (folder / PIECES).is_dir() or (folder / OPTIMIZER_PIECES).is_dir()
 
 
 def is_optimizer(name: str) -> bool:
-    """Whether a file of a checkpoint is of the optimizer's, by its path there."""
+    """Returns True if a file of a checkpoint belongs to the optimizer, by its path in the folder."""
     return name.startswith("optimizer")
 
 
@@ -389,7 +391,7 @@ def is_no_optimizer(name: str) -> bool:
 
 
 def holds_model(folder: Path) -> bool:
-    """Whole, or the adapters of one."""
+    """Returns True if the folder holds a whole model, or the adapters of one."""
     return weights.file_in(folder) is not None or (folder / adapters.WEIGHTS).exists()
 
 
@@ -398,7 +400,7 @@ def holds_optimizer(folder: Path) -> bool:
 
 
 def rng_state() -> dict[str, Any]:
-    """Every generator that training may draw from."""
+    """Returns the state of every random generator that training may draw from."""
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": numpy.random.get_state(),

@@ -1,4 +1,4 @@
-"""Datasets to loaders, and loaders to epochs that can start anywhere."""
+"""Makes loaders from datasets, and epochs that can start at any batch from loaders."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def has_length(dataset: object) -> bool:
 
 
 def require_samples(data: Any, name: str) -> None:
-    """Columns, a dict of several sets and a generator are what people hand in instead."""
+    """Refuses data that users pass by mistake: columns, a dict of several sets, or a generator."""
     if isinstance(data, Mapping) and 0 not in data:
         there = ", ".join(map(str, list(data)[:8])) or "nothing"
-        what = f"a {type(data).__name__} of {there}: hand in a list of samples, one of the sets"
+        description = f"a {type(data).__name__} of {there}: pass a list of samples, one of the sets"
     elif hasattr(data, "iloc"):
-        what = f"a {type(data).__name__}: hand in a list of samples, as its to_dict('records') is"
+        description = f"a {type(data).__name__}: pass a list of samples, such as its to_dict('records')"
     elif not hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):
-        what = f"a {type(data).__name__}: hand in a list of samples"
+        description = f"a {type(data).__name__}: pass a list of samples"
     else:
         return
-    raise TypeError(f"{name} is {what}, or an object with __getitem__ and __len__, or an IterableDataset")
+    raise TypeError(f"{name} is {description}, or an object with __getitem__ and __len__, or an IterableDataset")
 
 
 def make_loader(
@@ -51,11 +51,11 @@ def make_loader(
     sampler: Sampler[Any] | None,
     share: Share = ALL,
 ) -> DataLoader[Any]:
-    """A torch loader with a private generator: torch's own would draw from the generator that dropout uses."""
+    """Makes a torch loader with its own generator, because torch's default would use the generator of dropout."""
     options: dict[str, Any] = {
         "collate_fn": collator,
         "num_workers": args.dataloader_num_workers,
-        # Pinning runs a thread of its own, and on a CPU it pins for nobody.
+        # Pinning starts a thread, and has no use on a CPU.
         "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available() and not args.use_cpu,
         "persistent_workers": args.dataloader_persistent_workers,
         "prefetch_factor": args.dataloader_prefetch_factor,
@@ -69,15 +69,17 @@ def make_loader(
         return DataLoader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
     seed = args.seed if args.data_seed is None else args.data_seed
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(dataset):
-        # Accelerate replaces it in the same way: an order that is a function of the epoch.
+        # As Accelerate does, replace the sampler by one whose order is a function of the epoch.
         sampler = EpochSampler(dataset, seed)
     batches = Batches(sampler, batch_size, args.dataloader_drop_last, seed=seed, share=share)
     return DataLoader(InWorkers(dataset) if options["num_workers"] else dataset, batch_sampler=batches, **options)
 
 
 class InWorkers(Dataset[Any]):
-    """A dataset in a loading process, where what a sample or a collator draws at random follows from the batch's
-    number: which process reads it, and what it has read before, makes no difference. So a resume reads the same."""
+    """A dataset for loading processes, in which random draws depend on the number of the batch only.
+
+    It makes no difference which process reads a batch, and what it has read before. So a resumed run reads the same.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -97,12 +99,12 @@ class InWorkers(Dataset[Any]):
 
 
 class Epoch:
-    """The batches of one epoch, from number `skip` on, and the places that a resume needs to come back to them.
+    """The batches of one epoch from number `skip` on, and the generator states that a resume needs to repeat them.
 
-    Two of them cannot be found from a number. Where the order was drawn from the global generators (a sampler of the
-    user's own), it is drawn again from where they stood as the epoch was opened. And where reading draws from them (a
-    collator that masks at random), the reference reads one batch ahead of the step, so that dropout comes after it:
-    then so do we, and remember where the generators stood before that batch was read.
+    Two kinds of state cannot be computed from a number. If a user's sampler draws the order from the global generators,
+    the order is drawn again from their state at the start of the epoch. If reading draws from them, Hugging Face reads
+    one batch ahead of the step, so that dropout draws after that batch. A collator that masks at random is an example.
+    This class then also reads ahead, and keeps the generators' state from before that batch was read.
     """
 
     def __init__(
@@ -159,17 +161,17 @@ class Epoch:
         return batch
 
     def places(self) -> dict[str, Any]:
-        """For a checkpoint that is written now."""
+        """Returns the generator states and the position, for a checkpoint that is written now."""
         places = {"epoch": self._opened, "at": [self._number, self._read]}
         if self._stream is not None:
             return {**places, "stream": self._stream.place()}
         return {**places, "ahead": self._before_held} if self._held else places
 
     def _first(self) -> Any:
-        """Shows whether reading draws."""
-        before = host_fingerprint()
+        """Reads the first batch, and detects whether reading draws random numbers."""
+        fingerprint = host_fingerprint()
         batch = next(self._batches)
-        self._reads_ahead = host_fingerprint() != before
+        self._reads_ahead = host_fingerprint() != fingerprint
         if self._reads_ahead:
             self._hold_next()
         return batch
@@ -180,9 +182,9 @@ class Epoch:
 
 
 def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0, stream: Stream | None = None) -> Iterator[Any]:
-    """The epoch's batches from number `skip` on. What is left out is not read, where the loader can tell its place."""
+    """Returns the epoch's batches from number `skip` on. Skipped batches are not read if the loader can seek."""
     if is_ours(loader):
-        # Seeds the loading processes; a function of the epoch alone, so that a resumed epoch has the same ones.
+        # Seeds the loading processes by the epoch alone, so that a resumed epoch has the same seeds.
         loader.generator.manual_seed((seed + epoch) % 2**63)
     batches = getattr(loader, "batch_sampler", None)
     samplers = (batches, getattr(batches, "sampler", None), getattr(loader, "sampler", None))
@@ -202,15 +204,17 @@ def epoch_batches(loader: Any, *, seed: int, epoch: int, skip: int = 0, stream: 
         return iter(shorter)
     rest: Iterator[Any] = iter(loader)
     if skip:
-        log.warning("this data has no place to start from: reading and leaving out %d batches", skip)
+        log.warning("this data cannot start at a position: reading and dropping %d batches", skip)
         for _ in islice(rest, skip):
             pass
     return rest
 
 
 def opened(loader: Any) -> Iterator[Any]:
-    """Its batches, as `iter(loader)` has them. What torch does around each of them (marks for a profiler, a look at
-    warnings, at pinning) costs a small model a tenth of its step: one of ours that reads here needs none of it."""
+    """Returns the loader's batches. For our own loader in this process, torch's iterator is replaced by a plain loop.
+
+    torch's work around each batch (profiler marks, warnings, pinning) costs a small model a tenth of its step.
+    """
     reads_here = type(loader) is DataLoader and loader.num_workers == 0 and not loader.pin_memory
     if reads_here and is_ours(loader) and isinstance(loader.batch_sampler, Batches):
         return _read_here(loader.dataset, loader.batch_sampler, loader.collate_fn)
@@ -224,50 +228,51 @@ def _read_here(dataset: Any, batches: Batches, collate: Collator) -> Iterator[An
 
 
 def is_ours(loader: Any) -> bool:
-    """Made by `make_loader`, and so with a generator of its own for what torch draws when it is opened."""
+    """Returns True for a loader made by `make_loader`, which has its own generator."""
     return isinstance(getattr(loader, "generator", None), PrivateGenerator)
 
 
 class PrivateGenerator(torch.Generator):
-    """Keeps opening a loader from drawing from the generator that dropout uses."""
+    """A generator for a loader, so that opening the loader does not draw from the generator of dropout."""
 
 
 def draw_and_discard() -> None:
-    """Iterating a plain torch loader draws one number from the global generator, and dropout on CPU follows it.
+    """Draws one number from the global generator, as opening a plain torch loader does.
 
-    Ours draws from its own. So that the same seed gives the same curve as the reference's, we draw that number too.
+    Our loaders draw from their own generator. The same seed gives Hugging Face's curve only if dropout on a CPU sees
+    the same sequence, so this number is drawn too.
     """
     torch.empty((), dtype=torch.int64).random_()
 
 
 def without_columns(dataset: Any, keep: Sequence[str]) -> Any:
-    """A dataset of named columns is spared reading those that nobody takes."""
+    """Removes the columns that `keep` does not name from a dataset with named columns, so that they are not read."""
     names = getattr(dataset, "column_names", None)
     if not isinstance(names, list) or not hasattr(dataset, "remove_columns"):
         return dataset
     unused = [name for name in names if name not in keep]
     if not unused or len(unused) == len(names):
-        return dataset  # all of them: the collator below says what is wrong
+        return dataset  # if no column is left, the collator below raises an error that names them
     _say_what_is_left_out(unused)
     return dataset.remove_columns(unused)
 
 
 class DropUnused:
-    """A collator that leaves out of dict samples what the model does not take, and says once what that was."""
+    """A collator that drops keys of dict samples which the model does not take, and logs them once."""
 
     def __init__(self, collator: Collator, keep: Sequence[str]) -> None:
-        self.collator, self.keep, self._told = collator, frozenset(keep), False
+        self.collator, self.keep, self._has_warned = collator, frozenset(keep), False
 
     def __call__(self, features: Sequence[Any]) -> Any:
         if not isinstance(features[0], DICT) or features[0].keys() <= self.keep:
             return self.collator(features)
         dropped = [name for name in features[0] if name not in self.keep]
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             _say_what_is_left_out(dropped)
         if len(dropped) == len(features[0]):
             raise ValueError(
-                f"the model's forward takes {', '.join(sorted(self.keep))}, and the data has none of them, only: "
+                f"the model's forward takes {', '.join(sorted(self.keep))}, but the data has none of them, only: "
                 f"{', '.join(map(str, dropped))}"
             )
         return self.collator([{k: v for k, v in feature.items() if k in self.keep} for feature in features])
@@ -275,13 +280,13 @@ class DropUnused:
 
 def _say_what_is_left_out(names: Sequence[Any]) -> None:
     log.warning(
-        "left out of the data, because forward does not take them: %s. remove_unused_columns=False keeps them",
+        "dropped from the data, because forward does not take them: %s. remove_unused_columns=False keeps them",
         ", ".join(map(str, names)),
     )
 
 
 def batch_length(batch: Any) -> int:
-    """How many samples a batch holds."""
+    """Returns the number of samples in a batch."""
     values = batch.values() if isinstance(batch, DICT) else batch if isinstance(batch, (list, tuple)) else [batch]
     for value in values:
         if isinstance(value, torch.Tensor) and value.dim() > 0:
@@ -290,7 +295,7 @@ def batch_length(batch: Any) -> int:
 
 
 def count_items(batches: Sequence[Any], device: torch.device, *, shifts: bool) -> torch.Tensor | None:
-    """How many labels count in a window of micro-batches; None where they have none that can be counted."""
+    """Returns the number of labels that count in an accumulation window, or None if labels cannot be counted."""
     counts = []
     for batch in batches:
         labels = batch.get("labels") if isinstance(batch, DICT) else None
@@ -300,6 +305,6 @@ def count_items(batches: Sequence[Any], device: torch.device, *, shifts: bool) -
             labels = batch["shift_labels"]
         elif shifts:
             labels = labels[..., 1:]
-        found = items(labels)
-        counts.append(found.zero_() if isinstance(batch, Hollow) else found)
+        count = items(labels)
+        counts.append(count.zero_() if isinstance(batch, Hollow) else count)
     return torch.stack(counts).sum().to(device, non_blocking=True) if counts else None

@@ -1,4 +1,4 @@
-"""What an evaluation keeps of what it saw: losses, added up or one by one, and predictions."""
+"""Accumulates what an evaluation produces: the sum of losses, losses per sample, and predictions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FOLD_AT = 256
 
 
 class MeanLoss:
-    """The mean of batch losses, weighted by samples: the reference's meaning, and its sum to the last bit.
+    """The mean of batch losses, weighted by samples, with exactly Hugging Face's result.
 
-    They stay on the device, and are read some hundred at a time.
+    Losses stay on the device, and are read 256 at a time.
     """
 
     def __init__(self, *, leaves_out_not_finite: bool = False) -> None:
@@ -46,36 +46,36 @@ class MeanLoss:
             self._on_device.clear()
 
     def join(self, peers: Alone) -> None:
-        """With those of the other processes, in the order in which one would have seen them."""
+        """Adds the losses of the other processes, in the order in which one process would have computed them."""
         if peers.world == 1:
             return
         self._read()
-        told = peers.everyone((self._values, self._counts, self.samples, self.seen))
-        rounds = range(max(len(values) for values, *_ in told))
-        each = [(values[at], counts[at]) for at in rounds for values, counts, *_ in told if at < len(values)]
-        self._values, self._counts = [value for value, _ in each], [count for _, count in each]
-        self.samples, self.seen = sum(one[2] for one in told), sum(one[3] for one in told)
+        states = peers.everyone((self._values, self._counts, self.samples, self.seen))
+        rounds = range(max(len(values) for values, *_ in states))
+        losses = [(values[at], counts[at]) for at in rounds for values, counts, *_ in states if at < len(values)]
+        self._values, self._counts = [value for value, _ in losses], [count for _, count in losses]
+        self.samples, self.seen = sum(state[2] for state in states), sum(state[3] for state in states)
 
     def per_sample(self) -> Any:
-        """Every sample has the mean of its batch."""
+        """Returns one value per sample, the mean loss of its batch."""
         self._read()
         return numpy.repeat(numpy.asarray(self._values, dtype=numpy.float32), self._counts)
 
     @property
     def left_out(self) -> int:
-        """Batches whose loss was NaN or infinite, and so has no part in the mean."""
+        """The number of batches whose loss was NaN or infinite, and which the mean leaves out."""
         self._read()
         finite = sum(map(math.isfinite, self._values))
         return len(self._values) - finite if self._leaves_out and finite else 0
 
     def mean(self) -> float:
-        every = self.per_sample()
-        finite = numpy.isfinite(every)
-        return float((every[finite] if self._leaves_out and finite.any() else every).mean())
+        values = self.per_sample()
+        finite = numpy.isfinite(values)
+        return float((values[finite] if self._leaves_out and finite.any() else values).mean())
 
 
 class ExactLoss:
-    """The mean over what the loss is a mean of: of token tasks it does not depend on how samples were batched."""
+    """The mean loss per label. For token tasks, unlike the mean per batch, it does not depend on the batch size."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, Tensor]] = []
@@ -92,24 +92,24 @@ class ExactLoss:
 
     def _sums(self) -> tuple[Tensor, Tensor]:
         totals, counts = zip(*self._parts, strict=True)
-        return torch.stack([each.double() for each in totals]).sum(), torch.stack(counts).sum()
+        return torch.stack([total.double() for total in totals]).sum(), torch.stack(counts).sum()
 
     def join(self, peers: Alone) -> None:
         if peers.world == 1:
             return
         total, count = self._sums() if self._parts else (None, None)
-        told = peers.everyone(None if total is None or count is None else (total.cpu(), count.cpu()))
-        self._parts = [each for each in told if each is not None]
+        parts = peers.everyone(None if total is None or count is None else (total.cpu(), count.cpu()))
+        self._parts = [part for part in parts if part is not None]
 
     def found(self, samples: int) -> dict[str, float]:
         if not self._parts:
             return {}
-        total, count = (float(each) for each in self._sums())
+        total, count = (float(part) for part in self._sums())
         return {"loss_exact": total / count} if count and count != samples else {}
 
 
 class Kept:
-    """Outputs, on the device for so many batches and then on the host."""
+    """Collects outputs. They stay on the device for `batches_on_device` batches, and then move to the host."""
 
     def __init__(self, batches_on_device: int, *, joins: bool = True) -> None:
         self._batches_on_device, self._joins = batches_on_device, joins
@@ -124,7 +124,7 @@ class Kept:
             self._move()
 
     def _move(self) -> None:
-        self._on_host += [_on_host(each) for each in self._on_device]
+        self._on_host += [_on_host(value) for value in self._on_device]
         self._on_device.clear()
 
     def arrays(self) -> Any:
@@ -139,21 +139,21 @@ def _on_host(value: Any) -> Any:
         value = value.detach()
         return (value.float() if value.dtype is torch.bfloat16 else value).cpu().numpy()
     if isinstance(value, Mapping):
-        return {name: _on_host(each) for name, each in value.items()}
+        return {name: _on_host(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return tuple(_on_host(each) for each in value)
+        return tuple(_on_host(item) for item in value)
     return value
 
 
 def _joined(parts: list[Any]) -> Any:
-    """One array along the first dimension; shorter sequences are filled with -100 on the right."""
-    # A model may name what it did not compute.
+    """Joins arrays along the first dimension, and pads shorter sequences with -100 on the right."""
+    # A model's outputs may contain None for values that it did not compute.
     if not parts or parts[0] is None:
         return None
     if isinstance(parts[0], dict):
         return {name: _joined([part[name] for part in parts]) for name in parts[0]}
     if isinstance(parts[0], tuple):
-        return tuple(_joined(list(each)) for each in zip(*parts, strict=True))
+        return tuple(_joined(list(items)) for items in zip(*parts, strict=True))
     if parts[0].ndim == 0:
         return numpy.stack(parts)
     if parts[0].ndim > 1:
@@ -163,5 +163,5 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _padded(part: Any, width: int) -> Any:
-    missing = [(0, 0), (0, width - part.shape[1]), *([(0, 0)] * (part.ndim - 2))]
-    return numpy.pad(part, missing, constant_values=IGNORE) if part.shape[1] < width else part
+    padding = [(0, 0), (0, width - part.shape[1]), *([(0, 0)] * (part.ndim - 2))]
+    return numpy.pad(part, padding, constant_values=IGNORE) if part.shape[1] < width else part

@@ -1,4 +1,4 @@
-"""The Trainer's evaluations: one set or several, predictions, and which evaluation is the best so far."""
+"""The Trainer's evaluation methods: one or several evaluation sets, predictions, and the best evaluation so far."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from footplate.trainer.state import EvalLoopOutput, PredictionOutput
 def evaluate(
     trainer: Facade, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
 ) -> dict[str, float]:
-    """Returns loss and metrics of the evaluation data. Of several sets, each has its own name in theirs."""
-    given = eval_dataset is not None
-    data = eval_dataset if given else trainer.eval_dataset
+    """Returns loss and metrics of the evaluation data. With several sets, names include the set's name."""
+    is_given = eval_dataset is not None
+    data = eval_dataset if is_given else trainer.eval_dataset
     if isinstance(data, dict):
-        found: dict[str, float] = {}
-        for name, each in data.items():
-            # By name where it is ours: an override of get_eval_dataloader then knows which one it is asked for.
-            found |= trainer.evaluate(each if given else name, ignore_keys, f"{metric_key_prefix}_{name}")
-        return found
+        metrics: dict[str, float] = {}
+        for name, dataset in data.items():
+            # The Trainer's own sets are passed by name, so that an override of get_eval_dataloader knows which one.
+            metrics |= trainer.evaluate(dataset if is_given else name, ignore_keys, f"{metric_key_prefix}_{name}")
+        return metrics
     started, memory = time.time(), Memory(is_measured=not trainer.args.skip_memory_metrics)
     memory.start()
     output = trainer.evaluation_loop(
         trainer.get_eval_dataloader(eval_dataset),
         description="Evaluation",
-        # Nobody would read the predictions, so they are not kept; streaming metrics see every batch all the same.
+        # Without compute_metrics nothing reads the predictions, so they are not kept. Streaming metrics still run.
         prediction_loss_only=True if trainer.compute_metrics is None else None,
         ignore_keys=ignore_keys,
         metric_key_prefix=metric_key_prefix,
@@ -51,7 +51,7 @@ def evaluate(
 def predict(
     trainer: Facade, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
 ) -> PredictionOutput:
-    """Predictions as arrays, with the labels and metrics where there are labels."""
+    """Returns predictions as arrays, with labels and metrics if the data has labels."""
     started = time.time()
     output = trainer.evaluation_loop(
         trainer.get_test_dataloader(test_dataset),
@@ -79,7 +79,7 @@ def evaluation_loop(
         trainer,
         dataloader,
         loss_only=loss_only,
-        # Metrics that are computed by the batch need no others; a prediction is asked for its predictions.
+        # Metrics that are computed by batch need no kept predictions, but predict() returns them.
         keep=keep and not (by_batch and description != "Prediction"),
         ignore_keys=ignore_keys,
         prefix=metric_key_prefix,
@@ -94,7 +94,7 @@ def prediction_step(
     prediction_loss_only: bool,
     ignore_keys: list[str] | None = None,
 ) -> tuple[Tensor | None, Any, Any]:
-    """(loss, logits, labels) of one batch, without gradients; each may be None."""
+    """Returns loss, logits and labels of one batch, without gradients. Each may be None."""
     inputs = trainer._prepare_inputs(inputs)
     labels, has_loss = labels_and_loss(trainer, inputs)
     with torch.no_grad(), trainer.compute_loss_context_manager():
@@ -113,7 +113,7 @@ def prediction_step(
 def evaluate_in_training(
     trainer: Facade, ignore_keys: list[str] | None, *, skip_scheduler: bool = False
 ) -> dict[str, float]:
-    """Evaluates between two steps. A schedule that follows a metric moves by the result."""
+    """Evaluates between two steps, and moves a schedule that follows a metric."""
     metrics = trainer.evaluate(ignore_keys=ignore_keys)
     trainer._report_to_hp_search(trainer._footplate.trial, trainer.state.global_step, metrics)
     if not skip_scheduler and follows_a_metric(trainer.lr_scheduler):
@@ -125,15 +125,15 @@ def _metric_for_best(trainer: Facade, metrics: dict[str, float]) -> float:
     name = str(trainer.args.metric_for_best_model)
     name = name if name.startswith("eval_") else f"eval_{name}"
     if name not in metrics:
-        raise KeyError(f"metric_for_best_model is {name!r}, and the evaluation has: {', '.join(metrics)}")
-    found = metrics[name]
-    if not hasattr(found, "__float__"):
-        raise TypeError(f"metric_for_best_model is {name!r}, and it came as {found!r:.80}: the best is of numbers")
-    return found
+        raise KeyError(f"metric_for_best_model is {name!r}, but the evaluation has: {', '.join(metrics)}")
+    value = metrics[name]
+    if not hasattr(value, "__float__"):
+        raise TypeError(f"metric_for_best_model is {name!r}, but its value is {value!r:.80}: it must be a number")
+    return value
 
 
 def determine_best_metric(trainer: Facade, metrics: dict[str, float]) -> bool:
-    """Notes the best evaluation so far. A NaN is never the best."""
+    """Records the best evaluation so far, and returns True if it is this one. A NaN is never the best."""
     if trainer.args.metric_for_best_model is None:
         return False
     value, best = _metric_for_best(trainer, metrics), trainer.state.best_metric

@@ -1,9 +1,9 @@
-"""Change a run while it runs: between two steps, from a callback. What cannot be changed says why.
+"""Changes arguments of a running training, between two steps. A change that is not possible is refused with a reason.
 
     change(trainer, {"learning_rate": 1e-4, "max_steps": 2000})
 
-learning_rate is what the argument of that name is: the rate from which the schedule starts. The schedule goes on where
-it is, over the steps that there are then: as in a run that is resumed with these arguments, bit by bit.
+learning_rate is the rate from which the schedule starts, like the argument. The schedule continues at its position,
+over the new number of steps. The result is bit-identical to a run that is resumed with these arguments.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from footplate.trainer.named.spec import NamedOptimizer, length_of, make_schedul
 from footplate.trainer.optimizing import optimizer_by_name
 
 CADENCES = {"logging_steps": "logging_strategy", "eval_steps": "eval_strategy", "save_steps": "save_strategy"}
-"""Each with the argument that says whether anybody counts in steps."""
+"""Intervals that can change, each with the argument that must be "steps" for the interval to have an effect."""
 CHANGEABLE = ("learning_rate", "max_steps", *CADENCES)
 
 
 class CannotChange(ValueError):
-    """Why not, in a sentence."""
+    """The reason why a value cannot change, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What came of it."""
+    """The result of a change: the values that changed and those that were refused."""
 
     values: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    """By name: what it was, and what it is."""
+    """The old and the new value, by name."""
     refused: dict[str, str] = field(default_factory=dict)
-    """By name: why it stays as it is."""
+    """The reason for the refusal, by name."""
 
 
 def change(trainer: Facade, wanted: Mapping[str, Any]) -> Changed:
-    """Each of them that can be. Between two steps only: on_step_end is the place, and of every process the same one."""
+    """Applies each value that can change. Call it in `on_step_end`, with the same values in every process."""
     changed = Changed()
     for name in sorted(wanted, key=_in_order):
         before = _before(trainer, name)
@@ -65,7 +65,11 @@ def _before(trainer: Facade, name: str) -> Any:
     if name == "max_steps":
         return trainer.state.max_steps
     named = optimizer_by_name(trainer) if name == "learning_rate" else None
-    return {one: _peak(each) for one, each in named.items()} if named else getattr(trainer.args, name, None)
+    return (
+        {optimizer_name: _peak(optimizer) for optimizer_name, optimizer in named.items()}
+        if named
+        else getattr(trainer.args, name, None)
+    )
 
 
 def _change(trainer: Facade, name: str, value: Any) -> None:
@@ -76,10 +80,10 @@ def _change(trainer: Facade, name: str, value: Any) -> None:
     elif name in CADENCES:
         strategy = getattr(trainer.args, CADENCES[name])
         if strategy != "steps":
-            raise CannotChange(f"{CADENCES[name]} is {str(strategy)!r}: nobody counts {name}")
+            raise CannotChange(f"{CADENCES[name]} is {str(strategy)!r}, so {name} has no effect")
         setattr(trainer.args, name, value)
     else:
-        raise CannotChange(f"{name} cannot change while it trains; {', '.join(CHANGEABLE)} can")
+        raise CannotChange(f"{name} cannot change during training; {', '.join(CHANGEABLE)} can")
 
 
 # The rate ------------------------------------------------------------------------------------------------------------
@@ -88,41 +92,41 @@ def _change(trainer: Facade, name: str, value: Any) -> None:
 def _set_rate(trainer: Facade, value: Any) -> None:
     args, schedule = trainer.args, trainer.lr_scheduler
     if isinstance(value, Mapping):
-        raise CannotChange("there is one optimizer: its learning_rate is a number")
+        raise CannotChange("there is one optimizer, so learning_rate must be a number")
     if schedules.follows_a_metric(schedule):
-        raise CannotChange(f"{args.lr_scheduler_type} moves the rate by what evaluations find")
+        raise CannotChange(f"{args.lr_scheduler_type} sets the rate by the results of evaluations")
     if not (trainer._footplate.made_schedule and isinstance(schedule, LambdaLR)):
         raise CannotChange(f"its schedule, {type(schedule).__name__}, is not made from the arguments")
     if any(base != args.learning_rate for base in schedule.base_lrs):
-        raise CannotChange("its groups of parameters have rates of their own")
+        raise CannotChange("its parameter groups have different rates")
     args.learning_rate = float(value)
     _follow(trainer, schedule, trainer.state.max_steps)
 
 
 def _follow(trainer: Facade, schedule: LambdaLR, total: int) -> None:
-    """The arguments' schedule, over so many steps."""
+    """Applies the arguments' schedule with a length of `total` steps."""
     args = trainer.args
-    made = schedules.make_schedule(
+    new_schedule = schedules.make_schedule(
         args.lr_scheduler_type,
         _stand_in(args.learning_rate, groups=len(schedule.base_lrs)),
         warmup=args.get_warmup_steps(total),
         total=total,
         kwargs=args.lr_scheduler_kwargs,
     )
-    _go_on_as(schedule, made, args.learning_rate)
+    _go_on_as(schedule, new_schedule, args.learning_rate)
 
 
 def _set_rates(trainer: Facade, value: Any) -> None:
-    """Of several optimizers, those that are named: all of them or none."""
+    """Sets the rates of the optimizers that are named, all of them or none."""
     named = optimizer_by_name(trainer)
     if not isinstance(value, Mapping):
         if len(named) > 1:
             example = {next(iter(named)): value}
-            raise CannotChange(f"there are {len(named)} optimizers, {', '.join(named)}: say whose, as in {example}")
+            raise CannotChange(f"there are {len(named)} optimizers, {', '.join(named)}: name one, as in {example}")
         value = dict.fromkeys(named, value)
-    going_on = [_with_rate(trainer, name, float(rate)) for name, rate in value.items()]
-    for go_on in going_on:
-        go_on()
+    actions = [_with_rate(trainer, name, float(rate)) for name, rate in value.items()]
+    for apply in actions:
+        apply()
 
 
 def _with_rate(trainer: Facade, name: str, rate: float) -> Callable[[], None]:
@@ -136,9 +140,9 @@ def _with_rate(trainer: Facade, name: str, rate: float) -> Callable[[], None]:
         raise CannotChange(f"optimizer {name!r} is made without an lr")
     schedule = trainer.lr_scheduler.of(name)
     if not isinstance(schedule, LambdaLR | None):
-        raise CannotChange(f"the schedule of optimizer {name!r}, {type(schedule).__name__}, has rates of its own")
+        raise CannotChange(f"the schedule of optimizer {name!r}, {type(schedule).__name__}, sets its own rates")
 
-    def go_on() -> None:
+    def apply() -> None:
         trainer._footplate.named_optimizers[number] = _at(spec, rate)
         if schedule is not None:
             _go_on_as(schedule, make_schedule(spec, _stand_in(rate), trainer.state.max_steps), rate)
@@ -146,7 +150,7 @@ def _with_rate(trainer: Facade, name: str, rate: float) -> Callable[[], None]:
         for group in optimizer.param_groups:
             _set_group(group, rate)
 
-    return go_on
+    return apply
 
 
 def _at(spec: NamedOptimizer, rate: float) -> NamedOptimizer:
@@ -159,12 +163,12 @@ def _peak(optimizer: Optimizer) -> float:
 
 
 def _stand_in(rate: float, *, groups: int = 1) -> Optimizer:
-    """Something that a schedule can be made for: making one for an optimizer at work would move its rate."""
+    """Returns an optimizer for which a schedule can be made. Making one changes the rate of its optimizer."""
     return torch.optim.SGD([{"params": [torch.zeros(())]} for _ in range(groups)], lr=rate)
 
 
 def _go_on_as(schedule: LambdaLR, other: LambdaLR, peak: float) -> None:
-    """With the other's shape and this peak, from where it is. In place: a step holds on to the one it began with."""
+    """Gives the schedule the shape of `other` and this peak, in place, because a step keeps a reference to it."""
     shapes = other.lr_lambdas * (len(schedule.base_lrs) // len(other.lr_lambdas))
     schedule.lr_lambdas, schedule.base_lrs = shapes, [peak for _ in schedule.base_lrs]
     schedule._last_lr = [peak * shape(schedule.last_epoch) for shape in shapes]
@@ -186,43 +190,43 @@ def _set_group(group: dict[str, Any], rate: Any) -> None:
 def _set_end(trainer: Facade, value: int) -> None:
     state, schedule = trainer.state, trainer.lr_scheduler
     if value <= state.global_step:
-        raise CannotChange(f"step {state.global_step} is reached already: the least is {state.global_step + 1}")
+        raise CannotChange(f"step {state.global_step} is already reached: use {state.global_step + 1} or more")
     if optimizer_by_name(trainer):
         _lengthen(trainer, value)
     elif trainer._footplate.made_schedule and isinstance(schedule, LambdaLR):
         _follow(trainer, schedule, value)
     elif not schedules.follows_a_metric(schedule) and value > state.max_steps:
-        raise CannotChange(f"its schedule, {type(schedule).__name__}, may end where the run was to end")
+        raise CannotChange(f"its schedule, {type(schedule).__name__}, may end at the old max_steps")
     trainer._footplate.run.plan = trainer._footplate.run.plan.until(value)
     trainer.args.max_steps = state.max_steps = value
     state.num_train_epochs = trainer._footplate.run.plan.epochs
 
 
 def _lengthen(trainer: Facade, total: int) -> None:
-    """Schedules of several optimizers that are as long as the run."""
-    found: list[tuple[LambdaLR, LambdaLR, float]] = []
+    """Extends the schedules of several optimizers that last for the whole run."""
+    changes: list[tuple[LambdaLR, LambdaLR, float]] = []
     for spec in trainer._footplate.named_optimizers:
         optimizer, schedule = optimizer_by_name(trainer)[spec.id], trainer.lr_scheduler.of(spec.id)
         if schedule is None:
             continue
         if isinstance(schedule, LambdaLR):
             peak = _peak(optimizer)
-            found.append((schedule, make_schedule(spec, _stand_in(peak), total), peak))
+            changes.append((schedule, make_schedule(spec, _stand_in(peak), total), peak))
         elif total > trainer.state.max_steps and length_of(spec, total):
             raise CannotChange(f"the schedule of optimizer {spec.id!r}, {type(schedule).__name__}, ends with the run")
-    for schedule, made, peak in found:
-        _go_on_as(schedule, made, peak)
+    for schedule, new_schedule, peak in changes:
+        _go_on_as(schedule, new_schedule, peak)
 
 
 # Before it runs ------------------------------------------------------------------------------------------------------
 
 
 def begin_with(trainer: Facade, values: Mapping[str, Any]) -> None:
-    """What was changed in a run that goes on from a checkpoint, which was made after the change."""
+    """Applies earlier changes to a run that continues from a checkpoint written after them."""
     for name, value in values.items():
         if name == "learning_rate" and trainer._footplate.named_optimizers:
             rates = value if isinstance(value, Mapping) else {trainer._footplate.named_optimizers[0].id: value}
-            every = trainer._footplate.named_optimizers
-            every[:] = [_at(each, rates[each.id]) if each.id in rates else each for each in every]
+            specs = trainer._footplate.named_optimizers
+            specs[:] = [_at(spec, rates[spec.id]) if spec.id in rates else spec for spec in specs]
         else:
             setattr(trainer.args, name, value)

@@ -1,6 +1,6 @@
-"""Training from beginning to end: what is made before the first step, epochs and steps, and what comes after the last.
+"""Training from beginning to end: preparation, epochs, steps, and the results.
 
-One step is in steps/step.py. callbacks.py says which event comes when, and what it may ask for.
+One step is in steps/step.py. callbacks.py lists the events and what each may request.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ def _new_state(trainer: Facade, plan: Plan, folder: Path | None) -> TrainerState
 
 
 def _prepare(trainer: Facade, max_steps: int, loader: Any, folder: Path | None) -> None:
-    """Loads weights before Accelerate sees the model, which then places them; optimizer and schedule come after."""
+    """Loads the weights, makes the optimizer, lets the strategy place both, and makes the schedule.
+
+    Weights are loaded first, because Accelerate then places them.
+    """
     own = trainer._footplate
     own.strategy.forget(all_but=trainer.model)
     if folder is not None:
@@ -114,17 +117,17 @@ def _prepare(trainer: Facade, max_steps: int, loader: Any, folder: Path | None) 
 
 
 def run_epochs(trainer: Facade, step: Step, loader: Any, rng: saving.StoredRng | None) -> None:
-    """Trains from where the state stands to the plan's end, which may move meanwhile, or until a callback stops it.
+    """Trains from the state's position to the end of the plan, or until a callback stops it.
 
-    `rng` sets the generators back to where they were when the checkpoint was made. Everything before that may draw.
-    So it is done last: in mid-epoch after the data is opened, at an epoch's start before.
+    The end may move during training. `rng` restores the generators' state of the checkpoint. That happens last, because
+    earlier steps may draw numbers: in mid-epoch after the data is opened, at an epoch's start before that.
     """
     strategy, run = trainer._footplate.strategy, trainer._footplate.run
     loader, plan = strategy.plain_loader(loader), run.plan
     first, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
     skip = done * trainer.args.gradient_accumulation_steps
     if plan.epochs == sys.maxsize:
-        # The length of a pass over a stream is unknown: the checkpoint says which pass it was made in, and where.
+        # The length of a pass over a stream is unknown, so the checkpoint stores the pass and the position in it.
         first, skip = (rng.places.get("at", (0, skip))) if rng else (0, 0)
         done = 0
     if trainer.args.ignore_data_skip:
@@ -184,16 +187,16 @@ def _run_epoch(trainer: Facade, step: Step, epoch: int, done: int, batch: int, b
 
 
 def _end_of_stream(trainer: Facade, max_steps: int) -> None:
-    """Ends training after a pass over a stream that gave no batch: no further pass would give one."""
+    """Ends training after a pass over a stream that gave no batch, because no further pass would give one."""
     step = trainer.state.global_step
     if step == 0:
-        raise DatasetError("the training data is a stream that gave no batch: it is empty, or used up already")
-    log.warning("the stream gave nothing more: training ends at step %s of %s", step, max_steps)
+        raise DatasetError("the training data is a stream that gave no batch: it is empty, or was already read")
+    log.warning("the stream has no more batches: training ends at step %s of %s", step, max_steps)
     trainer.control.should_training_stop = True
 
 
 def log_evaluate_save(trainer: Facade) -> None:
-    """Does what the control asks for after a step or an epoch, in this order."""
+    """Logs, evaluates and saves, in this order, if the control requests it after a step or an epoch."""
     control, run = trainer.control, trainer._footplate.run
     if control.should_log and trainer.state.global_step > run.last_logged_step:
         reporting.log_training(trainer)
@@ -226,7 +229,7 @@ def _finish(trainer: Facade, plan: Plan) -> TrainOutput:
 
 
 def _end_after(trainer: Facade, error: BaseException) -> None:
-    """Closes progress bars and trackers after training has failed, without hiding why it failed."""
+    """Closes progress bars and trackers after training has failed. A further error is only noted on the first."""
     try:
         trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
     except Exception as another:

@@ -1,4 +1,4 @@
-"""The order of the data: where it can be a pure function of (seed, epoch), any place in it is found without a walk."""
+"""The order of the data. If it is a function of (seed, epoch), any position is found without reading the data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import Sampler, SequentialSampler
 
 
 class EpochSampler(Sampler[int]):
-    """Shuffles by (seed + epoch). The reference's seedable sampler makes the same order, so the curves are the same."""
+    """Shuffles by (seed + epoch), in the order of Hugging Face's seedable sampler, so that curves are the same."""
 
     def __init__(self, data_source: Sized, seed: int) -> None:
         self.data_source, self.seed, self.epoch = data_source, seed, 0
@@ -31,10 +31,10 @@ class EpochSampler(Sampler[int]):
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Random, but samples of like length come together: less padding. The longest comes first, so that what does not
-    fit into memory is known at once.
+    """Shuffles, but puts samples of similar length together, which needs less padding.
 
-    Without a generator it draws from torch's own, as the reference's does.
+    The longest samples come first, so that an out-of-memory error happens at once. Without a generator, numbers are
+    drawn from torch's global one, as Hugging Face does.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class LengthGroupedSampler(Sampler[int]):
         generator: torch.Generator | None = None,
     ) -> None:
         if dataset is None and lengths is None:
-            raise ValueError("grouping by length needs lengths, or a dataset to count them in")
+            raise ValueError("grouping by length needs lengths, or a dataset whose samples can be measured")
         self.batch_size, self.generator = batch_size, generator
-        self.lengths = lengths_of(dataset, model_input_name) if lengths is None else [int(each) for each in lengths]
+        self.lengths = lengths_of(dataset, model_input_name) if lengths is None else [int(length) for length in lengths]
 
     def __iter__(self) -> Iterator[int]:
         return iter(length_grouped(self.lengths, self.batch_size, self.generator))
@@ -58,34 +58,34 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 def lengths_of(dataset: Any, name: str | None = None, column: str | None = None) -> list[int]:
-    """From the column that holds them, where there is one; else counted in every sample."""
+    """Returns the lengths from a column that holds them, or else measures every sample."""
     if column is not None and column in (getattr(dataset, "column_names", None) or ()):
-        return [int(each) for each in dataset[column]]
+        return [int(length) for length in dataset[column]]
     name = name or "input_ids"
     first = dataset[0]
     if not isinstance(first, Mapping) or name not in first:
         raise ValueError(
-            f"lengths are counted in samples that are dicts with {name!r}, and these have none: name a column that "
-            "holds them in length_column_name, or use train_sampling_strategy random"
+            f"lengths are measured in samples that are dicts with {name!r}, and these samples lack it: set "
+            "length_column_name to a column of lengths, or train_sampling_strategy to random"
         )
     return [len(dataset[number][name]) for number in range(len(dataset))]
 
 
 def length_grouped(lengths: Sequence[int], batch_size: int, generator: torch.Generator | None = None) -> list[int]:
-    """Shuffled, cut into some fifty batches at a time, each such part sorted by length."""
+    """Returns shuffled indices in groups of about fifty batches, each group sorted by length."""
     part = (min(len(lengths) // (batch_size * 4), 50) or 1) * batch_size
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
     parts = [shuffled[start : start + part] for start in range(0, len(shuffled), part)]
-    parts = [sorted(each, key=lambda index: lengths[index], reverse=True) for each in parts]
+    parts = [sorted(indices, key=lambda index: lengths[index], reverse=True) for indices in parts]
     longest = max(range(len(parts)), key=lambda number: lengths[parts[number][0]])
     parts[0][0], parts[longest][0] = parts[longest][0], parts[0][0]
-    return [index for each in parts for index in each]
+    return [index for indices in parts for index in indices]
 
 
 class BatchRebalanceSampler(Sampler[list[int]]):
-    """Batches of unlike size and like weight: the samples of one optimizer step are parted by what they cost.
+    """Makes micro-batches of different size and similar cost: an optimizer step's samples are split by their cost.
 
-    Padding counts, and attention's square does. A step always sees the same number of samples.
+    The cost includes padding and the square for attention. A step always sees the same number of samples.
     """
 
     def __init__(
@@ -120,21 +120,21 @@ class BatchRebalanceSampler(Sampler[list[int]]):
         return len(group) * longest + 0.001 * len(group) * longest * longest
 
     def _balanced(self, by_length: list[int]) -> list[int]:
-        """How many samples each group gets: the dearest hands one to the cheapest, until that no longer helps."""
+        """Returns the size of each group. The most costly group gives samples to the cheapest while that helps."""
         base, more = divmod(len(by_length), self.groups)
         counts = [base + (number < more) for number in range(self.groups)]
-        best, least, seen = list(counts), float("inf"), set[tuple[int, ...]]()
+        best, smallest_difference, seen = list(counts), float("inf"), set[tuple[int, ...]]()
         for _ in range(max(self.groups * 30, self.step_size)):
             if tuple(counts) in seen:
                 break
             seen.add(tuple(counts))
             costs = [self._cost(group) for group in _cut(by_length, counts)]
-            dearest, cheapest = costs.index(max(costs)), costs.index(min(costs))
-            if costs[dearest] - costs[cheapest] < least:
-                best, least = list(counts), costs[dearest] - costs[cheapest]
-            if costs[dearest] == costs[cheapest] or counts[dearest] == 1:
+            most_costly, cheapest = costs.index(max(costs)), costs.index(min(costs))
+            if costs[most_costly] - costs[cheapest] < smallest_difference:
+                best, smallest_difference = list(counts), costs[most_costly] - costs[cheapest]
+            if costs[most_costly] == costs[cheapest] or counts[most_costly] == 1:
                 break
-            counts[dearest] -= 1
+            counts[most_costly] -= 1
             counts[cheapest] += 1
         return best
 
@@ -146,22 +146,22 @@ def _cut(samples: list[int], counts: list[int]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Share:
-    """Of every round of batches, one per process, this process's."""
+    """The share of one process: its batch of every round of batches, which has one batch per process."""
 
     rank: int = 0
     world: int = 1
     evens: bool = False
-    """Samples from the beginning fill the last round up, so that all processes have as much. Else the last of them may
-    have fewer, or a batch less."""
+    """True if the last round is filled up with samples from the beginning, so that all processes have equal shares.
+    Otherwise the last processes may have fewer samples, or one batch less."""
     agree: Callable[[Callable[[], Any]], Any] = lambda make: make()
-    """An order that is drawn at random must be the same one in every process."""
+    """A function that lets all processes use the main process's value, for an order that is drawn at random."""
 
 
 ALL = Share()
 
 
 class Numbered(list[int]):
-    """A batch's samples, and what to seed the process with that reads them: a function of epoch and place."""
+    """A batch's sample indices, and the seed for the process that reads them: a function of epoch and position."""
 
     def __init__(self, indices: Sequence[int], seed: int) -> None:
         super().__init__(indices)
@@ -172,9 +172,9 @@ class Numbered(list[int]):
 
 
 class Batches(Sampler[list[int]]):
-    """Cuts a sampler's order into batches, and starts at any of them: `start_at(k)` leaves k batches out, once.
+    """Splits a sampler's order into batches. `start_at(k)` skips k batches once.
 
-    What is left out is never loaded. With our own sampler it is not even walked over.
+    Skipped samples are never loaded. With our own sampler, their indices are not even computed.
     """
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool, *, seed: int = 0, share: Share = ALL) -> None:
@@ -189,11 +189,11 @@ class Batches(Sampler[list[int]]):
             self.sampler.set_epoch(epoch)
 
     def start_at(self, batch: int) -> None:
-        """Draws the order now: what it is drawn from may be set to something else before the first batch is read."""
+        """Draws the order now, because the generators may be set to another state before the first batch is read."""
         self._skip, self._drawn = batch, self._whole()
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Taken with the first batch only: a loader with processes asks for an iterator twice, and uses the second.
+        # Done with the first batch, because a loader with processes makes two iterators and uses the second.
         skip, drawn = self._skip, self._drawn
         self._skip, self._drawn = 0, None
         order = self._whole() if drawn is None else drawn
@@ -201,7 +201,7 @@ class Batches(Sampler[list[int]]):
         for number in range(skip * share.world + share.rank, rounds * share.world, share.world):
             batch = self._cut(order, number)
             if not batch:
-                return  # the others of this round have the last samples
+                return  # other processes have the last samples of this round
             yield Numbered(batch, (self.seed * 1_000_003 + self.epoch * 1_000_000_007 + number) % 2**63)
 
     def _whole(self) -> Any:
@@ -212,7 +212,7 @@ class Batches(Sampler[list[int]]):
         return self.share.agree(lambda: _order(self.sampler))
 
     def samples(self, first: int, count: int) -> list[int]:
-        """Those of so many batches of this epoch. Empty where the order cannot be told without drawing it anew."""
+        """Returns the samples of `count` batches of this epoch, or an empty list if the order is random."""
         if not isinstance(self.sampler, (EpochSampler, SequentialSampler)):
             return []
         order, share = _order(self.sampler), self.share
@@ -220,31 +220,31 @@ class Batches(Sampler[list[int]]):
         return [sample for number in numbers for sample in self._cut(order, number)]
 
     def _cut(self, order: Any, number: int) -> list[int]:
-        """Batch number so many of all processes'."""
+        """Returns the batch with this number, counted over all processes."""
         if isinstance(self.sampler, BatchRebalanceSampler):
             return list(order[number % len(order)]) if number < len(order) or self.share.evens else []
         start = number * self.batch_size
         batch = order[start : start + self.batch_size]
         batch = batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
         if self.share.evens and len(batch) < self.batch_size:
-            # On from the beginning, and around as often as it takes where the data is less than one round.
+            # Continues from the beginning, several times if the data is smaller than one round.
             places = range(max(start, len(order)), start + self.batch_size)
             batch += [int(order[place % len(order)]) for place in places]
         return batch
 
     def __len__(self) -> int:
-        """In every process; it may be that the last one is another's only."""
+        """Returns the number of rounds, equal in every process. The last round may have no batch for this process."""
         return self._rounds(len(self.sampler))
 
     def _rounds(self, entries: int) -> int:
-        """Of one batch per process. A sampler's entries are samples, or batches already."""
+        """Returns the number of rounds of one batch per process. A sampler's entries are samples or whole batches."""
         size = 1 if isinstance(self.sampler, BatchRebalanceSampler) else self.batch_size
         in_a_round = size * self.share.world
         return entries // in_a_round if self.drop_last else -(-entries // in_a_round)
 
 
 def _order(sampler: Any) -> torch.Tensor | range | list[int]:
-    """All of a sampler's numbers, in the cheapest form that can be cut anywhere."""
+    """Returns a sampler's whole order in the cheapest form that can be sliced."""
     if isinstance(sampler, EpochSampler):
         return sampler.order()
     return range(len(sampler)) if isinstance(sampler, SequentialSampler) else list(sampler)

@@ -1,4 +1,4 @@
-"""Writes checkpoints and models, and continues from them. Arguments win; a checkpoint carries progress only."""
+"""Writes checkpoints and models, and continues from them. On resume, the arguments come from the user, not the file."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ from footplate.trainer.strategies.peers import Alone
 
 log = logging.getLogger("footplate.trainer")
 
-FAILURES_BORNE = 3
-"""Saves in a row that may fail before training gives up: by then it works for nothing."""
+MAX_FAILED_SAVES = 3
+"""The number of saves in a row that may fail before training stops."""
 
 
 def save_model(trainer: Facade, output_dir: str | None = None, _internal_call: bool = False) -> None:
-    """Writes the model's weights, with its config and the processor if these can save themselves. With `push_to_hub`
-    they are uploaded too, unless a checkpoint is being written."""
+    """Writes the model's weights, with its config and the processor if these can save themselves.
+
+    With `push_to_hub` they are uploaded too, unless a checkpoint is being written.
+    """
     strategy = trainer._footplate.strategy
     weights = strategy.whole_weights(trainer.model, _internal_call=_internal_call)
     if trainer.args.should_save:
@@ -68,8 +70,8 @@ def save_merged_model(trainer: Facade, output_dir: str) -> None:
     strategy = trainer._footplate.strategy
     if not strategy.holds_whole:
         raise ValueError(
-            f"{type(strategy).__name__} has cut the model into pieces, and adapters are merged where all of it is: "
-            "save_model here, and save_merged_model in one process that has loaded what it saved"
+            f"{type(strategy).__name__} has sharded the model, and adapters can be merged into a whole model only: "
+            "call save_model here, and save_merged_model in one process that has loaded the result"
         )
     if not trainer.args.should_save:
         return
@@ -84,7 +86,7 @@ def save_merged_model(trainer: Facade, output_dir: str) -> None:
 
 
 def save_or_go_on(trainer: Facade) -> None:
-    """Writes a checkpoint. If the disk is full, training goes on for a while, because the older checkpoint stands."""
+    """Writes a checkpoint. If that fails, training continues for a while, because the older checkpoint remains."""
     if trainer._footplate.background.is_under_way:
         finish_save(trainer)
     if trainer.args.save_in_background and saves_plainly(trainer):
@@ -95,13 +97,13 @@ def save_or_go_on(trainer: Facade) -> None:
 
 
 def finish_save(trainer: Facade) -> None:
-    """Waits for the save that is under way, and reports its result."""
+    """Waits for the save in the background, and reports its result."""
     background = trainer._footplate.background
     _conclude(trainer, background.step, lambda: let_go(trainer, background.result()))
 
 
 def let_save_finish(trainer: Facade) -> None:
-    """Waits for a save that is under way when training fails. Its own failure is logged and does not hide the first."""
+    """Waits for a save in the background after training failed. An error of the save is only logged."""
     background = trainer._footplate.background
     if background.is_under_way:
         try:
@@ -117,7 +119,7 @@ def _conclude(trainer: Facade, step: int, saving: Callable[[], files.Checkpoint 
     except files.CannotSave as error:
         run.failed_saves += 1
         _note_best_that_stands(trainer)
-        go_on = run.failed_saves <= FAILURES_BORNE
+        go_on = run.failed_saves <= MAX_FAILED_SAVES
         trainer.control.should_save = False
         own.hooks.on_save_failed(SaveFailed(step, str(error), run.failed_saves, go_on))
         if not go_on:
@@ -136,10 +138,10 @@ def load_weights(trainer: Facade, checkpoint: str, model: nn.Module | None) -> N
 
 
 def save(trainer: Facade) -> files.Checkpoint:
-    """Commits a checkpoint of where the trainer stands, then lets go of the oldest.
+    """Commits a checkpoint of the current state, then deletes the oldest checkpoints.
 
-    What processes have to bring together they bring together before anything is written: a disk that is full in one
-    of them leaves none waiting.
+    Values of several processes are gathered before anything is written, so that a full disk on one of them leaves no
+    other process waiting.
     """
     parent = _note_best(trainer)
     step, stamp = trainer.state.global_step, trainer._footplate.hooks.stamp
@@ -169,14 +171,14 @@ def _write_pieces(trainer: Facade, progress: dict[str, Any], folder: Path) -> No
     shards.write(folder, trainer.model, progress.get(files.OPTIMIZER), leads=leads)
     if leads:
         parts: tuple[Any, ...] = (getattr(trainer.model, "config", None), trainer.processing_class)
-        for each in parts:
-            if hasattr(each, "save_pretrained"):
-                each.save_pretrained(folder)
+        for part in parts:
+            if hasattr(part, "save_pretrained"):
+                part.save_pretrained(folder)
         _write_progress({name: value for name, value in progress.items() if name != files.OPTIMIZER}, folder)
 
 
 def start_in_background(trainer: Facade) -> None:
-    """Copies all that a checkpoint holds, and lets a thread write it."""
+    """Copies everything that a checkpoint stores, and writes it in a thread."""
     parent = _note_best(trainer)
     step, stamp = trainer.state.global_step, dict(trainer._footplate.hooks.stamp)
     weights, progress = copied(adapters.to_copy(trainer.model)), copied(_progress(trainer))
@@ -189,7 +191,7 @@ def start_in_background(trainer: Facade) -> None:
 
 
 def saves_plainly(trainer: Facade) -> bool:
-    """Whether nothing of saving is overridden: an override may read the model, which moves on while it is written."""
+    """Returns True if no method of saving is overridden. An override may read the model, which training changes."""
     return trainer._footplate.overrides.allow(Shortcut.PLAIN_SAVE)
 
 
@@ -204,7 +206,7 @@ def _note_best(trainer: Facade) -> Path:
 
 
 def _note_best_that_stands(trainer: Facade) -> None:
-    """A checkpoint that could not be written is nobody's best: the next one is protected, and loaded in the end."""
+    """Replaces the best checkpoint by the next best one if it does not exist, because its save failed."""
     state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     peers = trainer._footplate.strategy.peers
     if state.best_model_checkpoint is None or peers.first(Path(state.best_model_checkpoint).is_dir):
@@ -214,7 +216,7 @@ def _note_best_that_stands(trainer: Facade) -> None:
 
 
 def let_go(trainer: Facade, saved: files.Checkpoint) -> files.Checkpoint:
-    """Of the oldest, now that this one stands: as many are kept as the arguments say, and those that are needed."""
+    """Deletes the oldest checkpoints, except for the number that the arguments keep and those still needed."""
     args, parent = trainer.args, saved.path.parent
     protect = {saved.path, *trainer._footplate.hooks.relied_on(), *pushes_in_progress(trainer)}
     if trainer.state.best_model_checkpoint is not None:
@@ -230,22 +232,22 @@ def let_go(trainer: Facade, saved: files.Checkpoint) -> files.Checkpoint:
 
 
 def best_steps(trainer: Facade, parent: Path) -> list[int]:
-    """Of the checkpoints that are there, best first. What was not evaluated, or is NaN, is not among them."""
+    """Returns the steps of existing checkpoints, best first, without those that have no evaluation or a NaN."""
     name = str(trainer.args.metric_for_best_model)
     name = name if name.startswith("eval_") else f"eval_{name}"
-    values = {each["step"]: each[name] for each in trainer.state.log_history if name in each}
+    values = {entry["step"]: entry[name] for entry in trainer.state.log_history if name in entry}
     there = [step for step in values if values[step] == values[step] and (parent / f"checkpoint-{step}").is_dir()]
     return sorted(there, key=values.__getitem__, reverse=bool(trainer.args.greater_is_better))
 
 
 def _progress(trainer: Facade) -> dict[str, Any]:
-    """What a checkpoint holds beside the model, by file."""
+    """Returns everything that a checkpoint stores beside the model, by file name."""
     state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
     state.stateful_callbacks = _callback_states(trainer)
     arguments = {**args.to_dict(), **_company(trainer)}
-    told = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}
+    text_files = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}
     if args.save_only_model:
-        return told
+        return text_files
     places = {"places": trainer._footplate.run.epoch.places()} if trainer._footplate.run.epoch is not None else {}
     rngs = strategy.peers.everyone({**files.rng_state(), **places})
     held = held_tensors.held(trainer.callback_handler.callbacks)
@@ -254,8 +256,8 @@ def _progress(trainer: Facade) -> dict[str, Any]:
         **({} if strategy.scale is None else {files.SCALER: strategy.scale.state_dict()}),
         files.OPTIMIZER: strategy.optimizer_state(trainer.optimizer),
         files.SCHEDULER: trainer.lr_scheduler.state_dict(),
-        **{files.rng_name(rank, len(rngs)): each for rank, each in enumerate(rngs)},
-        **told,
+        **{files.rng_name(rank, len(rngs)): state for rank, state in enumerate(rngs)},
+        **text_files,
     }
 
 
@@ -268,25 +270,25 @@ def _write_progress(progress: dict[str, Any], folder: Path) -> None:
 
 
 def _callback_states(trainer: Facade) -> dict[str, Any]:
-    """By class name; a list where a class is there more than once, as the reference has it."""
+    """Returns states by class name, or a list of states if a class occurs more than once, as Hugging Face does."""
     states: dict[str, Any] = {}
-    for each in (*trainer.callback_handler.callbacks, trainer.control):
-        if not hasattr(each, "state"):
+    for callback in (*trainer.callback_handler.callbacks, trainer.control):
+        if not hasattr(callback, "state"):
             continue
-        name = type(each).__name__
+        name = type(callback).__name__
         if name not in states:
-            states[name] = each.state()
+            states[name] = callback.state()
         elif isinstance(states[name], list):
-            states[name].append(each.state())
+            states[name].append(callback.state())
         else:
-            states[name] = [states[name], each.state()]
+            states[name] = [states[name], callback.state()]
     return states
 
 
 def find(trainer: Facade, asked: str | Path | bool | None) -> Path | None:
-    """The folder to continue from, verified, with True meaning the newest complete one in output_dir.
+    """Returns the verified folder to continue from. True means the newest complete checkpoint in output_dir.
 
-    The main process finds and verifies it; what a save that died has left behind goes before.
+    The main process first removes the remains of interrupted saves.
     """
     peers, parent = trainer._footplate.strategy.peers, Path(trainer.args.output_dir or ".")
     if trainer.args.should_save:
@@ -310,12 +312,12 @@ def _find(parent: Path, asked: str | Path | bool | None) -> Path | None:
     if (folder / files.MANIFEST).exists() or not (folder / files.STATE).exists():
         files.verify(folder)
     else:
-        log.warning("%s has no manifest, so it was not made by us: it is loaded unverified", folder)
+        log.warning("%s has no manifest, so Footplate did not write it: it is loaded without verification", folder)
     return folder
 
 
 def load_state(trainer: Facade, folder: Path) -> TrainerState:
-    """Progress from the checkpoint; every interval and limit from the arguments."""
+    """Reads progress from the checkpoint. Intervals and limits come from the arguments."""
     own = trainer._footplate
     state, arguments = own.strategy.peers.first(lambda: _read_state(folder, own.hooks.where_is))
     if arguments is not None:
@@ -324,9 +326,9 @@ def load_state(trainer: Facade, folder: Path) -> TrainerState:
         return state
     stored = {name: list(_as_list(value)) for name, value in state.stateful_callbacks.items()}
     for callback in trainer.callback_handler.callbacks:
-        mine = stored.get(type(callback).__name__)
-        if mine and hasattr(callback, "state"):
-            vars(callback).update(mine.pop(0)["attributes"])
+        states = stored.get(type(callback).__name__)
+        if states and hasattr(callback, "state"):
+            vars(callback).update(states.pop(0)["attributes"])
     held_tensors.restore(
         trainer.callback_handler.callbacks, trainer._footplate.strategy.peers.first(lambda: held_tensors.read(folder))
     )
@@ -334,11 +336,11 @@ def load_state(trainer: Facade, folder: Path) -> TrainerState:
 
 
 def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerState, dict[str, Any] | None]:
-    """And with which arguments it was made."""
+    """Returns the state, and the arguments of the run that wrote the checkpoint if they are stored."""
     if not files.holds_optimizer(folder) and files.holds_model(folder):
         raise ValueError(
-            f"{folder.name} holds a model only, as save_only_model asked for: nothing can continue from it. Load its "
-            "weights into the model and start anew"
+            f"{folder.name} holds only a model, because of save_only_model: training cannot continue from it. Load its "
+            "weights into the model and start a new run"
         )
     path = folder / files.STATE
     if not path.is_file():
@@ -347,14 +349,14 @@ def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerSt
     if state.best_model_checkpoint:
         state.best_model_checkpoint = where_is(state.best_model_checkpoint)
     if state.best_model_checkpoint and not Path(state.best_model_checkpoint).is_dir():
-        log.warning("the best checkpoint %s is gone, and forgotten", state.best_model_checkpoint)
+        log.warning("the best checkpoint %s no longer exists and is not used", state.best_model_checkpoint)
         state.best_model_checkpoint = None
     arguments = folder / files.ARGUMENTS
     return state, json.loads(arguments.read_text(encoding="utf-8")) if arguments.is_file() else None
 
 
 def load_optimizer(trainer: Facade, folder: Path) -> None:
-    """Moments and steps come back; rates and decays stay what the arguments say."""
+    """Restores moments and step counts. Learning rates and weight decay come from the arguments."""
     strategy, scheduler = trainer._footplate.strategy, trainer.lr_scheduler
     optimizer = strategy.plain_optimizer(trainer.optimizer)
     with strategy.brought(folder, files.is_optimizer) as here:
@@ -376,44 +378,44 @@ def load_optimizer(trainer: Facade, folder: Path) -> None:
 
 
 def _read_schedule(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """And the loss scale, where there is one."""
+    """Returns the schedule's state, and the loss scale if there is one."""
     scale = files.load_tensors(folder, files.SCALER) if (folder / files.SCALER).exists() else None
     return files.load_tensors(folder, files.SCHEDULER), scale
 
 
 def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, Any]]:
-    """This optimizer's options over the stored groups' parameters, which are numbers."""
+    """Combines this optimizer's options with the stored groups' parameter numbers."""
     if len(stored["param_groups"]) != len(optimizer.param_groups):
-        raise ValueError("the checkpoint's optimizer has other groups of parameters: it is of another model")
+        raise ValueError("the checkpoint's optimizer has other parameter groups: it belongs to another model")
     return [
-        {**mine, "params": theirs["params"]}
-        for mine, theirs in zip(optimizer.param_groups, stored["param_groups"], strict=True)
+        {**group, "params": stored_group["params"]}
+        for group, stored_group in zip(optimizer.param_groups, stored["param_groups"], strict=True)
     ]
 
 
 class StoredRng:
-    """Read at once, so that a missing or broken file is told before training starts."""
+    """The stored random states, read at once so that a missing or broken file is reported before training starts."""
 
-    def __init__(trainer, folder: Path, peers: Alone) -> None:
+    def __init__(self, folder: Path, peers: Alone) -> None:
         states = peers.first(lambda: files.rng_states(folder))
         if len(states) != peers.world:
             log.warning(
-                "%s was written by %d processes and is continued by %d: the data goes on where it was, and what is "
-                "drawn at random, such as dropout, is another",
+                "%s was written by %d processes and is continued by %d: the data continues at the same sample, but "
+                "random draws, such as dropout, will differ",
                 folder.name,
                 len(states),
                 peers.world,
             )
-        trainer._state = dict(states[peers.rank if len(states) == peers.world else 0])
-        trainer.places: dict[str, Any] = trainer._state.pop("places", {})
-        """Where the generators stood as the epoch was opened, and before a batch was read ahead."""
+        self._state = dict(states[peers.rank if len(states) == peers.world else 0])
+        self.places: dict[str, Any] = self._state.pop("places", {})
+        """The state of the data's generators when the epoch was opened, before a batch was read ahead."""
 
-    def restore(trainer) -> None:
-        files.set_rng_state(trainer._state)
+    def restore(self) -> None:
+        files.set_rng_state(self._state)
 
 
 def _company(trainer: Facade) -> dict[str, int]:
-    """Beside the arguments: where in the data a step is, however many processes make it."""
+    """Returns the number of processes and of samples per step, which locate a step in the data."""
     samples = trainer.get_total_train_batch_size(trainer.args)
     return {"world_size": trainer._footplate.strategy.peers.world, "samples_per_step": samples}
 
@@ -422,7 +424,7 @@ def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> N
     now, company = trainer.args.to_dict(), _company(trainer)
     changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
     if then.get("world_size", 1) != company["world_size"]:
-        # As many samples in a step, cut in another way, are at the same place in the data.
+        # With as many samples per step, split in another way, the position in the data is the same.
         changes.pop("per_device_train_batch_size", None)
         changes.pop("gradient_accumulation_steps", None)
         before = then.get("samples_per_step", company["samples_per_step"])
@@ -431,15 +433,15 @@ def _compare_arguments(trainer: Facade, folder: Path, then: dict[str, Any]) -> N
                 f"{folder.name} was written by {then.get('world_size', 1)} processes, whose steps had "
                 f"{before} samples, and this run's {company['world_size']} make steps of "
                 f"{company['samples_per_step']}: change per_device_train_batch_size or gradient_accumulation_steps, or "
-                "set ignore_data_skip=True to begin the epoch's data anew"
+                "set ignore_data_skip=True to start the epoch's data from the beginning"
             )
     changes.pop("output_dir", None)
     wrong = [name for name in fixed(trainer.args) if name in changes]
     if wrong:
         said = ", ".join(f"{name} was {changes[name][0]} and is {changes[name][1]}" for name in wrong)
         raise ValueError(
-            f"{folder.name} cannot be continued with other values: {said}. Give the old ones, or start from its "
-            "weights alone; ignore_data_skip=True accepts another order of the data"
+            f"{folder.name} cannot be continued with other values: {said}. Use the old ones, or start a new run from "
+            "its weights; ignore_data_skip=True accepts another order of the data"
         )
     for name, (old, new) in changes.items():
         log.warning("resuming with another %s: %s instead of %s", name, new, old)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import torch
 
-from footplate.trainer.callbacks import EVENTS, Answer, TrainerCallback
+from footplate.trainer.callbacks import EVENTS, Control, TrainerCallback
 from footplate.trainer.checkpoint import rng_state
 from footplate.trainer.state import TrainerControl, TrainerState
 
@@ -21,7 +21,7 @@ class StopAt(TrainerCallback):
     def __init__(self, step: int) -> None:
         self.step = step
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Answer:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if state.global_step == self.step:
             control.should_save = control.should_training_stop = True
         return control

@@ -1,7 +1,7 @@
-"""Accelerate's trackers, opened as the reference's users expect of each.
+"""Opens Accelerate's trackers with the behaviour that Hugging Face's users know.
 
-A run that a script has opened itself is used, and left open to it. A run of ours goes on where it was, when something
-is logged after training has closed it. The environment variables that the reference reads say what they said there.
+If a script has opened a run, it is used and left open. Our own run continues if something is logged after training has
+closed it. Environment variables have the same meaning as in transformers.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _TRUE = ("1", "ON", "YES", "TRUE")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a tracker may want to know of a run before it opens one."""
+    """The facts about a run that a tracker needs before it opens one."""
 
     args: Any
     model: Any
     run: str
-    """What to call it: the trial, `run_name`, or the last part of `output_dir`."""
+    """The run's name: the trial, `run_name`, or the last part of `output_dir`."""
     trial: str | None
     folder: Path
-    """For those that write files."""
+    """The folder for trackers that write files."""
     log_every: int
     first_step: int = 0
-    """Where this run goes on; more than 0 where it is resumed."""
+    """The step at which this run starts: more than 0 if it is resumed."""
 
 
 def tracker(name: str, about: About) -> GeneralTracker:
     own: dict[str, Any] = {"wandb": Wandb, "mlflow": MLflow, "trackio": Trackio, "tensorboard": TensorBoard}
     if name in own:
-        made: GeneralTracker = own[name](about)
-        return made
+        own_tracker: GeneralTracker = own[name](about)
+        return own_tracker
     kind: Any = LOGGER_TYPE_TO_CLASS[name]
-    called = about.args.project if name in _WITH_PROJECTS else about.run
-    # Accelerate joins the name to the folder: a name with slashes would lead out of it.
-    return kind(one_part(called), str(about.folder)) if kind.requires_logging_directory else kind(called)
+    run_name = about.args.project if name in _WITH_PROJECTS else about.run
+    # Accelerate appends the name to the folder, so a name with slashes could lead outside of it.
+    return kind(one_part(run_name), str(about.folder)) if kind.requires_logging_directory else kind(run_name)
 
 
 def one_part(name: str) -> str:
@@ -81,7 +81,7 @@ def _wandb_keeps() -> str:
 
 
 def in_sections(logs: Logs) -> Logs:
-    """`eval_loss` becomes `eval/loss`, and what is neither of an evaluation nor of a test is of training."""
+    """Turns `eval_loss` into `eval/loss`. Names without the prefix eval or test belong to training."""
     return {_in_its_section(name): value for name, value in logs.items()}
 
 
@@ -93,8 +93,10 @@ def _in_its_section(name: str) -> str:
 
 
 class TensorBoard(TensorBoardTracker):  # type: ignore[misc]
-    """A run that is resumed in the folder of the one before goes on in its curves: what was told of steps after the
-    checkpoint, and will be told again, is passed over."""
+    """A TensorBoard run. A resumed run in the same folder continues the curves of the run before it.
+
+    Values after the checkpoint will be logged again, so TensorBoard drops the earlier ones.
+    """
 
     def __init__(self, about: About) -> None:
         super().__init__(one_part(about.run), str(about.folder))
@@ -104,23 +106,23 @@ class TensorBoard(TensorBoardTracker):  # type: ignore[misc]
         self.init_kwargs = {"purge_step": self.resumes_at + 1} if self.resumes_at else {}
         super().start()
         self._is_told = bool(self.resumes_at)
-        self.resumes_at = 0  # closed, and opened again for a prediction, it has nothing to pass over
+        self.resumes_at = 0  # if it is opened again for a prediction, nothing is dropped
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """A folder beside the curves, so once a run."""
+        """Writes the configuration, which makes a new folder beside the curves, only once per run."""
         if not self._is_told:
             super().store_init_configuration(values)
 
 
 class Wandb(WandBTracker):  # type: ignore[misc]
-    """WANDB_PROJECT, WANDB_NAME, WANDB_WATCH and WANDB_LOG_MODEL are obeyed, and whatever W&B itself reads.
+    """A W&B run. WANDB_PROJECT, WANDB_NAME, WANDB_WATCH, WANDB_LOG_MODEL and W&B's own variables are applied.
 
-    It stays open after training, so that a script may log to it; W&B closes it at exit.
+    The run stays open after training, so that a script may log to it. W&B closes it at exit.
     """
 
     stays_open = True
     _ours: ClassVar[set[str]] = set()
-    """The runs that Trainers have opened in this process."""
+    """The ids of runs that Trainers have opened in this process."""
 
     def __init__(self, about: About) -> None:
         super().__init__(os.environ.get("WANDB_PROJECT") or about.args.project)
@@ -130,15 +132,15 @@ class Wandb(WandBTracker):  # type: ignore[misc]
     def start(self) -> None:
         import wandb
 
-        found: Any = wandb.run
-        if found is not None and found.id not in self._ours:
-            self.run, self.is_theirs = found, True
+        open_run: Any = wandb.run
+        if open_run is not None and open_run.id not in self._ours:
+            self.run, self.is_theirs = open_run, True
         else:
-            if found is not None:
-                found.finish()  # of a Trainer before this one: its numbers are not ours
+            if open_run is not None:
+                open_run.finish()  # opened by an earlier Trainer, so its values must not be mixed with ours
             self.run = wandb.init(project=self.run_name, **self._called())
             self._ours.add(self.run.id)
-        # By the training's own step. W&B's own count drops what comes after somebody has logged without a step.
+        # Values are plotted by the training step. W&B's own step count drops values after a log without a step.
         self.run.define_metric("train/global_step")
         self.run.define_metric("*", step_metric="train/global_step", step_sync=True)
         watched = os.environ.get("WANDB_WATCH", "false")
@@ -172,17 +174,17 @@ class Wandb(WandBTracker):  # type: ignore[misc]
     def _store(self, folder: Path, aliases: list[str]) -> None:
         import wandb
 
-        named = self.about.args.run_name
-        artifact = wandb.Artifact(f"model-{self.run.id if named is None else self.run.name}", type="model")
+        run_name = self.about.args.run_name
+        artifact = wandb.Artifact(f"model-{self.run.id if run_name is None else self.run.name}", type="model")
         artifact.add_dir(str(folder))
         self.run.log_artifact(artifact, aliases=aliases)
 
 
 class MLflow(MLflowTracker):  # type: ignore[misc]
-    """Accelerate reads MLFLOW_RUN_ID, _TAGS and _NESTED_RUN; HF_MLFLOW_LOG_ARTIFACTS stores every checkpoint too.
+    """An MLflow run. Accelerate reads MLFLOW_RUN_ID, MLFLOW_TAGS and MLFLOW_NESTED_RUN.
 
-    Names stay as they are logged (`eval_loss`), as the reference has them here. The experiment is that of
-    MLFLOW_EXPERIMENT_NAME, else the one that the script has set, else `project`, where that was given.
+    HF_MLFLOW_LOG_ARTIFACTS stores every checkpoint. Names are logged unchanged (`eval_loss`), as Hugging Face does.
+    The experiment is MLFLOW_EXPERIMENT_NAME, or the one that the script has set, or else `project` if given.
     """
 
     def __init__(self, about: About) -> None:
@@ -193,9 +195,9 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
     def start(self) -> None:
         import mlflow
 
-        active: Any = mlflow.active_run()
-        if active is not None and not self.nested_run:
-            self.active_run, self.is_theirs = active, True
+        open_run: Any = mlflow.active_run()
+        if open_run is not None and not self.nested_run:
+            self.active_run, self.is_theirs = open_run, True
             return
         again = getattr(self, "active_run", None)
         self.active_run = mlflow.start_run(
@@ -207,7 +209,7 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
         )
 
     def _project(self) -> str | None:
-        """As an experiment. MLflow finds by itself the one that the environment or the script has chosen."""
+        """Returns the experiment for `project`, or None if the environment or the script has chosen one."""
         import mlflow
         from mlflow.tracking import fluent
 
@@ -215,11 +217,11 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
         project = str(self.about.args.project)
         if named or fluent._active_experiment_id is not None or project == type(self.about.args).project:
             return None
-        known = mlflow.get_experiment_by_name(project)
-        return str(mlflow.create_experiment(project) if known is None else known.experiment_id)
+        experiment = mlflow.get_experiment_by_name(project)
+        return str(mlflow.create_experiment(project) if experiment is None else experiment.experiment_id)
 
     def tell(self, logs: Logs, step: int) -> None:
-        """Another thread sends it: training does not wait for a server."""
+        """Sends the values in another thread, so that training does not wait for a server."""
         self.log({re.sub(r"[^\w\-. :/]", "_", name): value for name, value in logs.items()}, step, synchronous=False)
 
     def keep(self, checkpoint: Path, epoch: float, step: int) -> None:
@@ -228,14 +230,14 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
 
 
 class Trackio(TrackioTracker):  # type: ignore[misc]
-    """Into a local folder, or to the Space of `trackio_space_id`, of which a static copy is made when training ends."""
+    """A Trackio run, in a local folder or in the Space `trackio_space_id`, which becomes a static copy at the end."""
 
     def __init__(self, about: About) -> None:
         args = about.args
         super().__init__(
             args.project,
             name=about.run,
-            # Who names a run means the same one again; a name that we made up may be that of another.
+            # A user's run name continues a run of that name. A generated name might be that of another run.
             resume="never" if args.run_name is None else "allow",
             space_id=args.trackio_space_id,
             bucket_id=args.trackio_bucket_id,
@@ -254,18 +256,18 @@ class Trackio(TrackioTracker):  # type: ignore[misc]
             self._make_static("freeze", space_id=self.space, new_space_id=self._static_space)
 
     def publish(self) -> None:
-        """Beside a model that goes to the hub: what was logged here goes there too, as a page that does not change."""
+        """Uploads the logged values as a static page, beside a model that is uploaded to the hub."""
         if self.space is None:
             bucket = self.about.args.trackio_bucket_id
             self._make_static("sync", space_id=self._static_space, sdk="static", bucket_id=bucket, force=True)
 
     @property
     def space(self) -> str | None:
-        """Where it logs to live: TRACKIO_SPACE_ID may have said it too."""
+        """The Space that receives live values. TRACKIO_SPACE_ID may have set it."""
         from trackio import context_vars
 
-        found: str | None = context_vars.current_space_id.get()
-        return found
+        space_id: str | None = context_vars.current_space_id.get()
+        return space_id
 
     def _make_static(self, how: str, **where: Any) -> None:
         import trackio
@@ -274,11 +276,11 @@ class Trackio(TrackioTracker):  # type: ignore[misc]
         if args.trackio_static_space_id is False:
             return
         try:
-            made = getattr(trackio, how)(project=args.project, private=args.hub_private_repo, **where)
+            new_space = getattr(trackio, how)(project=args.project, private=args.hub_private_repo, **where)
         except Exception as error:
             log.warning("trackio could not make a static copy of %s: %s", args.project, error)
         else:
-            self._static_space = made or self._static_space
+            self._static_space = new_space or self._static_space
 
 
 def _name_of_a_space(project: str) -> str:

@@ -1,6 +1,6 @@
-"""The Trainer: Hugging Face's names and signatures, each made for overriding. What they do is in functions beside it.
+"""The Trainer with Hugging Face's names and signatures. Its methods can be overridden, and call functions elsewhere.
 
-loop.py has the loop, steps/ a step, evaluating.py evaluations, saving.py checkpoints; callbacks.py the order of events.
+loop.py has the loop, steps/ a step, evaluating.py evaluations and saving.py checkpoints. callbacks.py lists the events.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Trainer:
     """
 
     loss_is_scaled_for_ga: bool | None = None
-    """True if your `compute_loss` already divides by the whole window of micro-batches. None finds out."""
+    """True if your `compute_loss` already divides by the whole accumulation window. None detects this."""
     _footplate: Internals
     model: nn.Module
     model_wrapped: nn.Module
@@ -145,7 +145,7 @@ class Trainer:
         validate(self)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Chooses where and how the Trainer runs. Everything that Accelerate does, it does for the strategy."""
+        """Chooses the strategy, which sets up Accelerate, the device and the communication between processes."""
         strategy = self._footplate.strategy = choose(self.args, self._footplate.given_model)
         self.accelerator = strategy.accelerator
 
@@ -168,16 +168,16 @@ class Trainer:
     def set_initial_training_values(
         self, args: contract_arguments.TrainingArguments, dataloader: Any
     ) -> tuple[int, int, int, float, int, int, int]:
-        """Epochs, steps in an epoch, examples, samples over the run, samples of a step, batches in an epoch, steps."""
+        """Returns epochs, steps per epoch, examples, samples of the run, samples per step, batches per epoch, steps."""
         total = self.get_total_train_batch_size(args)
         return Plan.of(args, dataloader, total, self.num_examples(dataloader)).values()
 
     def end(self) -> None:
-        """Closes trackers and lets go of the other processes, at the very end of a script."""
+        """Closes trackers and the connections to other processes. Call it at the end of a script."""
         self.accelerator.end_training()
 
     def _get_output_dir(self, trial: Any) -> str:
-        """The folder that checkpoints are written to."""
+        """Returns the folder in which checkpoints are written."""
         return str(self.args.output_dir or ".")
 
     # One micro-batch
@@ -197,7 +197,7 @@ class Trainer:
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The model's own loss, `compute_loss_func`'s, or the one that fits logits and labels."""
+        """Returns the model's own loss, that of `compute_loss_func`, or the loss that fits logits and labels."""
         loss, outputs = micro_batch.compute_loss(self, model, inputs, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
@@ -214,7 +214,7 @@ class Trainer:
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor | int | None]:
-        """The micro-batches of one step, and how many labels count in them if the loss needs to know."""
+        """Returns the micro-batches of one step, and the number of labels that count if the loss needs it."""
         window = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
         return window, self._get_num_items_in_batch(window, device)
 
@@ -239,7 +239,7 @@ class Trainer:
         return loading.get_train_dataloader(self)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """If loading processes persist, the loader of each of the Trainer's own sets is made once."""
+        """Returns a loader. With persistent workers, each of the Trainer's own sets gets one loader that is kept."""
         return loading.get_eval_dataloader(self, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
@@ -252,7 +252,7 @@ class Trainer:
         return loading.eval_sampler(self, eval_dataset)
 
     def get_total_train_batch_size(self, args: contract_arguments.TrainingArguments) -> int:
-        """Samples that one optimizer step sees, over all processes."""
+        """Returns the number of samples of one optimizer step, over all processes."""
         return loading.get_total_train_batch_size(self, args)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
@@ -296,7 +296,7 @@ class Trainer:
         return [group["lr"] for group in optimizing.require_optimizer(self).param_groups]
 
     def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
-        """The group that a parameter is in. Without a parameter, the parameters of all groups."""
+        """Returns the group of a parameter. Without a parameter, returns the parameters of all groups."""
         return optimizing.get_optimizer_group(self, param)
 
     def _get_learning_rate(self) -> float:
@@ -308,13 +308,13 @@ class Trainer:
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Loss and metrics of the evaluation data. Of several sets, each has its own name in theirs."""
+        """Returns the loss and metrics of the evaluation data. With several sets, names include the set's name."""
         return evaluating.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Predictions as arrays, with labels and metrics if the data has labels."""
+        """Returns predictions as arrays, with labels and metrics if the data has labels."""
         return evaluating.predict(self, test_dataset, ignore_keys, metric_key_prefix)
 
     @left_out_by(Shortcut.KNOWN_METRICS)
@@ -334,7 +334,7 @@ class Trainer:
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Any, Any]:
-        """(loss, logits, labels) of one batch, without gradients. Each may be None."""
+        """Returns loss, logits and labels of one batch, without gradients. Each may be None."""
         return evaluating.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
 
     def _evaluate(
@@ -343,7 +343,7 @@ class Trainer:
         return evaluating.evaluate_in_training(self, ignore_keys_for_eval, skip_scheduler=skip_scheduler)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any = None) -> bool:
-        """Notes the best evaluation so far. A NaN is never the best."""
+        """Records the best evaluation so far, and returns True if it is this one. A NaN is never the best."""
         return evaluating.determine_best_metric(self, metrics)
 
     # Search
@@ -358,9 +358,10 @@ class Trainer:
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
     ) -> search.BestRun | list[search.BestRun]:
-        """Trains `n_trials` times with what `hp_space` suggests. `kwargs` go to optuna's create_study and optimize.
+        """Trains `n_trials` times with the arguments that `hp_space` suggests.
 
-        Afterwards the arguments are what they were, and the Trainer holds the last trial's model.
+        `kwargs` are passed to optuna's create_study and optimize. Afterwards the arguments are restored, and the
+        Trainer holds the last trial's model.
         """
         return search.hyperparameter_search(
             self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
@@ -375,11 +376,11 @@ class Trainer:
     # Logs
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        """Adds to the history, and calls `on_log`."""
+        """Adds the values to the log history, and calls `on_log`."""
         reporting.log(self, logs, start_time)
 
     def store_flos(self) -> None:
-        """Adds the floating point operations of all processes to the state, and begins to count again."""
+        """Adds the floating point operations of all processes to the state, and resets the counter."""
         reporting.store_flos(self)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
@@ -395,7 +396,7 @@ class Trainer:
 
     @staticmethod
     def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
-        """Metrics as people read them: times as h:mm:ss.ss, floating point operations in GF, four digits."""
+        """Formats metrics for people: times as h:mm:ss.ss, floating point operations in GF, numbers with 4 digits."""
         return reporting.metrics_format(metrics)
 
     def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
@@ -436,7 +437,7 @@ class Trainer:
     # The hub
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Creates the repository if it does not exist: `hub_model_id`, or else the name of `output_dir`."""
+        """Creates the repository `hub_model_id`, or else one named like `output_dir`, if it does not exist."""
         hub.init_hf_repo(self, token, private)
 
     def push_to_hub(
@@ -448,7 +449,7 @@ class Trainer:
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Saves the model to `output_dir` and uploads that with a card. `kwargs` go to `create_model_card`."""
+        """Saves the model to `output_dir` and uploads it with a model card. `kwargs` go to `create_model_card`."""
         return hub.push_to_hub(self, commit_message, blocking, token, revision, private, **kwargs)
 
     def create_model_card(
@@ -463,7 +464,7 @@ class Trainer:
         dataset: str | list[str] | None = None,
         dataset_args: str | list[str] | None = None,
     ) -> None:
-        """Writes README.md to `output_dir`: model, data, arguments and results."""
+        """Writes README.md to `output_dir` with model, data, arguments and results."""
         hub.create_model_card(
             self, language, license, tags, model_name, finetuned_from, tasks, dataset_tags, dataset, dataset_args
         )
@@ -493,9 +494,9 @@ class Trainer:
 
 
 def _handler(trainer: Trainer, callbacks: Sequence[Any]) -> CallbackHandler:
-    """Calls the Trainer's own callbacks first, then the user's. Each sees what the ones before it asked for."""
+    """Calls the Trainer's own callbacks first, then the user's. Each sees the control flags that earlier ones set."""
     if not isinstance(callbacks, Iterable):
-        raise TypeError(f"callbacks is a {type(callbacks).__name__}: hand in a list of them")
+        raise TypeError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks")
     own = trainer._footplate
     every = [
         *default_callbacks(trainer.args),

@@ -396,7 +396,7 @@ def _(folder: Path) -> None:
             step,
             str(folder / f"checkpoint-{step}"),
         )
-    with pytest.raises(ValueError, match="metric_for_best_model is 'acuracy', and no evaluation will have it"):
+    with pytest.raises(ValueError, match="metric_for_best_model is 'acuracy', which no evaluation will have"):
         a_trainer(folder, metric_for_best_model="acuracy", options={"metrics": ["accuracy"]}, **BY_STEPS)
 
 
@@ -593,7 +593,7 @@ def _(folder: Path) -> None:
 
 @about("debug")
 def _(folder: Path) -> None:
-    with pytest.raises(FloatingPointError, match=r"in step 1, what goes in of .* is NaN or infinite: \(8, 8\)"):
+    with pytest.raises(FloatingPointError, match=r"in step 1, an input of .* is NaN or infinite: \(8, 8\)"):
         a_trainer(folder, data=NAN, debug="underflow_overflow").train()
 
 
@@ -699,7 +699,7 @@ def _(folder: Path) -> None:
         options = {"processing_class": sides.tokenizer()}
         kernels = {"use_liger_kernel": True, "liger_kernel_config": {"rope": True}}
         a_trainer(folder, model=bert, data=rows, options=options, **kernels).train()
-        with pytest.raises(ValueError, match="for models of transformers, and Mlp is none"):
+        with pytest.raises(ValueError, match="for models of transformers, and Mlp is not one"):
             a_trainer(folder, use_liger_kernel=True).train()
     assert asked == [{"model": bert, "rope": True}]
     with pytest.raises(ValueError, match="use_liger_kernel needs a GPU, and this run is on the CPU"):

@@ -61,12 +61,12 @@ class Odd(nn.Module):
 
 @pytest.mark.parametrize("callback", ["early_stopping", 5, lambda: None, str])
 def test_a_callback_that_hears_no_event_is_refused(tmp_path: Path, callback: Any) -> None:
-    with pytest.raises(TypeError, match="is told of no event: a callback is a TrainerCallback"):
+    with pytest.raises(TypeError, match="has no event: a callback is a TrainerCallback"):
         a_trainer(tmp_path, callbacks=[callback])
 
 
 def test_a_callback_in_no_list_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="callbacks is a Events: hand in a list of them"):
+    with pytest.raises(TypeError, match="callbacks is a Events: pass a list of callbacks"):
         a_trainer(tmp_path, callbacks=Events())
 
 
@@ -128,9 +128,9 @@ def test_a_loss_that_nothing_can_be_learned_from_is_named(
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        ({"x": [1.0], "labels": [0]}, "train_dataset is a dict of x, labels: hand in a list of samples"),
-        ((row for row in ()), "train_dataset is a generator: hand in a list of samples"),
-        (Frame(), r"train_dataset is a Frame: hand in a list of samples, as its to_dict\('records'\) is"),
+        ({"x": [1.0], "labels": [0]}, "train_dataset is a dict of x, labels: pass a list of samples"),
+        ((row for row in ()), "train_dataset is a generator: pass a list of samples"),
+        (Frame(), r"train_dataset is a Frame: pass a list of samples, such as its to_dict\('records'\)"),
     ],
 )
 def test_what_is_no_data_is_named_where_it_is_handed_in(tmp_path: Path, data: Any, told: str) -> None:
@@ -172,12 +172,12 @@ def test_a_stream_that_is_used_up_says_where_it_ended(tmp_path: Path, caplog: py
     trainer = a_trainer(tmp_path, data=Stream(16), max_steps=5)
 
     assert trainer.train().global_step == 2
-    assert "the stream gave nothing more: training ends at step 2 of 5" in caplog.text
+    assert "the stream has no more batches: training ends at step 2 of 5" in caplog.text
 
 
 @pytest.mark.parametrize("evaluated", [[], {"a": toy.regression(n=8), "b": []}])
 def test_an_empty_set_to_evaluate_is_named_before_the_first_step(tmp_path: Path, evaluated: Any) -> None:
-    with pytest.raises(DatasetError, match="there is nothing in eval_dataset"):
+    with pytest.raises(DatasetError, match="is to be evaluated, but is empty"):
         a_trainer(tmp_path, evaluated=evaluated, eval_strategy="epoch")
 
 
@@ -196,7 +196,7 @@ def test_what_is_best_is_a_number(tmp_path: Path, found: Any) -> None:
         "compute_metrics": lambda prediction: {"mine": found},
     }
 
-    with pytest.raises(TypeError, match="metric_for_best_model is 'eval_mine', and it came as"):
+    with pytest.raises(TypeError, match="metric_for_best_model is 'eval_mine', but its value is"):
         a_trainer(tmp_path, evaluated=toy.regression(n=8), **more).train()
 
 

@@ -136,9 +136,9 @@ def test_a_checkpoint_whose_weights_are_in_several_files_is_resumed_and_the_best
     [
         (
             {"weight_map": {"a": "gone.safetensors"}},
-            r"gone\.safetensors is missing, and model\.safetensors\.index\.json",
+            r"gone\.safetensors is missing, but model\.safetensors\.index\.json",
         ),
-        ({"weight_map": {"a": "../secret"}}, "names '../secret', which is no file beside it"),
+        ({"weight_map": {"a": "../secret"}}, "names '../secret', which is not a file beside it"),
         ({"weight_map": 5}, "is not an index of weights"),
         ([], "is not an index of weights"),
     ],
@@ -153,7 +153,7 @@ def test_an_index_that_cannot_be_followed_is_refused_by_name(tmp_path: Path, ind
 def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
     torch.save({"weight": print}, tmp_path / "pytorch_model.bin")
 
-    with pytest.raises(files.CheckpointCorrupt, match=r"pytorch_model\.bin cannot be read as weights alone"):
+    with pytest.raises(files.CheckpointCorrupt, match=r"pytorch_model\.bin cannot be read as weights only"):
         files.load_weights(nn.Linear(2, 2), tmp_path)
 
 

@@ -110,12 +110,12 @@ def test_cadences_count_from_the_next_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "wanted", "why"), [
-    ({}, {"max_steps": 7}, "step 7 is reached already: the least is 8"),
-    ({}, {"eval_steps": 7}, "eval_strategy is 'no': nobody counts eval_steps"),
-    ({}, {"seed": 7}, "seed cannot change while it trains; learning_rate, max_steps, "),
+    ({}, {"max_steps": 7}, "step 7 is already reached: use 8 or more"),
+    ({}, {"eval_steps": 7}, "eval_strategy is 'no', so eval_steps has no effect"),
+    ({}, {"seed": 7}, "seed cannot change during training; learning_rate, max_steps, "),
     ({}, {"learning_rate": {"main": 1.0}}, "there is one optimizer"),
     ({"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}, {"learning_rate": 1.0},
-     "reduce_lr_on_plateau moves the rate by what evaluations find"),
+     "reduce_lr_on_plateau sets the rate by the results of evaluations"),
 ])  # fmt: skip
 def test_what_cannot_change_says_why_and_stays(
     tmp_path: Path, arguments: dict[str, Any], wanted: dict[str, Any], why: str
@@ -143,7 +143,7 @@ def test_a_rate_that_is_the_script_s_own_is_left_to_it(tmp_path: Path) -> None:
 
     assert changing.came.refused == {
         "learning_rate": "its schedule, StepLR, is not made from the arguments",
-        "max_steps": "its schedule, StepLR, may end where the run was to end",
+        "max_steps": "its schedule, StepLR, may end at the old max_steps",
     }
 
 
@@ -186,7 +186,7 @@ def test_which_of_several_optimizers_has_to_be_said(tmp_path: Path) -> None:
     trainer.train()
 
     assert [item.came.refused["learning_rate"] for item in asked] == [
-        "there are 2 optimizers, main, aux: say whose, as in {'main': 1.0}",
+        "there are 2 optimizers, main, aux: name one, as in {'main': 1.0}",
         "there is no optimizer 'axu'; did you mean 'aux'?",
-        "the schedule of optimizer 'aux', StepLR, has rates of its own",
+        "the schedule of optimizer 'aux', StepLR, sets its own rates",
     ]

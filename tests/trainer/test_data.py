@@ -111,5 +111,5 @@ def test_the_collator_takes_pairs_arrays_numbers_and_objects() -> None:
     assert pairs["labels"].tolist() == [1, 0]
     assert dicts["x"].dtype is torch.float32
     assert set(dicts) == {"x", "labels"}
-    with pytest.raises(TypeError, match="hand in a data_collator"):
+    with pytest.raises(TypeError, match="pass a data_collator"):
         default_data_collator([3, 4])

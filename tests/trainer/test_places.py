@@ -100,7 +100,7 @@ def test_a_stream_goes_on_where_it_was_and_reads_nothing_twice(tmp_path: Path, s
 def test_a_stream_is_not_continued_by_another_number_of_processes(tmp_path: Path) -> None:
     run(tmp_path, Stream(tmp_path / "log"), stop_at=3, dataloader_num_workers=2)
 
-    with pytest.raises(ValueError, match="2 loading processes, and dataloader_num_workers is 1"):
+    with pytest.raises(ValueError, match="2 loading processes, but dataloader_num_workers is 1"):
         run(tmp_path, Stream(tmp_path / "log"), resume=True, dataloader_num_workers=1)
 
 

@@ -85,5 +85,5 @@ def test_a_quantized_model_without_an_adapter_is_refused_before_anything_runs(tm
     by["hf_quantizer"] = SimpleNamespace(
         is_qat_trainable=True, is_trainable=False, quantization_config=SimpleNamespace(quant_method="hqq")
     )
-    with pytest.raises(ValueError, match="quantized by hqq, which cannot train"):
+    with pytest.raises(ValueError, match="quantized by hqq, which does not support training"):
         refuse_what_cannot_learn(SimpleNamespace(**by))  # type: ignore[arg-type]

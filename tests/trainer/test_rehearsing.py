@@ -52,9 +52,9 @@ def steps_before(folder: Path, error: type[Exception], match: str, model: nn.Mod
 @pytest.mark.parametrize(
     ("model", "match"),
     [
-        (Extra(8, 16, 2, 4, 0.0), r"_extra_state of the model's state is a dict and no tensor.*get_extra_state"),
+        (Extra(8, 16, 2, 4, 0.0), r"_extra_state of the model's state is a dict and not a tensor.*get_extra_state"),
         (odd(torch.eye(3).to_sparse()), r"more of the model's state is of the layout torch\.sparse_coo"),
-        (odd(torch.zeros(3, dtype=torch.complex128)), r"cannot be saved; training it would be in vain"),
+        (odd(torch.zeros(3, dtype=torch.complex128)), r"cannot be saved, so training it would be useless"),
     ],
 )
 def test_a_state_that_cannot_be_saved_is_told_before_the_first_step(tmp_path: Path, model: Any, match: str) -> None:
@@ -95,7 +95,7 @@ def test_a_disk_without_room_for_the_weights_is_told_unless_a_run_goes_on(
     ).train()
     monkeypatch.setattr(trial_save.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 100}))
 
-    assert steps_before(tmp_path / "new", CannotSave, "GB of weights alone, and 0.0 GB are free at") == 0
+    assert steps_before(tmp_path / "new", CannotSave, "GB, but 0.0 GB are free at") == 0
     going_on = footplate.TrainingArguments(str(tmp_path), max_steps=3, disable_tqdm=True)
     resumed = footplate.Trainer(toy.mlp(), going_on, train_dataset=toy.classification(n=16))
     assert resumed.train(resume_from_checkpoint=True).global_step == 3
@@ -120,7 +120,7 @@ def test_an_argument_that_is_no_json_is_told_before_the_first_step(tmp_path: Pat
     kwargs = {"num_cycles": torch.tensor(1)}
     made = {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": kwargs}
 
-    assert steps_before(tmp_path, ValueError, "lr_scheduler_kwargs goes into every checkpoint as JSON", **made) == 0
+    assert steps_before(tmp_path, ValueError, "lr_scheduler_kwargs is stored in every checkpoint as JSON", **made) == 0
 
 
 def test_a_rehearsal_writes_next_to_nothing_and_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,9 +142,9 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
     run(tmp_path, line, AskIn(line, 3, late), max_steps=4)
 
     [told] = line.told()
-    assert told["data"]["refused"] == {"max_steps": "step 3 is reached already: the least is 4"}
+    assert told["data"]["refused"] == {"max_steps": "step 3 is already reached: use 4 or more"}
     assert told["data"]["set"] == {"logging_steps": {"from": 1, "to": 2}}
-    assert told["data"]["message"].endswith("max_steps is not done: step 3 is reached already: the least is 4")
+    assert told["data"]["message"].endswith("max_steps is not done: step 3 is already reached: use 4 or more")
 
 
 def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:

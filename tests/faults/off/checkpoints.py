@@ -54,9 +54,9 @@ def forget_the_corrupt(checkpoints: ModuleType) -> None:
 
 @switch("a save that failed is borne", module="footplate.trainer.saving")
 def bear_nothing(saving: ModuleType) -> None:
-    saving.FAILURES_BORNE = 0
+    saving.MAX_FAILED_SAVES = 0
 
 
 @switch("failed saves are counted", module="footplate.trainer.saving")
 def bear_everything(saving: ModuleType) -> None:
-    saving.FAILURES_BORNE = 1_000_000
+    saving.MAX_FAILED_SAVES = 1_000_000

@@ -49,5 +49,5 @@ def test_one_process_reads_what_processes_have_saved_of_adapters(came: Results, 
 def test_adapters_are_merged_by_the_main_process_and_where_the_whole_is(came: Results) -> None:
     assert [item["files"] for item in came("ddp: merged")] == [["model.safetensors"]] * 2
     for rank_run in came("fsdp 2: merged"):
-        assert "Fsdp has cut the model into pieces" in rank_run["error"]
+        assert "Fsdp has sharded the model" in rank_run["error"]
         assert "save_merged_model in one process" in rank_run["error"]

@@ -251,7 +251,7 @@ def test_a_launcher_s_cpu_is_the_arguments(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_half_a_launcher_is_said() -> None:
-    with pytest.raises(ValueError, match=r"LOCAL_RANK.*and not WORLD_SIZE, MASTER_ADDR, MASTER_PORT: start.*torchrun"):
+    with pytest.raises(ValueError, match=r"LOCAL_RANK.*but not WORLD_SIZE, MASTER_ADDR, MASTER_PORT: start.*torchrun"):
         Place.here(environment={"LOCAL_RANK": "1", "RANK": "1"})
 
 

@@ -45,7 +45,7 @@ def test_a_model_is_as_large_as_it_was_before_it_was_cut(came: Results) -> None:
         ("adafactor", "Adafactor needs whole parameters"),
         ("schedule free", "AdamWScheduleFree needs whole parameters, or swaps them for evaluation"),
         ("averaged", "ema averages whole weights, and these are in pieces"),
-        ("merged", "Fsdp1 has cut the model into pieces"),
+        ("merged", "Fsdp1 has sharded the model"),
     ],
 )
 def test_what_needs_whole_parameters_is_refused_by_its_name(came: Results, asked: str, says: str) -> None:

@@ -227,5 +227,5 @@ def test_accumulation_that_happens_anyway_is_taken() -> None:
 
     config.refuse_what_is_not_done(1)
     assert (config.accumulates(1), config.accumulates(3)) == (3, 3)
-    with pytest.raises(ValueError, match="num_steps: 3, and gradient_accumulation_steps is 2: keep one"):
+    with pytest.raises(ValueError, match="num_steps: 3, but gradient_accumulation_steps is 2: keep one"):
         config.accumulates(2)
