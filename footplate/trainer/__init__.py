@@ -1,6 +1,6 @@
-"""The library that trains: torch and Accelerate, usable alone. It knows no job, no queue, no Redis, no SQL.
+"""The library that trains models with torch and Accelerate. It can be used alone, and does not know jobs or services.
 
-Importing this package imports nothing; the names come from `footplate` or from the modules below.
+Importing this package imports nothing. The public names come from `footplate`, others from the modules below.
 """
 
 from importlib import import_module
@@ -19,11 +19,11 @@ WHAT_TRAINING_IMPORTS = (
     "torch.utils.serialization.config",
 )
 NEWER = ("torch.profiler._cupti_monitor",)
-"""Beside these, what torch 2.11 does not have yet."""
+"""Modules that torch 2.11 lacks and newer versions import as well."""
 
 
 def preload() -> None:
-    """Imports all that training will, and runs nothing: for a parent that forks, so that no child pays for it."""
+    """Imports all that training needs, and runs nothing. A parent process that forks calls it once for all children."""
     for name in WHAT_TRAINING_IMPORTS:
         import_module(name)
     for name in NEWER:

@@ -1,4 +1,4 @@
-"""AcceleratorConfig: what the Accelerator under the Trainer is told about data and accumulation."""
+"""AcceleratorConfig: the settings for data and accumulation that the Trainer passes to Accelerate."""
 
 from __future__ import annotations
 
@@ -12,48 +12,49 @@ from typing import Any
 @dataclass
 class AcceleratorConfig:
     split_batches: bool = False
-    """A loader's batch is shared among the processes, instead of each having one of its own."""
+    """True divides a loader's batch among the processes, instead of giving each process a batch."""
     dispatch_batches: bool | None = None
-    """The main process alone reads, and sends to the others: declined, each reads its own share."""
+    """True lets only the main process read data. It is refused, because each process reads its own share."""
     even_batches: bool = True
-    """Samples from the beginning fill the last batch up, so that all processes have as much."""
+    """True fills up the last batch with samples from the beginning, so that all processes have equal shares."""
     use_seedable_sampler: bool = True
-    """Shuffling follows the seed alone; False is declined."""
+    """True makes the order depend on the seed only. False is refused."""
     non_blocking: bool = False
-    """Batches go to the device without waiting; from pinned memory they always do."""
+    """True copies batches to the device without waiting. Pinned memory is always copied so."""
     gradient_accumulation_kwargs: dict[str, Any] | None = None
-    """`num_steps` is `gradient_accumulation_steps`; with `sync_each_batch` gradients meet in every micro-batch."""
+    """Options of accumulation: `num_steps` is `gradient_accumulation_steps`. With `sync_each_batch`, gradients are
+    exchanged in every micro-batch."""
     use_configured_state: bool = False
-    """Takes a PartialState that the script made, instead of a fresh one: declined."""
+    """True uses a PartialState that the script has made. It is refused."""
 
     @classmethod
     def of(cls, value: Any) -> AcceleratorConfig:
-        """From a dict, the path of a JSON file, or one that is there already."""
+        """Makes a config from a dict or the path of a JSON file, or returns an existing one."""
         if value is None or isinstance(value, cls):
             return value or cls()
         if isinstance(value, str):
             return cls.from_json_file(value)
-        known = [field.name for field in fields(cls)]
-        odd = sorted(set(value) - set(known))
+        names = [field.name for field in fields(cls)]
+        odd = sorted(set(value) - set(names))
         if odd:
-            raise ValueError(f"accelerator_config has no {', '.join(odd)}. Known: {', '.join(known)}")
+            raise ValueError(f"accelerator_config has no {', '.join(odd)}. Known: {', '.join(names)}")
         return cls(**value)
 
     def refuse_what_is_not_done(self, processes: int) -> None:
-        """Before the first step: what would be read and not followed."""
+        """Refuses settings that have no effect here, before the first step."""
         if not self.use_seedable_sampler:
             raise ValueError(
-                "accelerator_config says use_seedable_sampler: false, and shuffling follows the seed alone here: "
+                "accelerator_config has use_seedable_sampler: false, but shuffling depends on the seed only here: "
                 "leave it out, or override _get_train_sampler"
             )
         if self.use_configured_state:
             raise ValueError(
-                "accelerator_config says use_configured_state: true, and every Trainer makes a state of its own from "
+                "accelerator_config has use_configured_state: true, but every Trainer makes its own state from "
                 "its arguments: leave it out"
             )
         if self.dispatch_batches and processes > 1:
             raise ValueError(
-                f"accelerator_config says dispatch_batches: true, and each of the {processes} processes reads its own "
+                f"accelerator_config has dispatch_batches: true, but each of the {processes} processes reads its own "
                 "share here: leave it out; iterable data is read by every process, which keeps its part"
             )
 
@@ -61,24 +62,25 @@ class AcceleratorConfig:
             if name not in _ACCUMULATION:
                 raise ValueError(f"gradient_accumulation_kwargs has no {name}. Known: {', '.join(_ACCUMULATION)}")
             if name in _ALWAYS and not value:
-                raise ValueError(f"gradient_accumulation_kwargs says {name}: false, and {_ALWAYS[name]}: leave it out")
+                raise ValueError(f"gradient_accumulation_kwargs has {name}: false, but {_ALWAYS[name]}: leave it out")
 
-    def accumulates(self, said: int) -> int:
-        """Over so many micro-batches; `said` is what the arguments say."""
-        steps: int = (self.gradient_accumulation_kwargs or {}).get("num_steps") or said
-        if said not in (1, steps):
+    def accumulates(self, accumulation_steps: int) -> int:
+        """Returns the number of micro-batches per step, which `num_steps` may set instead of the arguments."""
+        steps: int = (self.gradient_accumulation_kwargs or {}).get("num_steps") or accumulation_steps
+        if accumulation_steps not in (1, steps):
             raise ValueError(
-                f"accelerator_config says num_steps: {steps}, and gradient_accumulation_steps is {said}: keep one"
+                f"accelerator_config has num_steps: {steps}, but gradient_accumulation_steps is {accumulation_steps}: "
+                "keep one"
             )
         return steps
 
     @classmethod
     def from_json_file(cls, json_file: Any) -> AcceleratorConfig:
         values = json.loads(Path(json_file).read_text(encoding="utf-8"))
-        known = [field.name for field in fields(cls)]
-        odd = sorted(set(values) - set(known))
+        names = [field.name for field in fields(cls)]
+        odd = sorted(set(values) - set(names))
         if odd:
-            raise ValueError(f"The config file at {json_file} had unknown keys ({odd}). Known: {', '.join(known)}")
+            raise ValueError(f"The config file at {json_file} had unknown keys ({odd}). Known: {', '.join(names)}")
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Activation checkpointing: forward again in backward what would not fit into memory, layer by layer."""
+"""Activation checkpointing saves memory: layers compute forward again in backward instead of storing activations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _FORWARD = "_forward_without_checkpointing"
 
 
 def checkpoint_activations(model: nn.Module, kwargs: Mapping[str, Any] | None = None) -> int:
-    """Switches it on and says for how many layers; 0 where the model does it in its own way.
+    """Switches activation checkpointing on, and returns the number of layers. 0 means that the model does it itself.
 
-    Models that know how (the reference's do) are told to. Of a plain module the layers are the elements of its
-    nn.ModuleList's, or of nn.Sequential's where there is none: what is repeated is what fills memory. `every_n_layers`
-    of `kwargs` leaves the others alone; the rest goes to torch.utils.checkpoint.
+    A model with its own method, as in transformers, uses that. In a plain module the layers are the elements of its
+    nn.ModuleList, or else of its nn.Sequential. `every_n_layers` in `kwargs` selects one of n layers; other keys go to
+    torch.utils.checkpoint.
     """
     options = dict(kwargs or {})
     own = getattr(model, "activation_checkpointing_enable", None)
@@ -43,18 +43,18 @@ def checkpoint_activations(model: nn.Module, kwargs: Mapping[str, Any] | None = 
 
 
 def keep_activations(model: nn.Module) -> None:
-    """Switches it off again, where this page switched it on."""
+    """Switches activation checkpointing off again, in layers that this module has wrapped."""
     for module in model.modules():
         if _FORWARD in vars(module):
             module.forward = vars(module).pop(_FORWARD)
 
 
 def repeated_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Outermost first; a layer inside of a layer is not checkpointed again."""
+    """Yields the outermost repeated layers. A layer inside of another is not checkpointed again."""
     for kind in (nn.ModuleList, nn.Sequential):
-        found = [each for each in _inside(model, kind) if any(True for _ in each.parameters())]
-        if found:
-            yield from found
+        layers = [layer for layer in _inside(model, kind) if any(True for _ in layer.parameters())]
+        if layers:
+            yield from layers
             return
 
 
@@ -66,7 +66,7 @@ def _inside(module: nn.Module, kind: type[nn.Module]) -> Iterator[nn.Module]:
 
 
 def _wrap(layer: nn.Module, options: dict[str, Any]) -> None:
-    """On the object, so that names in the state and the layer's class stay what they are."""
+    """Wraps forward on the object, so that the layer's class and the names in its state do not change."""
     if _FORWARD in vars(layer):
         return
     forward = layer.forward

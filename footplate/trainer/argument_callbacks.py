@@ -1,4 +1,4 @@
-"""Callbacks that the arguments ask for: each watches one thing, and costs nothing where it was not asked for."""
+"""Callbacks that single arguments switch on. Without its argument, a callback is not added and costs nothing."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ log = logging.getLogger("footplate.trainer")
 
 def watchers(trainer: Facade) -> list[TrainerCallback]:
     args = trainer.args
-    found: list[TrainerCallback] = []
+    callbacks: list[TrainerCallback] = []
     if args.torch_empty_cache_steps is not None:
-        found.append(EmptyCache(args.torch_empty_cache_steps))
+        callbacks.append(EmptyCache(args.torch_empty_cache_steps))
     if args.max_nan_steps is not None:
-        found.append(StopOnNan(trainer, args.max_nan_steps))
+        callbacks.append(StopOnNan(trainer, args.max_nan_steps))
     if args.enable_jit_checkpoint:
-        found.append(CheckpointOnSigterm())
+        callbacks.append(CheckpointOnSigterm())
     if "underflow_overflow" in args.debug:
-        found.append(FindOverflow())
-    return found
+        callbacks.append(FindOverflow())
+    return callbacks
 
 
 class EmptyCache(TrainerCallback):
-    """Gives cached memory back to the device, every so many steps."""
+    """Returns cached memory to the device, every `torch_empty_cache_steps` steps."""
 
     def __init__(self, steps: int) -> None:
         from accelerate.utils.memory import clear_device_cache
@@ -46,7 +46,7 @@ class EmptyCache(TrainerCallback):
 
 
 class StopOnNan(TrainerCallback):
-    """Ends a run that is dead. It looks every so many steps, since to look is to wait for the device."""
+    """Stops a run whose losses are NaN. It checks every `max_nan_steps` steps, because a check waits for the device."""
 
     def __init__(self, trainer: Facade, steps: int) -> None:
         self.trainer, self.steps = trainer, steps
@@ -54,7 +54,7 @@ class StopOnNan(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.steps and state.global_step < state.max_steps:
             return
-        # A step is lost where one process's part of it is.
+        # A step counts as NaN if its loss was NaN on any process.
         in_a_row = self.trainer._footplate.strategy.peers.most(
             self.trainer._footplate.run.step.tally.not_finite_in_a_row()
         )
@@ -62,13 +62,13 @@ class StopOnNan(TrainerCallback):
             last = state.global_step
             raise FloatingPointError(
                 f"the loss was NaN or infinite in {in_a_row} steps in a row, {last - in_a_row + 1} to {last}; the last "
-                f"of them {describe_step(self.trainer)}. max_nan_steps is {self.steps}: look at these samples, lower "
+                f"of them {describe_step(self.trainer)}. max_nan_steps is {self.steps}: check these samples, lower "
                 "learning_rate, or raise max_nan_steps"
             )
 
 
 class CheckpointOnSigterm(TrainerCallback):
-    """A machine that is about to be taken away says so by SIGTERM: the step at hand is done, saved, and the last."""
+    """Finishes the current step, saves and stops after SIGTERM, which machines send before they are taken away."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -80,7 +80,7 @@ class CheckpointOnSigterm(TrainerCallback):
             self._before = signal.signal(signal.SIGTERM, self._note)
         except ValueError:
             log.warning(
-                "enable_jit_checkpoint listens for SIGTERM, and only the main thread can: it is not listened for"
+                "enable_jit_checkpoint has no effect, because only the main thread can set a handler for SIGTERM"
             )
 
     def _note(self, number: int, frame: Any) -> None:
@@ -100,7 +100,7 @@ class CheckpointOnSigterm(TrainerCallback):
 
 
 class FindOverflow(TrainerCallback):
-    """Ends training where an activation or a weight becomes NaN or infinite, and names the module. Slow: it looks."""
+    """Stops if an activation or a weight becomes NaN or infinite, and names the module. Checking makes steps slow."""
 
     def __init__(self) -> None:
         self._hooks: list[Any] = []
@@ -121,8 +121,8 @@ class FindOverflow(TrainerCallback):
         def look(module: nn.Module, inputs: Any, output: Any) -> None:
             places = {
                 "a weight": list(module.parameters(recurse=False)),
-                "what goes in": inputs,
-                "what comes out": output,
+                "an input": inputs,
+                "an output": output,
             }
             for place, value in places.items():
                 for tensor in _floats(value):
@@ -139,5 +139,5 @@ def _floats(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value] if value.is_floating_point() else []
     if isinstance(value, dict):
-        return [each for part in value.values() for each in _floats(part)]
-    return [each for part in value for each in _floats(part)] if isinstance(value, (list, tuple)) else []
+        return [tensor for part in value.values() for tensor in _floats(part)]
+    return [tensor for part in value for tensor in _floats(part)] if isinstance(value, (list, tuple)) else []

@@ -1,4 +1,4 @@
-"""A checkpoint that is written beside training: the loop waits for the copy, another thread for the disk."""
+"""Writes a checkpoint in the background: the loop waits only for a copy, and a thread writes it to the disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from footplate.trainer.checkpoint import Checkpoint
 
 
 class Background:
-    """At most one save is under way. Who wants another, or an end, waits for it."""
+    """Runs at most one save at a time. Another save, and the end of training, waits for it."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -32,14 +32,14 @@ class Background:
         return self._under_way is not None and self._under_way.done()
 
     def result(self) -> Checkpoint:
-        """Waits, and raises what writing raised."""
+        """Waits for the save, and raises its error if it failed."""
         under_way, self._under_way = self._under_way, None
         assert under_way is not None
         return under_way.result()
 
 
 def copied(value: Any, seen: dict[tuple[Any, ...], Tensor] | None = None) -> Any:
-    """On the host, and nobody else's. Tensors that are one stay one: tied weights are told by that."""
+    """Copies tensors to the host. Tied tensors stay one object, because that is how tied weights are recognised."""
     seen = {} if seen is None else seen
     if isinstance(value, Tensor):
         place = (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype)
@@ -47,7 +47,7 @@ def copied(value: Any, seen: dict[tuple[Any, ...], Tensor] | None = None) -> Any
             seen[place] = value.detach().to("cpu", copy=True)
         return seen[place]
     if isinstance(value, dict):
-        return type(value)((name, copied(each, seen)) for name, each in value.items())
+        return type(value)((name, copied(item, seen)) for name, item in value.items())
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(copied(each, seen) for each in value)
+        return type(value)(copied(item, seen) for item in value)
     return copy.deepcopy(value)

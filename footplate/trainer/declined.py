@@ -1,7 +1,7 @@
-"""Methods of the reference's Trainer that ours does not have, each with what to use instead.
+"""Methods of Hugging Face's Trainer that ours does not have, each with what to use instead.
 
-An override of one of them would never be called, and the run would be another one without a word: so a subclass that
-has one is refused when it is made.
+An override of such a method would never be called, and the run would silently differ. So a subclass with one is refused
+when it is made.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _STRATEGY = "the arguments of the strategy: it wraps the model"
 _DATA = "get_train_dataloader, get_eval_dataloader or remove_unused_columns"
 
 NEVER_CALLED = {
-    "_tune_save_checkpoint": "search with optuna: Ray Tune is not there",
+    "_tune_save_checkpoint": "search with optuna: Ray Tune is not supported",
     "_inner_training_loop": _LOOP,
     "_init_training_state": _LOOP,
     "_prepare_for_training": "create_optimizer, create_scheduler and create_accelerator_and_postprocess",
@@ -46,13 +46,13 @@ NEVER_CALLED = {
     "_load_callback_state": "restore_callback_states_from_checkpoint, and the callback's own state()",
     "_issue_warnings_after_load": _FILES,
 }
-"""Private. Nobody calls them, so nobody may count on them."""
+"""Private methods. The Trainer never calls them, so an override has no effect."""
 
 
 def refuse_overrides(subclass: type) -> None:
-    for each in subclass.__mro__:
+    for base in subclass.__mro__:
         for name, instead in NEVER_CALLED.items():
-            if name in vars(each):
+            if name in vars(base):
                 raise NotAvailableYet(
-                    f"{each.__name__} overrides {name}, which this Trainer never calls", hint=f"instead: {instead}"
+                    f"{base.__name__} overrides {name}, which this Trainer never calls", hint=f"instead: {instead}"
                 )

@@ -1,6 +1,6 @@
-"""The Trainer as the functions of this folder see it: Hugging Face's names, and `_footplate` for all of ours.
+"""The Trainer's interface for the functions of this folder: Hugging Face's names, and `_footplate` for our own.
 
-The functions take this protocol and not the class, so that they need not import the Trainer that calls them.
+The functions take this protocol instead of the class, so that they need not import the Trainer that calls them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Facade(Protocol):
     is_in_train: bool
 
     model: nn.Module
-    """The user's own."""
+    """The model without any wrapper."""
     model_wrapped: nn.Module
-    """The model with the wrapper of the strategy. A step calls this one."""
+    """The model with the strategy's wrapper, which a step calls."""
     model_init: Callable[..., nn.Module] | None
     model_accepts_loss_kwargs: bool
     can_return_loss: bool
@@ -56,11 +56,11 @@ class Facade(Protocol):
     lr_scheduler: Any
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
     current_gradient_accumulation_steps: float
-    """Micro-batches in the current window. The last window of an epoch may have fewer."""
+    """The number of micro-batches in the current accumulation window. The last one of an epoch may have fewer."""
     current_flos: float
-    """Floating point operations since they were last added to the state."""
+    """The floating point operations since they were last added to the state."""
     hub_model_id: str | None
-    """The repository to push to."""
+    """The repository for uploads."""
     _train_batch_size: int
 
     def call_model_init(self, trial: Any = None) -> nn.Module: ...

@@ -1,4 +1,4 @@
-"""Tensors that callbacks hold, such as an average of the weights: part of every checkpoint, and what is evaluated."""
+"""Tensors of callbacks, such as an average of the weights. Checkpoints store them, and evaluations may use them."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ from footplate.trainer import checkpoint as files
 FILE = "callbacks.pt"
 
 Held = dict[str, list[dict[str, Tensor]]]
-"""By class name, in the order of the callbacks."""
+"""The tensors by class name, in the order of the callbacks."""
 
 
 class HoldsTensors:
-    """Beside ExportableState, for what is too large for JSON."""
+    """A callback with tensors in checkpoints, which are too large for the JSON of ExportableState."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What goes into a checkpoint."""
-        raise NotImplementedError(f"{type(self).__name__} must say what its tensors are")
+        """Returns the tensors for a checkpoint."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method tensors(), which returns its tensors")
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Before a run goes on from a checkpoint that has them."""
-        raise NotImplementedError(f"{type(self).__name__} must take its tensors back")
+        """Restores the tensors before a run continues from a checkpoint that has them."""
+        raise NotImplementedError(f"{type(self).__name__} needs a method load_tensors(tensors)")
 
     def in_place(self) -> AbstractContextManager[Any]:
-        """While the model is evaluated: whatever shall stand in its place."""
+        """Returns a context in which an evaluation runs, for example with averaged weights in the model."""
         return nullcontext()
 
 
 def held(callbacks: Iterable[Any]) -> Held:
-    found: Held = {}
-    for each in callbacks:
-        if isinstance(each, HoldsTensors):
-            found.setdefault(type(each).__name__, []).append(each.tensors())
-    return found
+    tensors: Held = {}
+    for callback in callbacks:
+        if isinstance(callback, HoldsTensors):
+            tensors.setdefault(type(callback).__name__, []).append(callback.tensors())
+    return tensors
 
 
 def read(folder: Path) -> Held:
-    """Of a checkpoint; nothing where it was made without such callbacks."""
-    found: Held = files.load_tensors(folder, FILE) if (folder / FILE).is_file() else {}
-    return found
+    """Reads the tensors of a checkpoint. Returns nothing for a checkpoint without such callbacks."""
+    tensors: Held = files.load_tensors(folder, FILE) if (folder / FILE).is_file() else {}
+    return tensors
 
 
 def restore(callbacks: Iterable[Any], stored: Held) -> None:
-    left = {name: list(each) for name, each in stored.items()}
-    for each in callbacks:
-        mine = left.get(type(each).__name__)
-        if isinstance(each, HoldsTensors) and mine:
-            each.load_tensors(mine.pop(0))
+    remaining = {name: list(states) for name, states in stored.items()}
+    for callback in callbacks:
+        states = remaining.get(type(callback).__name__)
+        if isinstance(callback, HoldsTensors) and states:
+            callback.load_tensors(states.pop(0))
 
 
 @contextmanager
 def in_place(callbacks: Iterable[Any]) -> Iterator[None]:
     with ExitStack() as stack:
-        for each in callbacks:
-            if isinstance(each, HoldsTensors):
-                stack.enter_context(each.in_place())
+        for callback in callbacks:
+            if isinstance(callback, HoldsTensors):
+                stack.enter_context(callback.in_place())
         yield
 
 
 @contextmanager
 def swapped(model: nn.Module, others: dict[str, Tensor]) -> Iterator[None]:
-    """The model with other weights, and then, to the last bit, with its own again."""
+    """Gives the model other weights inside the `with` block, and restores its own exactly."""
     own = {name: value.detach().clone() for name, value in model.named_parameters() if name in others}
     put(model, others)
     try:

@@ -1,4 +1,4 @@
-"""Pushing to the Hugging Face hub: checkpoints beside training, the model when it is saved, each with its card."""
+"""Uploads to the Hugging Face hub: checkpoints during training, and the model with its card when it is saved."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _OF_A_RUN = (
     files.OPTIMIZER, files.SCHEDULER, "rng_state*.pth", files.STATE, files.ARGUMENTS, files.SCALER, files.MANIFEST,
     adapters.REST,
 )  # fmt: skip
-"""The files of a checkpoint that only a continued run needs."""
+"""The files of a checkpoint that only a resumed run needs."""
 _NOT_OUTPUT = ("_*", f"{files.PREFIX_CHECKPOINT_DIR}-*", ".tmp-*", ".old-*")
 
 
 def init_hf_repo(trainer: Facade, token: str | None = None, private: bool | None = None) -> None:
-    """Creates the repository if it does not exist: `hub_model_id`, or else the name of `output_dir`."""
+    """Creates the repository `hub_model_id`, or else one named like `output_dir`, if it does not exist."""
     if not trainer.is_world_process_zero():
         return
     args = trainer.args
-    made = _api(trainer).create_repo(
+    repository = _api(trainer).create_repo(
         args.hub_model_id or Path(str(args.output_dir)).absolute().name,
         token=token or args.hub_token,
         private=args.hub_private_repo if private is None else private,
         exist_ok=True,
     )
-    trainer.hub_model_id = made.repo_id
+    trainer.hub_model_id = repository.repo_id
 
 
 def push_to_hub(
@@ -47,7 +47,7 @@ def push_to_hub(
     private: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Saves the model to `output_dir` and uploads that with a card. `kwargs` go to `create_model_card`."""
+    """Saves the model to `output_dir` and uploads it with a model card. `kwargs` go to `create_model_card`."""
     args = trainer.args
     trainer.control = trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
     if trainer.hub_model_id is None:
@@ -55,11 +55,11 @@ def push_to_hub(
     trainer.save_model(_internal_call=True)
     if not trainer.is_world_process_zero():
         return None
-    named = kwargs.pop("model_name", None) or Path(args.hub_model_id or str(args.output_dir)).name
-    of_the_model = getattr(trainer.model, "model_tags", None) or []
-    if of_the_model:
-        kwargs["tags"] = list(dict.fromkeys([*_listed(kwargs.get("tags")), *of_the_model]))
-    trainer.create_model_card(model_name=named, **kwargs)
+    model_name = kwargs.pop("model_name", None) or Path(args.hub_model_id or str(args.output_dir)).name
+    model_tags = getattr(trainer.model, "model_tags", None) or []
+    if model_tags:
+        kwargs["tags"] = list(dict.fromkeys([*_listed(kwargs.get("tags")), *model_tags]))
+    trainer.create_model_card(model_name=model_name, **kwargs)
     trainer._finish_current_push()
     return _upload(
         trainer, Path(str(args.output_dir)), commit_message, token=token, revision=revision, leaving_out=_NOT_OUTPUT,
@@ -79,7 +79,7 @@ def create_model_card(
     dataset: str | list[str] | None = None,
     dataset_args: str | list[str] | None = None,
 ) -> None:
-    """Writes README.md to `output_dir`: model, data, arguments and results."""
+    """Writes README.md to `output_dir` with model, data, arguments and results."""
     if not trainer.is_world_process_zero():
         return
     write_card(
@@ -98,8 +98,11 @@ def create_model_card(
 
 
 def push_checkpoint(trainer: Facade, checkpoint_folder: str) -> None:
-    """Uploads a committed checkpoint beside training. While another upload is under way this one is left out, unless
-    `hub_always_push`. The end of the run is uploaded by `push_to_hub` or `save_model`."""
+    """Uploads a committed checkpoint in the background.
+
+    If another upload is in progress, this checkpoint is skipped, unless `hub_always_push` is set. The final model is
+    uploaded by `push_to_hub` or `save_model`.
+    """
     args, folder = trainer.args, Path(checkpoint_folder)
     if not trainer.is_world_process_zero() or args.hub_strategy == "end":
         return
@@ -108,42 +111,44 @@ def push_checkpoint(trainer: Facade, checkpoint_folder: str) -> None:
     trainer.control = trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
     epoch = int(trainer.state.epoch or 0)
     at = f"step {trainer.state.global_step}" if args.save_strategy == "steps" else f"epoch {epoch}"
-    said = f"Training in progress, {at}"
-    jobs = [_upload(trainer, folder, said, leaving_out=_OF_A_RUN, run_as_future=True)]
+    message = f"Training in progress, {at}"
+    jobs = [_upload(trainer, folder, message, leaving_out=_OF_A_RUN, run_as_future=True)]
     if args.hub_strategy in ("checkpoint", "all_checkpoints"):
         place = "last-checkpoint" if args.hub_strategy == "checkpoint" else folder.name
-        jobs.append(_upload(trainer, folder, f"{said}, checkpoint", to=place, run_as_future=True))
+        jobs.append(_upload(trainer, folder, f"{message}, checkpoint", to=place, run_as_future=True))
     trainer._footplate.pushes += [Push(folder, job) for job in jobs]
 
 
 def _api(trainer: Facade) -> Any:
-    """Returns one client for all uploads of a Trainer, which sends them one after the other. With two clients an older
-    checkpoint could arrive after a newer one."""
+    """Returns the Trainer's only hub client, which uploads in order.
+
+    With two clients, an older checkpoint could arrive after a newer one.
+    """
     own = trainer._footplate
     own.hub_api = own.hub_api or hub_api()
     return own.hub_api
 
 
 def pushes_in_progress(trainer: Facade) -> set[Path]:
-    """Returns the folders that are being uploaded. A failed upload is logged once, and training goes on."""
+    """Returns the folders that are being uploaded. A failed upload is logged once, and training continues."""
     pushes = trainer._footplate.pushes
-    for push in [each for each in pushes if each.upload.done()]:
+    for push in [push for push in pushes if push.upload.done()]:
         pushes.remove(push)
         error = push.upload.exception()
         if error is not None:
             log.warning("%s was not pushed to %s: %s", push.folder.name, trainer.hub_model_id, error)
-    return {each.folder for each in pushes}
+    return {push.folder for push in pushes}
 
 
 def finish_current_push(trainer: Facade) -> None:
-    wait([each.upload for each in trainer._footplate.pushes])
+    wait([push.upload for push in trainer._footplate.pushes])
     assert not pushes_in_progress(trainer)
 
 
 def _upload(
     trainer: Facade,
     folder: Path,
-    said: str | None,
+    message: str | None,
     *,
     to: str | None = None,
     token: str | None = None,
@@ -155,7 +160,7 @@ def _upload(
         repo_id=str(trainer.hub_model_id),
         folder_path=folder,
         path_in_repo=to,
-        commit_message=said,
+        commit_message=message,
         token=token or trainer.args.hub_token,
         revision=revision or trainer.args.hub_revision,
         ignore_patterns=list(leaving_out),

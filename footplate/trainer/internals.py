@@ -36,7 +36,7 @@ class StepResults(Protocol):
     tally: Tally
     grad_norm: Tensor | None
     learning_rate: Any
-    """The rate that the last step was made with."""
+    """The learning rate of the last step."""
     optimizer: Any
 
 
@@ -49,23 +49,23 @@ class Run:
     plan: Plan = field(init=False)
     step: StepResults = field(init=False)
     epoch: Epoch | None = None
-    """The pass over the data that is under way."""
+    """The current pass over the data."""
     batches: tuple[int, int, int] = (0, 0, 0)
-    """Epoch, first batch and number of batches of the step that is under way."""
+    """Epoch, first batch and number of batches of the current step."""
     started: float = 0.0
-    """Seconds of the wall clock, because a user's own `log` gets this number."""
+    """The wall-clock time in seconds at which training started. A user's own `log` receives it."""
     first_step: int = 0
     first_token: int = 0
     last_logged_step: int = 0
     loss_taken: float = 0.0
     """The sum of the losses that were logged."""
     failed_saves: int = 0
-    """Checkpoints in a row that could not be written."""
+    """The number of saves in a row that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
-    """A checkpoint that could not be written. Training goes on, and the older checkpoint stands."""
+    """A checkpoint that could not be written. Training continues, and the older checkpoint remains."""
 
     step: int
     error: str
@@ -74,27 +74,27 @@ class SaveFailed:
 
 
 def warn_that_saving_failed(failed: SaveFailed) -> None:
-    what_next = "training goes on" if failed.will_go_on else "giving up"
+    what_next = "training continues" if failed.will_go_on else "training stops"
     log.warning("%s (%d in a row): %s", failed.error, failed.failures_in_a_row, what_next)
 
 
 @dataclass
 class CheckpointHooks:
-    """The additions to checkpoints by a program that runs the Trainer."""
+    """Functions by which a program that runs the Trainer takes part in saving checkpoints."""
 
     stamp: dict[str, Any] = field(default_factory=dict)
-    """Is written into every checkpoint's manifest."""
+    """Values that are written into every checkpoint's manifest."""
     on_save_failed: Callable[[SaveFailed], None] = warn_that_saving_failed
-    """Is called when a disk is full."""
+    """Called when a checkpoint could not be written, for example on a full disk."""
     where_is: Callable[[str], str] = str
-    """Returns where a checkpoint is now whose path was written down on another machine."""
+    """Returns the present path of a checkpoint whose stored path may be that of another machine."""
     relied_on: Callable[[], set[Path]] = set
-    """Returns the checkpoints that rotation must leave, because the program may come back to them."""
+    """Returns checkpoints that must not be deleted, because the program may continue from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """An upload to the hub that is under way. Its folder must stay until the upload has ended."""
+    """An upload to the hub in progress. Its folder must remain until the upload has ended."""
 
     folder: Path
     upload: Future[Any]
@@ -102,14 +102,14 @@ class Push:
 
 @dataclass
 class Search:
-    """A hyperparameter search that is under way."""
+    """A hyperparameter search in progress."""
 
     space: Callable[[Any], Mapping[str, Any]]
     objective: Callable[[dict[str, float]], Any]
     name: Callable[[Any], str] | None
     before: dict[str, Any]
     """The arguments' values before the search."""
-    found: Any = None
+    current_objective: Any = None
     """The objective of the current trial after its last evaluation."""
 
 
@@ -122,26 +122,26 @@ class Internals:
     metrics: list[str | Callable[[], Metric]]
     """Streaming metrics, by name or as factories."""
     given_model: Any = None
-    """The model that the script handed in."""
+    """The model that the script passed."""
     strategy: Single = field(init=False)
-    """The way in which the Trainer runs: in one process, or in many."""
+    """The strategy, for one process or for several."""
     anatomy: Anatomy = field(init=False)
-    """The facts that the Trainer reads from the model's class and signature."""
+    """The facts about the model that its class and signature show."""
     model_divides_by_items: bool | None = None
-    """True if a model that takes `num_items_in_batch` divides its loss by it. None until the first step finds out."""
+    """True if a model that takes `num_items_in_batch` divides its loss by it. None until the first step detects it."""
     loss_is_scaled: bool | None = None
-    """True if the last loss is already a share of its whole window. None if `compute_loss` did not say so."""
+    """True if the last loss is already a share of its accumulation window. None if `compute_loss` did not set it."""
     counts_full_batches: bool = False
-    """A last, smaller batch of an evaluation counts as a full one in the mean of losses."""
+    """True if a smaller last batch of an evaluation has the weight of a full one in the mean loss."""
     named_optimizers: list[NamedOptimizer] = field(default_factory=list)
     """The settings of each of several optimizers. Empty if there is one optimizer."""
     made_schedule: bool = False
-    """The Trainer made the schedule, so another `train()` makes another one."""
+    """True if the Trainer made the schedule. Another call of `train()` then makes a new one."""
     hooks: CheckpointHooks = field(default_factory=CheckpointHooks)
     background: Background = field(default_factory=Background)
-    """The checkpoint that is being written beside training."""
+    """The checkpoint that is being written in the background."""
     eval_loaders: dict[str | None, tuple[Any, Any]] = field(default_factory=dict)
-    """The evaluation sets and their loaders, if their loading processes persist."""
+    """The evaluation sets with their loaders, if loading processes persist."""
     hub_api: Any = None
     pushes: list[Push] = field(default_factory=list)
     search: Search | None = None

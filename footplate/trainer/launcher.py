@@ -1,4 +1,4 @@
-"""Which process this is, of how many: as its launcher says in the environment (torchrun, accelerate, DeepSpeed's)."""
+"""The rank of this process, as its launcher sets it in the environment (torchrun, accelerate, DeepSpeed)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def launched_on_cpu(environment: Mapping[str, str] = os.environ) -> bool:
-    """As `accelerate launch --cpu` says it, where there may be GPUs."""
+    """Returns True if `accelerate launch --cpu` started this process, even if there are GPUs."""
     return environment.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on")
 
 
 def launched_precision(environment: Mapping[str, str] = os.environ) -> str:
-    """What `accelerate launch --mixed_precision` says, or `accelerate config` for it. Arguments that say one win."""
-    said = environment.get(PRECISION, "no").lower()
-    if said not in _PRECISIONS:
-        raise ValueError(f"{PRECISION} is {said!r}: there are {', '.join(_PRECISIONS)}")
-    return said
+    """Returns the precision of `accelerate launch --mixed_precision` or `accelerate config`. Arguments override it."""
+    precision = environment.get(PRECISION, "no").lower()
+    if precision not in _PRECISIONS:
+        raise ValueError(f"{PRECISION} is {precision!r}: use one of {', '.join(_PRECISIONS)}")
+    return precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +33,27 @@ class Place:
     rank: int = 0
     world: int = 1
     local_rank: int = 0
-    """Which one of this machine's."""
+    """The number of this process on its machine."""
     is_launched: bool = False
-    """By something that started several, or could have."""
+    """True if a launcher started this process, alone or with others."""
 
     @property
     def gpu(self) -> torch.device:
-        """Of its number, as Accelerate counts: a launcher may have left each process to see its own only."""
+        """The GPU with this process's number on its machine, modulo the GPUs that the process sees."""
         import torch
 
         return torch.device("cuda", self.local_rank % torch.cuda.device_count())
 
     @classmethod
     def here(cls, local_rank: int = -1, environment: Mapping[str, str] = os.environ) -> Place:
-        """One process by itself, where no launcher says otherwise. `local_rank` is for old ones, which say it there."""
+        """Returns one process without a launcher. Old launchers pass `local_rank` instead of LOCAL_RANK."""
         local = int(environment.get("LOCAL_RANK", local_rank))
         if local < 0:
             return cls()
         missing = [name for name in _NAMES if name not in environment]
         if missing:
             raise ValueError(
-                f"a launcher has said that this is process {local} of its machine (LOCAL_RANK or local_rank), and not "
+                f"a launcher has set LOCAL_RANK or local_rank to {local}, but not "
                 f"{', '.join(missing)}: start the script with torchrun, or unset LOCAL_RANK to train in one process"
             )
         return cls(int(environment["RANK"]), int(environment["WORLD_SIZE"]), local, is_launched=True)

@@ -1,4 +1,4 @@
-"""Liger's kernels, put into a model of transformers: less memory and time on a GPU, the same but for rounding."""
+"""Puts Liger's kernels into a model of transformers. They save memory and time; results differ by rounding only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from footplate.trainer import adapters
 
 
 def use_liger_kernels(model: nn.Module, config: dict[str, Any] | None, device: torch.device) -> None:
-    """In place. Which kernels: `rope`, `rms_norm`, `swiglu`, `cross_entropy`, `fused_linear_cross_entropy`, …"""
-    whole = adapters.without(model)
-    if not hasattr(getattr(whole, "config", None), "model_type"):
+    """Replaces parts of the model in place. The config selects kernels, such as `rope`, `rms_norm` or `swiglu`."""
+    base = adapters.base_model(model)
+    if not hasattr(getattr(base, "config", None), "model_type"):
         raise ValueError(
-            f"use_liger_kernel is for models of transformers, and {type(whole).__name__} is none: leave it out"
+            f"use_liger_kernel is for models of transformers, and {type(base).__name__} is not one: leave it out"
         )
     if device.type == "cpu":
         raise ValueError("use_liger_kernel needs a GPU, and this run is on the CPU: leave it out here")
@@ -23,4 +23,4 @@ def use_liger_kernels(model: nn.Module, config: dict[str, Any] | None, device: t
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
     except ImportError as error:
         raise ImportError("use_liger_kernel needs the extra liger: pip install 'footplate[liger]'") from error
-    _apply_liger_kernel_to_instance(model=whole, **(config or {}))
+    _apply_liger_kernel_to_instance(model=base, **(config or {}))

@@ -1,4 +1,4 @@
-"""The Trainer's data loaders: which data is read, in which order and in which batches."""
+"""Makes the Trainer's data loaders: the data, its order and its batches."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def get_train_dataloader(trainer: Facade) -> Any:
 
 
 def get_eval_dataloader(trainer: Facade, eval_dataset: Any = None) -> Any:
-    """Where loading processes persist, the loader of each of our own sets is made once: it holds them."""
+    """Returns a loader. With persistent workers, each of the Trainer's own sets gets one loader that is kept."""
     dataset = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(dataset, str):
         dataset = _named_set(trainer, dataset)
     if dataset is None:
         raise ValueError("evaluation needs an eval_dataset")
     is_ours = eval_dataset is None or isinstance(eval_dataset, str)
-    kept = trainer._footplate.eval_loaders.get(eval_dataset) if is_ours else None
-    if kept is not None and kept[0] is dataset:
-        return kept[1]
+    cached = trainer._footplate.eval_loaders.get(eval_dataset) if is_ours else None
+    if cached is not None and cached[0] is dataset:
+        return cached[1]
     loader = _loader(trainer, dataset, trainer.args.eval_batch_size, trainer._get_eval_sampler(dataset))
     if is_ours and trainer.args.dataloader_persistent_workers:
         trainer._footplate.eval_loaders[eval_dataset] = (dataset, loader)
@@ -65,7 +65,7 @@ def _loader(
 
 
 def _signature_columns(trainer: Facade) -> list[str]:
-    """What the model takes of a sample, labels under any of their names."""
+    """Returns the names of columns that the model takes, with all names that labels may have."""
     return [*(trainer._footplate.anatomy.arguments or ("x",)), "label", "label_ids", *trainer.label_names]
 
 
@@ -101,7 +101,7 @@ def _lengths(trainer: Facade, dataset: Any) -> list[int]:
 
 
 def get_total_train_batch_size(trainer: Facade, args: contract_arguments.TrainingArguments) -> int:
-    """Samples that one optimizer step sees, over all processes."""
+    """Returns the number of samples of one optimizer step, over all processes."""
     size = trainer._footplate.strategy.batch_size(trainer._train_batch_size)
     return size * args.gradient_accumulation_steps * trainer._footplate.strategy.readers.world
 

@@ -1,7 +1,7 @@
-"""Whether a model that takes `num_items_in_batch` divides its loss by it, found out once before the first step.
+"""Detects once, before the first step, whether a model that takes `num_items_in_batch` divides its loss by it.
 
-Many of transformers' models take the number and ignore it: masked language models, sequence and token classification,
-T5. Their loss is a mean over one micro-batch, and a sum of such means grows with the number of micro-batches.
+Many models of transformers take the number and ignore it: masked language models, sequence and token classification,
+and T5. Their loss is a mean over one micro-batch. The sum of such means grows with the number of micro-batches.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from footplate.trainer.seeds import host_rng, set_host_rng
 log = logging.getLogger("footplate.trainer")
 
 _FACTOR = 2**16
-"""A loss that is divided by so many more items nearly vanishes: a rounding error on a GPU is told from a division."""
+"""The factor for the number of items. A loss divided by it nearly vanishes, unlike one with a GPU's rounding error."""
 _SAME = 1e-4
-"""The relative difference below which two losses are one."""
+"""The relative difference below which two losses count as equal."""
 
 
 def divides_by_items(trainer: Facade, inputs: Mapping[str, Any], items: Tensor | int) -> bool | None:
-    """Compares the model's losses of one batch at two numbers of items. None if the batch shows nothing: its loss is
-    zero or NaN on every process.
+    """Compares the model's losses of one batch for two numbers of items.
 
-    The two forwards leave generators, buffers and gradients as they were. Compiled models run as they were written.
+    Returns None if the batch shows nothing, because its loss is zero or NaN on every process. The two forwards leave
+    generators, buffers and gradients unchanged. Compiled models run without compilation.
     """
     model = trainer._footplate.strategy.prepare_for_evaluation(trainer.model)
     few, many = (
@@ -41,26 +41,26 @@ def divides_by_items(trainer: Facade, inputs: Mapping[str, Any], items: Tensor |
     )
     own: bool | None
     if few is None or many is None:
-        own = True  # the Trainer makes the loss of the logits, and divides it by itself
+        own = True  # the Trainer computes the loss from the logits, and divides it itself
     elif few == 0 or not math.isfinite(few):
         own = None
     else:
         own = abs(few - many) > _SAME * abs(few)
     answers = [answer for answer in trainer._footplate.strategy.peers.everyone(own) if answer is not None]
-    found = any(answers) if answers else None
-    if found is False:
+    divides = any(answers) if answers else None
+    if divides is False:
         log.warning(
-            "%s takes num_items_in_batch and does not divide its loss by it: each micro-batch's loss counts by its "
-            "share of the step's labels. Trainer.loss_is_scaled_for_ga = True adds them up, as transformers does",
+            "%s takes num_items_in_batch but does not divide its loss by it: each micro-batch's loss is weighted by "
+            "its share of the step's labels. Trainer.loss_is_scaled_for_ga = True adds them up, as transformers does",
             type(trainer.model).__name__,
         )
-    return found
+    return divides
 
 
 def share_of_window(loss: Tensor, batch: Mapping[str, Any], items: Tensor | int, *, shifts: bool) -> Tensor | None:
-    """The mean over a micro-batch as its share of the mean over the window. None if the batch has no labels to count.
+    """Returns a micro-batch's mean as its share of the accumulation window's mean, or None if there are no labels.
 
-    A micro-batch without labels has no part in it. Its mean is 0 / 0.
+    A micro-batch in which no label counts has a mean of 0 / 0, so its share is 0.
     """
     own = count_items([batch], loss.device, shifts=shifts)
     return None if own is None else torch.where(own > 0, loss * (own / items), 0.0)
@@ -74,8 +74,7 @@ def _loss(model: nn.Module, inputs: Mapping[str, Any], items: Tensor | int, devi
 
 @contextmanager
 def _undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Puts generators and buffers back: dropout draws, and batch normalization counts, in a forward without gradients
-    too."""
+    """Restores generators and buffers, because dropout draws and batch norm counts even without gradients."""
     host = host_rng()
     buffers = [
         (module._buffers, name, buffer, buffer.clone())
@@ -94,5 +93,5 @@ def _undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def _not_compiled() -> AbstractContextManager[Any]:
-    """Nothing is compiled for these forwards. Where dynamo is not imported, nothing is compiled at all."""
+    """Returns a context without compilation. If dynamo is not imported, nothing is compiled anyway."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

@@ -1,4 +1,4 @@
-"""What was lost since the last log. It stays on the device until somebody reads it: reading makes the host wait."""
+"""The sum of losses since the last log. It stays on the device until a log, because reading makes the host wait."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _FOLD_AT = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LossSum:
     total: float
-    """The sum of the steps' losses, one that is NaN or infinite left out where the arguments ask for that."""
+    """The sum of the steps' losses. Those that are NaN or infinite are left out if the arguments say so."""
     not_finite: list[int]
-    """Steps, counted from the last reading, in which a micro-batch's loss was NaN or infinite."""
+    """The steps, counted from the last call, in which a micro-batch's loss was NaN or infinite."""
 
-    def joined(self, peers: Alone) -> Taken:
-        """With those of all processes: a loss is a mean over them, and one that is NaN in one of them is."""
+    def joined(self, peers: Alone) -> LossSum:
+        """Averages losses over all processes. A loss that is NaN on one process is NaN."""
         if peers.world == 1:
             return self
-        every = peers.everyone((self.total, self.not_finite))
-        total = sum(total for total, _ in every) / len(every)
-        return Taken(total, sorted({step for _, steps in every for step in steps}))
+        sums = peers.everyone((self.total, self.not_finite))
+        total = sum(total for total, _ in sums) / len(sums)
+        return LossSum(total, sorted({step for _, steps in sums for step in steps}))
 
 
 class Tally:
-    """One number per micro-batch, in order, so that a sum can be made as the reference makes it, bit by bit."""
+    """Keeps the loss of each micro-batch in order, so that the sum equals Hugging Face's bit by bit."""
 
     def __init__(self, *, leaves_out_not_finite: bool) -> None:
         self._leaves_out = leaves_out_not_finite
@@ -53,18 +53,18 @@ class Tally:
             self._fold()
 
     def forget_step(self) -> None:
-        """The step at hand begins again."""
+        """Drops the losses of the current step, which starts again."""
         del self._losses[len(self._losses) - self._open :]
         self._open = 0
 
     def _fold(self) -> None:
-        """Many small tensors become one, still on the device."""
+        """Stacks the losses into one tensor, still on the device."""
         if self._losses:
             self._folded.append(torch.stack(self._losses).double())
             self._losses.clear()
 
     def _read(self) -> None:
-        """To the host: here the host waits for the device."""
+        """Copies the losses to the host, which waits for the device here."""
         self._fold()
         values = iter(torch.cat(self._folded).tolist() if self._folded else [])
         for width in self._windows:
@@ -75,12 +75,12 @@ class Tally:
         self._windows.clear()
 
     def not_finite_in_a_row(self) -> int:
-        """How many of the newest steps, without a break, were NaN or infinite."""
+        """Returns the number of latest consecutive steps whose loss was NaN or infinite."""
         self._read()
         return self._in_a_row
 
-    def take(self) -> Taken:
-        """Reads all there is, and begins anew."""
+    def take(self) -> LossSum:
+        """Returns the sum of the losses since the last call, and starts again from zero."""
         self._read()
         total, not_finite = numpy.float32(0), []
         for number, step in enumerate(self._steps):
@@ -88,9 +88,9 @@ class Tally:
                 if math.isfinite(value) or not self._leaves_out:
                     total = numpy.float32(float(total) + value)
                 else:
-                    # In its place the mean of what was before, as the reference has it.
+                    # Replaced by the mean of the losses before it, as Hugging Face does.
                     total = numpy.float32(total + total / numpy.float32(1 + number))
             if not all(map(math.isfinite, step)):
                 not_finite.append(number)
         self._steps.clear()
-        return Taken(float(total), not_finite)
+        return LossSum(float(total), not_finite)

@@ -1,4 +1,4 @@
-"""How much memory a stage of a run takes, on the host and on the GPU."""
+"""Measures the memory that a stage of a run takes on the host and on the GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Memory:
-    """What a stage took, in bytes, under the reference's names; nothing where nobody asked."""
+    """The memory of a stage in bytes, under Hugging Face's names. Without `is_measured`, nothing is measured."""
 
     def __init__(self, *, is_measured: bool) -> None:
         self._is_measured = is_measured
@@ -26,12 +26,12 @@ class Memory:
         if not self._is_measured:
             return {}
         now, peak = _resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        found = {f"{stage}_mem_cpu_alloc_delta": now - self._cpu, f"{stage}_mem_cpu_peaked_delta": max(0, peak - now)}
+        figures = {f"{stage}_mem_cpu_alloc_delta": now - self._cpu, f"{stage}_mem_cpu_peaked_delta": max(0, peak - now)}
         if torch.cuda.is_available():
             allocated = torch.cuda.memory_allocated()
-            found[f"{stage}_mem_gpu_alloc_delta"] = allocated - self._gpu
-            found[f"{stage}_mem_gpu_peaked_delta"] = max(0, torch.cuda.max_memory_allocated() - allocated)
-        return found
+            figures[f"{stage}_mem_gpu_alloc_delta"] = allocated - self._gpu
+            figures[f"{stage}_mem_gpu_peaked_delta"] = max(0, torch.cuda.max_memory_allocated() - allocated)
+        return figures
 
 
 def _resident() -> int:

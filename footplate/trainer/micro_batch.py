@@ -1,4 +1,4 @@
-"""One micro-batch: its loss, and the backward of that."""
+"""Computes the loss of one micro-batch, and its backward."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from footplate.trainer.named import backward_of
 
 
 def training_step(trainer: Facade, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None) -> Tensor:
-    """Does forward and backward of one micro-batch by the Trainer's own methods. Returns its share of the step's
-    loss, detached."""
+    """Runs forward and backward of one micro-batch by the Trainer's own methods.
+
+    Returns the micro-batch's share of the step's loss, detached.
+    """
     own = trainer._footplate
     if not trainer.model.training:
         model.train()
@@ -32,7 +34,7 @@ def training_step(trainer: Facade, model: nn.Module, inputs: dict[str, Any], num
 def compute_loss(
     trainer: Facade, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
 ) -> tuple[Tensor, Any]:
-    """Returns (loss, outputs), and notes whether the loss is already a share of its window's."""
+    """Returns loss and outputs, and stores whether the loss is already a share of the accumulation window's loss."""
     own = trainer._footplate
     loss, outputs, own.loss_is_scaled = loss_of(trainer, model, inputs, num_items)
     if own.strategy.loss_factor != 1 and _is_scaled(trainer, num_items) and torch.is_grad_enabled():
@@ -41,19 +43,19 @@ def compute_loss(
 
 
 def _is_scaled(trainer: Facade, num_items: Tensor | int | None) -> bool:
-    """Whether the last loss is already a share of the whole window's: the user says so, or `compute_loss` noted it."""
+    """Returns True if the last loss is already scaled: the user set that, or `compute_loss` stored it."""
     if trainer.loss_is_scaled_for_ga is not None:
         return trainer.loss_is_scaled_for_ga
-    noted = trainer._footplate.loss_is_scaled
-    if noted is not None:
-        return noted
+    loss_is_scaled = trainer._footplate.loss_is_scaled
+    if loss_is_scaled is not None:
+        return loss_is_scaled
     return trainer.compute_loss_func is not None or (trainer.model_accepts_loss_kwargs and num_items is not None)
 
 
 def loss_of(
     trainer: Facade, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
 ) -> tuple[Tensor, Any, bool]:
-    """Returns (loss, outputs, whether the loss is already a share of the whole window's)."""
+    """Returns the loss, the outputs, and whether the loss is already a share of the accumulation window's loss."""
     own, smoother, compute = trainer._footplate, trainer.label_smoother, trainer.compute_loss_func
     batch, labels, anatomy = inputs, inputs.get("labels"), own.anatomy
     computes = compute is not None or (smoother is not None and labels is not None)
@@ -81,7 +83,7 @@ def loss_of(
 
 
 def _must_find_out_scaling(trainer: Facade) -> bool:
-    """In training, unless the window is one micro-batch of one process or `loss_is_scaled_for_ga` says it."""
+    """Returns True in training, unless the window is one micro-batch of one process or the user has set the answer."""
     own = trainer._footplate
     return (
         own.model_divides_by_items is None

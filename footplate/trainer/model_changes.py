@@ -1,5 +1,4 @@
-"""What the arguments do to a model for the time of a run: kernels, recomputed activations, noisy embeddings,
-compilation."""
+"""Changes to the model for the time of a run: kernels, activation checkpointing, NEFTune, compilation."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from footplate.trainer.precision import compile_model
 
 @contextmanager
 def shaped(trainer: Facade) -> Iterator[None]:
-    """Afterwards the model is as it was, also when training raises; it keeps what was compiled, and its kernels."""
+    """Changes the model inside the `with` block, and restores it. Compiled code and kernels remain afterwards."""
     args, model = trainer.args, trainer.model
     if args.use_liger_kernel:
         use_liger_kernels(model, args.liger_kernel_config, trainer._footplate.strategy.device)

@@ -1,4 +1,4 @@
-"""What the Trainer has to know of a model before it can feed it: read from its class and signature, once."""
+"""The facts about a model that the Trainer needs to feed it, read once from the model's class and signature."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from footplate.trainer import adapters
 from footplate.trainer.losses import Family, family_of, shifts_labels
 
 _SHIFTING_LOSSES = frozenset({"ForCausalLM", "ForConditionalGeneration", "CsmForConditionalGeneration"})
-"""The reference's kinds of loss in which the logits at one place are about the label at the next."""
+"""Hugging Face's types of loss for models whose logits at one position predict the next token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
     arguments: tuple[str, ...]
-    """The names that `forward` takes."""
+    """The argument names of `forward`."""
     is_open: bool
-    """`forward` ends with `**kwargs`."""
+    """True if `forward` ends with `**kwargs`."""
     takes_labels: bool
     labels: tuple[str, ...]
-    """The arguments that are labels, as their names say."""
+    """The arguments that are labels, by their names."""
     shifts_labels: bool
-    """The logits at one place are about the label at the next."""
+    """True if the logits at one position predict the label at the next."""
     counts_shifted: bool
-    """So the first label of a row is not counted. The reference knows that of some of its models only, and divides by
-    what it counts: so do we, or its curve would be another."""
+    """True if the first label of a row is therefore not counted. Hugging Face leaves it out for some models only. The
+    Trainer counts in the same way, so that loss curves are equal."""
     takes_loss_arguments: bool
-    """`forward` wants to know `num_items_in_batch`, and then scales its loss for the whole window of micro-batches."""
+    """True if `forward` takes `num_items_in_batch`, and then scales its loss for the whole accumulation window."""
     can_return_loss: bool
-    """A loss comes without labels: `return_loss` is on by default."""
+    """True if the model returns a loss without labels, because its `return_loss` is True by default."""
     family: Family | None
-    """Which loss its logits are about, where its class name says so."""
+    """The loss that the class name implies, or None."""
     main_input: str
-    """Whose elements are tokens."""
+    """The input whose elements are counted as tokens."""
 
     @property
     def takes_anything(self) -> bool:
-        """`forward(**batch)` names nothing it wants; `forward(x, **kwargs)` does, and the rest may be left out."""
+        """True if `forward` takes `**kwargs` only. If it also names arguments, the other keys may be left out."""
         return self.is_open and not self.arguments
 
     @property
@@ -48,31 +48,33 @@ class Anatomy:
 
     @classmethod
     def of(cls, model: nn.Module) -> Anatomy:
-        whole = adapters.without(model)
-        parameters = inspect.signature(whole.forward).parameters
+        base = adapters.base_model(model)
+        parameters = inspect.signature(base.forward).parameters
         names = tuple(
-            name for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+            name
+            for name, parameter in parameters.items()
+            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         )
-        is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return cls(
             arguments=names,
             is_open=is_open,
             takes_labels="labels" in names or is_open,
-            labels=tuple(_labels(type(whole).__name__, names)),
-            shifts_labels=shifts_labels(whole) or _has_shifting_loss(whole),
-            counts_shifted=_has_shifting_loss(whole) if hasattr(whole, "loss_type") else shifts_labels(whole),
-            # The reference takes every `**kwargs` for a promise to scale. A plain module that ignores what it is
-            # handed then trains on a loss that is too large by the accumulation: only who has a loss function promises.
+            labels=tuple(_labels(type(base).__name__, names)),
+            shifts_labels=shifts_labels(base) or _has_shifting_loss(base),
+            counts_shifted=_has_shifting_loss(base) if hasattr(base, "loss_type") else shifts_labels(base),
+            # Hugging Face takes every `**kwargs` as support for scaling. A plain module that ignores the number would
+            # then train on a loss that is too large. So only a model with a loss function counts as supporting it.
             takes_loss_arguments=bool(
                 getattr(
-                    whole,
+                    base,
                     "accepts_loss_kwargs",
-                    "num_items_in_batch" in names or (is_open and _has_loss_function(whole)),
+                    "num_items_in_batch" in names or (is_open and _has_loss_function(base)),
                 )
             ),
             can_return_loss="return_loss" in parameters and parameters["return_loss"].default is True,
-            family=family_of(whole),
-            main_input=str(getattr(whole, "main_input_name", "input_ids")),
+            family=family_of(base),
+            main_input=str(getattr(base, "main_input_name", "input_ids")),
         )
 
 
@@ -82,9 +84,9 @@ def _labels(class_name: str, names: tuple[str, ...]) -> list[str]:
 
 
 def _has_shifting_loss(model: nn.Module) -> bool:
-    # An encoder-decoder is fed its labels shifted: every one of them is predicted.
-    is_fed_shifted = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    return getattr(model, "loss_type", None) in _SHIFTING_LOSSES and not is_fed_shifted
+    # An encoder-decoder shifts its inputs, so it predicts every label.
+    shifts_inputs = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    return getattr(model, "loss_type", None) in _SHIFTING_LOSSES and not shifts_inputs
 
 
 def _has_loss_function(model: nn.Module) -> bool:

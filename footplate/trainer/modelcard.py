@@ -1,4 +1,4 @@
-"""A draft of a model's card: what the Trainer knows of the run, in the form that the hub reads."""
+"""Writes a draft of a model card from the run's data, in the form that the hub reads."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 from footplate.trainer import adapters
 from footplate.trainer.facade import Facade
 
-_TOLD = (
+_SHOWN_ARGUMENTS = (
     "learning_rate", "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "seed",
     "optim", "weight_decay", "lr_scheduler_type", "warmup_steps", "num_train_epochs", "max_steps", "bf16", "fp16",
     "label_smoothing_factor",
 )  # fmt: skip
 _NO_FIGURES = ("runtime", "_per_second", "epoch", "step", "total_flos")
-_OPENING = "This card was made by the Trainer from what it knows. Read it, complete it, and take this line out."
+_OPENING = "The Trainer made this card from the data of the run. Read and complete it, and then remove this line."
 
 
-def write_card(trainer: Facade, folder: Path, **told: Any) -> None:
-    """To README.md. What a card that is there already says about its library and tags is kept."""
+def write_card(trainer: Facade, folder: Path, **options: Any) -> None:
+    """Writes README.md. Library and tags of an existing card are kept."""
     from huggingface_hub import ModelCard
 
     path = folder / "README.md"
     before = ModelCard.load(path).data.to_dict() if path.exists() else {}
-    name = told["model_name"] or folder.absolute().name
-    front = _front_matter(trainer, name, before, told)
+    name = options["model_name"] or folder.absolute().name
+    front = _front_matter(trainer, name, before, options)
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(f"---\n{_yaml(front)}---\n\n{_body(trainer, name, front)}", encoding="utf-8")
     update: Any = getattr(trainer.model, "create_or_update_model_card", None)
@@ -34,70 +34,72 @@ def write_card(trainer: Facade, folder: Path, **told: Any) -> None:
         update(str(folder))
 
 
-def _front_matter(trainer: Facade, name: str, before: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    base = told["finetuned_from"] or getattr(getattr(trainer.model, "config", None), "_name_or_path", None)
+def _front_matter(trainer: Facade, name: str, before: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    base = options["finetuned_from"] or getattr(getattr(trainer.model, "config", None), "_name_or_path", None)
     library = "peft" if adapters.are_in(trainer.model) else before.get("library_name")
     if library is None and hasattr(getattr(trainer.model, "config", None), "model_type"):
         library = "transformers"
     front = {
         "library_name": library,
-        "language": told["language"] or before.get("language"),
-        "license": told["license"] or before.get("license"),
-        # A path of this machine is no base model to anyone else.
+        "language": options["language"] or before.get("language"),
+        "license": options["license"] or before.get("license"),
+        # A local path is not a base model for other readers.
         "base_model": base if base and not Path(base).exists() else before.get("base_model"),
-        "tags": list(dict.fromkeys([*told["tags"], *before.get("tags", []), "generated_from_trainer"])),
-        "datasets": told["dataset_tags"] or before.get("datasets"),
-        "model-index": [{"name": name, "results": _results(trainer, told)}],
+        "tags": list(dict.fromkeys([*options["tags"], *before.get("tags", []), "generated_from_trainer"])),
+        "datasets": options["dataset_tags"] or before.get("datasets"),
+        "model-index": [{"name": name, "results": _results(trainer, options)}],
     }
     return {key: value for key, value in front.items() if value}
 
 
-def _results(trainer: Facade, told: dict[str, Any]) -> list[dict[str, Any]]:
-    """In the hub's form, where a task and a dataset are named: elsewhere a figure says nothing."""
+def _results(trainer: Facade, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the results in the hub's form, which needs a task and a dataset for each value."""
     figures = _last_evaluation(trainer)
-    data = told["dataset"] or told["dataset_tags"]
-    if not (told["tasks"] and data and figures):
+    data = options["dataset"] or options["dataset_tags"]
+    if not (options["tasks"] and data and figures):
         return []
-    args = {"args": told["dataset_args"][0]} if told["dataset_args"] else {}
-    dataset = {"name": data[0], "type": (told["dataset_tags"] or data)[0], **args}
+    args = {"args": options["dataset_args"][0]} if options["dataset_args"] else {}
+    dataset = {"name": data[0], "type": (options["dataset_tags"] or data)[0], **args}
     metrics = [{"name": name.capitalize(), "type": name, "value": value} for name, value in figures.items()]
-    return [{"task": {"type": task, "name": task}, "dataset": dataset, "metrics": metrics} for task in told["tasks"]]
+    return [{"task": {"type": task, "name": task}, "dataset": dataset, "metrics": metrics} for task in options["tasks"]]
 
 
 def _last_evaluation(trainer: Facade) -> dict[str, float]:
     for entry in reversed(trainer.state.log_history):
-        found = {name.removeprefix("eval_"): value for name, value in entry.items() if name.startswith("eval_")}
-        figures = {name: value for name, value in found.items() if not name.endswith(_NO_FIGURES)}
+        values = {name.removeprefix("eval_"): value for name, value in entry.items() if name.startswith("eval_")}
+        figures = {name: value for name, value in values.items() if not name.endswith(_NO_FIGURES)}
         if figures:
             return figures
     return {}
 
 
 def _body(trainer: Facade, name: str, front: dict[str, Any]) -> str:
-    of = f"a fine-tuned version of {front['base_model']}" if "base_model" in front else "a model that was trained here"
-    sections = [f"<!-- {_OPENING} -->", f"# {name}", f"This model is {of}."]
+    description = (
+        f"a fine-tuned version of {front['base_model']}" if "base_model" in front else "a model that was trained here"
+    )
+    sections = [f"<!-- {_OPENING} -->", f"# {name}", f"This model is {description}."]
     figures = _last_evaluation(trainer)
     if figures:
         sections.append("Its last evaluation:\n\n" + "\n".join(f"- {key}: {_short(figures[key])}" for key in figures))
-    for missing in ("Model description", "Intended uses and limitations", "Training and evaluation data"):
-        sections.append(f"## {missing}\n\nMore information is needed.")
+    for section in ("Model description", "Intended uses and limitations", "Training and evaluation data"):
+        sections.append(f"## {section}\n\nMore information is needed.")
     args = trainer.args.to_dict()
-    chosen = "\n".join(f"- {key}: {args[key]}" for key in _TOLD if args.get(key) not in (None, False))
+    chosen = "\n".join(f"- {key}: {args[key]}" for key in _SHOWN_ARGUMENTS if args.get(key) not in (None, False))
     sections += [f"## Training\n\n{chosen}", _table(trainer), f"## Versions\n\n{_versions()}"]
-    return "\n\n".join(each for each in sections if each) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _table(trainer: Facade) -> str:
-    """One row for each evaluation, with the training loss that was logged last before it."""
+    """Returns a row for each evaluation, with the last training loss before it."""
     rows: list[dict[str, Any]] = []
     loss: Any = "none yet"
     for entry in trainer.state.log_history:
         loss = entry.get("loss", loss)
-        found = {
+        values = {
             key: value for key, value in entry.items() if key.startswith("eval_") and not key.endswith(_NO_FIGURES)
         }
-        if found:
-            rows.append({"training loss": loss, "epoch": entry.get("epoch"), "step": entry.get("step"), **found})
+        if values:
+            rows.append({"training loss": loss, "epoch": entry.get("epoch"), "step": entry.get("step"), **values})
     if not rows:
         return ""
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -110,15 +112,15 @@ def _short(value: Any) -> str:
 
 
 def _versions() -> str:
-    found = []
+    versions = []
     for package in ("footplate", "torch", "accelerate", "transformers", "peft"):
         try:
-            found.append(f"- {package} {metadata.version(package)}")
+            versions.append(f"- {package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
             continue
-    return "\n".join(found)
+    return "\n".join(versions)
 
 
 def _yaml(front: dict[str, Any]) -> str:
-    """JSON is YAML too: every value on the line of its key."""
+    """Writes YAML with each value as JSON, which is valid YAML, on the line of its key."""
     return "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in front.items())

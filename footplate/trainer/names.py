@@ -1,4 +1,4 @@
-"""The choices of the reference's arguments under its own names, so that `SchedulerType.COSINE` means what it meant."""
+"""The choices of arguments as Hugging Face's enums, so that for example `SchedulerType.COSINE` works."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from footplate.contract.errors import did_you_mean
 
 
 class Choice(StrEnum):
-    """A choice that is its own string: `SchedulerType.LINEAR == "linear"`, in JSON and in f-strings too."""
+    """A choice that equals its string: `SchedulerType.LINEAR == "linear"`, also in JSON and f-strings."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
-        known = [str(member) for member in cls]
-        near = did_you_mean(value, known) if isinstance(value, str) else None
-        # The reference's words first: people's scripts match on them.
-        problem = f"{value} is not a valid {cls.__name__}, please select one of {known}"
+        choices = [str(member) for member in cls]
+        near = did_you_mean(value, choices) if isinstance(value, str) else None
+        # The message starts with Hugging Face's words, which users' scripts may match.
+        problem = f"{value} is not a valid {cls.__name__}, please select one of {choices}"
         raise ValueError(f"{problem}: {near}" if near else problem)
 
 

@@ -1,4 +1,4 @@
-"""NEFTune (arXiv:2310.05914): noise on embeddings in training, so that fine-tuning learns less of its data by heart."""
+"""NEFTune (arXiv:2310.05914) adds noise to embeddings in training, so that fine-tuning memorises less of its data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Handle(Protocol):
 
 
 def activate_neftune(model: nn.Module, neftune_noise_alpha: float, accelerator: Any = None) -> Handle:
-    """The embedding's output gets uniform noise of ± alpha / √(length · width). The handle takes it off."""
+    """Adds uniform noise of ± alpha / √(length · width) to the embedding's output. The handle removes it."""
     embeddings = _embeddings(accelerator.unwrap_model(model) if accelerator is not None else model)
     embeddings.neftune_noise_alpha = neftune_noise_alpha  # type: ignore[assignment]
     return embeddings.register_forward_hook(neftune_post_forward_hook)
@@ -36,15 +36,15 @@ def neftune_post_forward_hook(module: nn.Module, input: Any, output: Tensor) -> 
 
 
 def _embeddings(model: nn.Module) -> nn.Module:
-    """The model's own word for it, under peft's adapters too; of a plain module its first embedding."""
+    """Returns the model's input embedding, also below peft's adapters. For a plain module, its first embedding."""
     base = getattr(getattr(model, "base_model", None), "model", None)
     whole = base if base is not None and hasattr(model, "peft_config") else model
     get_input_embeddings: Any = getattr(whole, "get_input_embeddings", None)
     if get_input_embeddings is not None:
         return get_input_embeddings()  # type: ignore[no-any-return]
-    found = next((module for module in whole.modules() if isinstance(module, nn.Embedding)), None)
-    if found is None:
+    embedding = next((module for module in whole.modules() if isinstance(module, nn.Embedding)), None)
+    if embedding is None:
         raise ValueError(
-            f"neftune_noise_alpha puts noise on embeddings, and {type(model).__name__} has none: leave it out"
+            f"neftune_noise_alpha adds noise to embeddings, but {type(model).__name__} has none: leave it out"
         )
-    return found
+    return embedding

@@ -14,10 +14,12 @@ from footplate.trainer.named import NamedOptimizers
 
 def create_optimizer(trainer: Facade, model: nn.Module | None = None) -> Any:
     if trainer.optimizer is None:
-        of = trainer.model if model is None else model
-        made, kwargs = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(trainer.args, of)
-        decay = trainer.get_decay_parameter_names(of)
-        trainer.optimizer = optimizers.make_optimizer(made, kwargs, of, decay, trainer.args.weight_decay)
+        target = trainer.model if model is None else model
+        optimizer_class, kwargs = trainer.optimizer_cls_and_kwargs or trainer.get_optimizer_cls_and_kwargs(
+            trainer.args, target
+        )
+        decay = trainer.get_decay_parameter_names(target)
+        trainer.optimizer = optimizers.make_optimizer(optimizer_class, kwargs, target, decay, trainer.args.weight_decay)
     return trainer.optimizer
 
 
@@ -40,16 +42,16 @@ def create_scheduler(trainer: Facade, num_training_steps: int, optimizer: Optimi
 
 
 def get_optimizer_group(trainer: Facade, param: str | nn.Parameter | None = None) -> Any:
-    """Returns the group that a parameter is in. Without a parameter, the parameters of all groups."""
+    """Returns the group of a parameter. Without a parameter, returns the parameters of all groups."""
     groups = require_optimizer(trainer).param_groups
     if param is None:
         return [group["params"] for group in groups]
     wanted = dict(trainer.model.named_parameters())[param] if isinstance(param, str) else param
-    return next((group for group in groups if any(each is wanted for each in group["params"])), None)
+    return next((group for group in groups if any(parameter is wanted for parameter in group["params"])), None)
 
 
 def optimizer_by_name(trainer: Facade) -> dict[str, Optimizer]:
-    """Returns each of several optimizers. Empty if there is one optimizer."""
+    """Returns the named optimizers by name, or an empty dict if there is one optimizer."""
     plain = trainer._footplate.strategy.plain_optimizer(trainer.optimizer)
     return plain.by_name if isinstance(plain, NamedOptimizers) else {}
 

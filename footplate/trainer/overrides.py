@@ -1,7 +1,7 @@
-"""Finds out which of the Trainer's methods a subclass, or one object, replaces. No other module asks that by itself.
+"""Detects which of the Trainer's methods a subclass, or one object, replaces. No other module does that itself.
 
 A shortcut is a faster way that leaves out the calls of some methods. Each such method is marked with `left_out_by`
-where it is defined, and a shortcut is allowed only while none of its methods is replaced.
+where it is defined. A shortcut is allowed only while none of its methods is replaced.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Shortcut(Enum):
     PREDICTION_STEP = auto()
     """An evaluation computes the forward of a batch itself."""
     PLAIN_SAVE = auto()
-    """A checkpoint is written from a copy of the weights: beside training, or with stand-ins before the first step."""
+    """A checkpoint is written from a copy of the weights: in the background, or as a trial before the first step."""
     COUNT_IN_ALL_PROCESSES = auto()
-    """The labels of a step are counted here and added up over all processes."""
+    """The labels of a step are counted by the Trainer itself and added up over all processes."""
     KNOWN_METRICS = auto()
     """The names of an evaluation's metrics are known before the first evaluation."""
 

@@ -1,4 +1,4 @@
-"""Which models stay where they are: those whose parts were placed, or packed into few bits, when they were loaded."""
+"""Decides which models must not be moved: those that were split over devices or quantized when they were loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def take_model(trainer: Facade, model: nn.Module) -> None:
-    """Makes this the Trainer's model: places it, and reads from its signature what it can be fed."""
+    """Makes this model the Trainer's model: places it, and reads its arguments from its signature."""
     require_a_model(model)
     refuse_what_cannot_learn(model)
     own, args = trainer._footplate, trainer.args
@@ -35,7 +35,7 @@ def take_model(trainer: Facade, model: nn.Module) -> None:
 
 
 def may_move(model: nn.Module, args: TrainingArguments, device: torch.device) -> bool:
-    """`place_model_on_device` of a subclass of the arguments decides, but for models that cannot be moved at all."""
+    """Returns True if the model may be moved. A subclass's `place_model_on_device` decides, except for fixed models."""
     if _is_packed(model) or getattr(model, "hf_device_map", None) is not None:
         return False
     wanted = args.place_model_on_device
@@ -43,13 +43,16 @@ def may_move(model: nn.Module, args: TrainingArguments, device: torch.device) ->
 
 
 def is_model_parallel(model: nn.Module, device: torch.device) -> bool:
-    """Its parts are on several devices, or all on another one than this process computes on."""
+    """Returns True if the model's parts are on several devices, or all on another device than this process uses."""
     if getattr(model, "is_parallelizable", False) and getattr(model, "model_parallel", False):
         return True
-    where: Any = getattr(model, "hf_device_map", None) or {}
+    device_map: Any = getattr(model, "hf_device_map", None) or {}
     kind = "cuda" if device.type == "cpu" else device.type
-    named = {f"{kind}:{each}" if isinstance(each, int) else str(each) for each in where.values()} - {"cpu", "disk"}
-    devices = {torch.device(each) for each in named}
+    named = {f"{kind}:{place}" if isinstance(place, int) else str(place) for place in device_map.values()} - {
+        "cpu",
+        "disk",
+    }
+    devices = {torch.device(name) for name in named}
     return len(devices) > 1 or (len(devices) == 1 and devices.pop() != device)
 
 
@@ -60,12 +63,14 @@ def _is_packed(model: Any) -> bool:
 
 def require_a_model(model: Any) -> None:
     if isinstance(model, type) or not hasattr(model, "parameters"):
-        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise TypeError(f"the model is {what}: hand in a torch.nn.Module, or a function that makes one as model_init")
+        description = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise TypeError(
+            f"the model is {description}: pass a torch.nn.Module, or a function that makes one as model_init"
+        )
 
 
 def refuse_what_cannot_learn(model: nn.Module) -> None:
-    """Weights of few bits have no gradients: what is trained on top of them is an adapter."""
+    """Refuses quantized weights, which have no gradients. Only adapters on top of them can be trained."""
     if not getattr(model, "is_quantized", False) or adapters.are_in(model):
         return
     quantizer: Any = getattr(model, "hf_quantizer", None)
@@ -76,6 +81,7 @@ def refuse_what_cannot_learn(model: nn.Module) -> None:
         )
     if not quantizer.is_trainable:
         raise ValueError(
-            f"the model is quantized by {quantizer.quantization_config.quant_method}, which cannot train: load it with "
+            f"the model is quantized by {quantizer.quantization_config.quant_method}, which does not support training: "
+            "load it with "
             "another method, or without"
         )

@@ -1,4 +1,4 @@
-"""The size of a run: its epochs, steps and samples, counted before the first step."""
+"""The size of a run: its epochs, steps and samples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from footplate.trainer.data import has_length
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The size of a run, counted before its first step."""
+    """The size of a run, computed before its first step."""
 
     epochs: int
     steps_per_epoch: int
-    """Optimizer steps; the last one of an epoch may have fewer micro-batches."""
+    """The number of optimizer steps. The last one of an epoch may have fewer micro-batches."""
     examples: int
     samples: float
-    """The number in the whole run, for the speed that is logged at its end."""
+    """The number of samples in the whole run, for the speed that is logged at its end."""
     step_samples: int
     batches_per_epoch: int
     max_steps: int
@@ -32,7 +32,7 @@ class Plan:
         accumulate = args.gradient_accumulation_steps
         if not has_length(loader):
             if args.max_steps < 0:
-                raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
+                raise ValueError("the data has no length, so its end is unknown: set max_steps")
             steps, batches = args.max_steps, args.max_steps * accumulate
             return cls(sys.maxsize, steps, steps * step_samples, steps * step_samples, step_samples, batches, steps)
         batches = len(loader)

@@ -1,4 +1,4 @@
-"""What an evaluation does with each batch. It is chosen once; the hulls that nobody overrides are left out."""
+"""The step of an evaluation for one batch. It is selected once, and skips methods that are not overridden."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from footplate.trainer.micro_batch import loss_of
 from footplate.trainer.overrides import Shortcut
 
 Seen = tuple[Tensor | None, Any, Any]
-"""(loss, logits, labels) of a batch; each may be None."""
+"""Loss, logits and labels of a batch. Each may be None."""
 
 
 def prediction_step(
     trainer: Facade, model: Any, *, loss_only: bool, ignore_keys: list[str] | None
 ) -> Callable[[Any], Seen]:
-    """The trainer's own `prediction_step` where anything of it is overridden; else the same without its hulls."""
+    """Returns the Trainer's `prediction_step` if it or a method that it calls is overridden, else a faster one."""
     if not trainer._footplate.overrides.allow(Shortcut.PREDICTION_STEP):
         return lambda batch: trainer.prediction_step(model, batch, loss_only, ignore_keys)
     to_device, device = trainer._footplate.strategy.to_device, trainer._footplate.strategy.device
@@ -43,11 +43,11 @@ def prediction_step(
 
 
 def labels_and_loss(trainer: Facade, inputs: Mapping[str, Any]) -> tuple[Any, bool]:
-    """Returns a batch's labels, None unless all of them are there, and whether the batch has a loss.
+    """Returns a batch's labels, or None if one of them is missing, and whether the batch has a loss.
 
-    Without label names, `return_loss` in the batch and `can_return_loss` say whether there is a loss, as in Hugging
-    Face's. Where these say no, Hugging Face's calls forward with the whole batch. A forward that names no label could
-    not take such a batch if it has labels; then the loss comes from `compute_loss`, as in training.
+    Without label names, `return_loss` in the batch or `can_return_loss` decide whether there is a loss, as in Hugging
+    Face's Trainer. If they do not, Hugging Face calls forward with the whole batch. A forward that does not name the
+    labels cannot take them; the loss then comes from `compute_loss`, as in training.
     """
     names = trainer.label_names
     labels = [value for name in names if (value := inputs.get(name)) is not None]
@@ -72,6 +72,6 @@ def _only_compute_loss_takes(trainer: Facade, inputs: Mapping[str, Any]) -> bool
 
 
 def keys_to_ignore(model: Any) -> list[str]:
-    """What of the outputs is no prediction, as the model's config says it."""
+    """Returns the outputs that are not predictions, as the model's config lists them."""
     config = getattr(model, "config", None)
     return [] if config is None else getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])

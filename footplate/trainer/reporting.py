@@ -1,4 +1,4 @@
-"""Logs, figures and their files: into the history, to callbacks, to the screen and to disk."""
+"""Writes logs and metrics: to the history, to callbacks, to the screen and to files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from footplate.trainer import checkpoint as files
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.facade import Facade
-from footplate.trainer.loss_total import Taken
+from footplate.trainer.loss_total import LossSum
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.samplers import Batches
 from footplate.trainer.state import TrainerState, as_lists
 
 
 def log(trainer: Facade, logs: dict[str, Any], start_time: float | None = None) -> None:
-    """Adds to the history, and calls `on_log`."""
+    """Adds the values to the log history, and calls `on_log`."""
     if trainer.state.epoch is not None:
         logs["epoch"] = trainer.state.epoch
     if trainer.args.include_num_input_tokens_seen != "no":
@@ -33,40 +33,42 @@ def log(trainer: Facade, logs: dict[str, Any], start_time: float | None = None) 
 
 
 def log_training(trainer: Facade) -> None:
-    """Logs the steps since the last log: mean loss, norm of the gradients, learning rate."""
+    """Logs the steps since the last log: mean loss, gradient norm, learning rate."""
     run = trainer._footplate.run
     step, since = run.step, trainer.state.global_step - run.last_logged_step
-    taken = take_loss(trainer)
-    run.loss_taken += taken.total
+    loss_sum = take_loss(trainer)
+    run.loss_taken += loss_sum.total
     run.last_logged_step = trainer.state.global_step
-    logs: dict[str, Any] = {"loss": taken.total / since}
+    logs: dict[str, Any] = {"loss": loss_sum.total / since}
     if step.grad_norm is not None:
         logs["grad_norm"] = float(step.grad_norm)
     logs["learning_rate"] = float(step.learning_rate)
     if isinstance(step.optimizer, NamedOptimizers):
         logs.update(step.optimizer.logs())
-    if taken.not_finite:
-        # The loss above may leave them out, as Hugging Face does; this figure says so.
-        logs["nan_steps"] = len(taken.not_finite)
+    if loss_sum.not_finite:
+        # The loss above may leave out these steps, as Hugging Face does, so their number is logged.
+        logs["nan_steps"] = len(loss_sum.not_finite)
     logs.update(trainer.callback_handler.figures())
     trainer.store_flos()
     trainer.log(logs, run.started)
 
 
-def take_loss(trainer: Facade) -> Taken:
+def take_loss(trainer: Facade) -> LossSum:
     """Returns the loss of all processes since the last call."""
     return trainer._footplate.run.step.tally.take().joined(trainer._footplate.strategy.peers)
 
 
 def store_flos(trainer: Facade) -> None:
-    """Adds the floating point operations of all processes to the state, and begins to count again."""
+    """Adds the floating point operations of all processes to the state, and resets the counter."""
     trainer.state.total_flos += trainer._footplate.strategy.readers.total(trainer.current_flos)
     trainer.current_flos = 0.0
 
 
 def floating_point_ops(trainer: Facade, inputs: dict[str, Any]) -> int:
-    """Counts those of forward and backward of one micro-batch: 6 per parameter and token, 0 if the model has no
-    `num_parameters`."""
+    """Returns the operations in forward and backward of one micro-batch: 6 per parameter and token.
+
+    Returns 0 if the model has no `num_parameters`.
+    """
     count: Any = getattr(trainer.model, "num_parameters", None)
     name = trainer._footplate.anatomy.main_input
     if count is None or name not in inputs:
@@ -90,7 +92,7 @@ def count_tokens(trainer: Facade, batch: Any) -> None:
     tokens = batch.get(name) if isinstance(batch, Mapping) else None
     if tokens is None:
         raise ValueError(
-            f"include_num_input_tokens_seen counts the elements of {name!r}, and the batch has none: set "
+            f"include_num_input_tokens_seen counts the elements of {name!r}, which the batch lacks: set "
             "main_input_name on the model's class"
         )
     pad = getattr(trainer.processing_class, "pad_token_id", None)
@@ -104,17 +106,17 @@ def count_tokens(trainer: Facade, batch: Any) -> None:
 
 
 def describe_step(trainer: Facade) -> str:
-    """Returns a phrase that says which data the current step sees."""
+    """Returns a phrase that names the data of the current step."""
     epoch, first, count = trainer._footplate.run.batches
     numbers = getattr(trainer.callback_handler.train_dataloader, "batch_sampler", None)
     samples = numbers.samples(first, count) if isinstance(numbers, Batches) else []
     shown = ", ".join(map(str, samples[:32])) + (", …" if len(samples) > 32 else "")
-    which = f" (samples {shown})" if samples else ""
-    return f"saw batches {first} to {first + count - 1} of epoch {epoch}{which}"
+    sample_numbers = f" (samples {shown})" if samples else ""
+    return f"saw batches {first} to {first + count - 1} of epoch {epoch}{sample_numbers}"
 
 
 def log_metrics(trainer: Facade, split: str, metrics: dict[str, Any]) -> None:
-    """Prints the metrics, aligned."""
+    """Prints the metrics in aligned columns."""
     if not trainer.is_world_process_zero():
         return
     shown = trainer.metrics_format(metrics)
@@ -125,7 +127,7 @@ def log_metrics(trainer: Facade, split: str, metrics: dict[str, Any]) -> None:
 
 
 def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns metrics as people read them: times as h:mm:ss.ss, floating point operations in GF, four digits."""
+    """Formats metrics for people: times as h:mm:ss.ss, floating point operations in GF, numbers with 4 digits."""
     return {name: _readable(name, value) for name, value in metrics.items()}
 
 
@@ -151,7 +153,7 @@ def save_state(trainer: Facade) -> None:
 
 
 def note_process(trainer: Facade, state: TrainerState) -> None:
-    """Writes into the state whether this process is the first one of its machine, and of all."""
+    """Stores in the state whether this process is the first of its machine, and the first of all."""
     state.is_local_process_zero = trainer.is_local_process_zero()
     state.is_world_process_zero = trainer.is_world_process_zero()
 
@@ -164,7 +166,7 @@ def speed_metrics(
     steps: float | None = None,
     tokens: float | None = None,
 ) -> dict[str, float]:
-    """Returns the seconds since `started` by the wall clock, and speeds, rounded as Hugging Face does."""
+    """Returns the seconds of wall-clock time since `started`, and speeds, rounded as by Hugging Face."""
     seconds = max(time.time() - started, 1e-9)
     done = {"samples": samples, "steps": steps, "tokens": tokens}
     speeds = {f"{prefix}_{name}_per_second": round(n / seconds, 3) for name, n in done.items() if n is not None}

@@ -181,7 +181,7 @@ def start_in_background(trainer: Facade) -> None:
     """Copies everything that a checkpoint stores, and writes it in a thread."""
     parent = _note_best(trainer)
     step, stamp = trainer.state.global_step, dict(trainer._footplate.hooks.stamp)
-    weights, progress = copied(adapters.to_copy(trainer.model)), copied(_progress(trainer))
+    weights, progress = copied(adapters.state_to_save(trainer.model)), copied(_progress(trainer))
 
     def write(folder: Path) -> None:
         trainer._save(str(folder), state_dict=weights)

@@ -1,4 +1,4 @@
-"""hyperparameter_search with optuna: every trial is a training of its own, from the arguments as they were."""
+"""A hyperparameter search with optuna. Every trial is a separate training that starts from the same arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("footplate.trainer")
 
 
 class BestRun(NamedTuple):
-    """The best of a search; its checkpoints are in the folder that ends with `run-{run_id}`."""
+    """The best trial of a search. Its checkpoints are in the folder that ends with `run-{run_id}`."""
 
     run_id: str
     objective: float | list[float]
@@ -29,12 +29,12 @@ class BestRun(NamedTuple):
 
 
 def default_compute_objective(metrics: dict[str, float]) -> float:
-    """The loss of the evaluation, or the sum of its metrics where it has any beside loss, time and epoch."""
+    """Returns the sum of the evaluation's metrics, without times and epoch, or the loss if there are no metrics."""
     loss = metrics.get("eval_loss")
-    beside = ("_runtime", "_per_second", "_preparation_time", "_loss_exact")
-    others = {k: v for k, v in metrics.items() if k not in ("eval_loss", "epoch") and not k.endswith(beside)}
+    not_metrics = ("_runtime", "_per_second", "_preparation_time", "_loss_exact")
+    others = {k: v for k, v in metrics.items() if k not in ("eval_loss", "epoch") and not k.endswith(not_metrics)}
     if not others and loss is None:
-        raise ValueError("the evaluation has neither a loss nor a metric to search by: hand in compute_objective")
+        raise ValueError("the evaluation has neither a loss nor a metric to search by: pass compute_objective")
     return float(sum(others.values())) if others else float(loss)  # type: ignore[arg-type]
 
 
@@ -57,9 +57,10 @@ def hyperparameter_search(
     hp_name: Callable[[Any], str] | None = None,
     **kwargs: Any,
 ) -> BestRun | list[BestRun]:
-    """Trains `n_trials` times with what `hp_space` suggests. `kwargs` go to optuna's create_study and optimize.
+    """Trains `n_trials` times with the arguments that `hp_space` suggests.
 
-    The arguments come back to what they were; the Trainer holds the last trial's model.
+    `kwargs` are passed to optuna's create_study and optimize. Afterwards the arguments are restored, and the Trainer
+    holds the last trial's model.
     """
     own = trainer._footplate
     optuna = _require_search(trainer, backend, kwargs)
@@ -79,7 +80,7 @@ def hyperparameter_search(
         trainer._train_batch_size = trainer.args.train_batch_size
         own.search = own.trial = None
     if several:
-        return [BestRun(str(each.number), each.values, each.params) for each in study.best_trials]
+        return [BestRun(str(trial.number), trial.values, trial.params) for trial in study.best_trials]
     best = study.best_trial
     return BestRun(str(best.number), best.value, best.params)
 
@@ -89,7 +90,7 @@ def _require_search(trainer: Facade, backend: Any, kwargs: dict[str, Any]) -> An
     if wanted is not HPSearchBackend.OPTUNA:
         raise NotAvailableYet(f"searching with {wanted} is not available", hint="use backend='optuna'")
     if kwargs.pop("n_jobs", 1) != 1:
-        raise ValueError("n_jobs makes trials side by side, and there is one Trainer: leave it out")
+        raise ValueError("n_jobs runs trials in parallel, but there is one Trainer: leave it out")
     if trainer.model_init is None:
         raise RuntimeError("To use hyperparameter search, you need to pass your model through a model_init function.")
     if trainer.args.world_size > 1:
@@ -103,15 +104,15 @@ def _require_search(trainer: Facade, backend: Any, kwargs: dict[str, Any]) -> An
 def _objective_of(trainer: Facade, trial: Any) -> Any:
     search = trainer._footplate.search
     assert search is not None
-    search.found = None
+    search.current_objective = None
     trainer.train(trial=trial)
-    if search.found is None:  # no evaluation while it trained
-        search.found = search.objective(trainer.evaluate())
-    return search.found
+    if search.current_objective is None:  # training made no evaluation
+        search.current_objective = search.objective(trainer.evaluate())
+    return search.current_objective
 
 
 def set_up_trial(trainer: Facade, trial: Any) -> None:
-    """Gives this trial its arguments: those before the search, with what the space suggests, validated again."""
+    """Gives this trial its arguments: those before the search with the suggested values, validated again."""
     trainer._footplate.trial = trial
     search = trainer._footplate.search
     if search is None or trial is None:
@@ -121,19 +122,19 @@ def set_up_trial(trainer: Facade, trial: Any) -> None:
     if unknown and not takes_trial(trainer.model_init):
         hint = did_you_mean(unknown[0], search.before)
         raise ValueError(
-            f"the space suggests {', '.join(unknown)}, and no training argument is called that"
-            f"{f': {hint}' if hint else ''}. What is the model's, a model_init(trial) can read from trial.params"
+            f"the space suggests {', '.join(unknown)}, which is not a training argument"
+            f"{f': {hint}' if hint else ''}. A model_init(trial) can read the model's own settings from trial.params"
         )
     values = {name: _as_before(search.before[name], suggested[name]) for name in suggested if name in search.before}
     folder = Path(search.before["output_dir"]) / (search.name(trial) if search.name else f"run-{trial.number}")
-    fresh = type(trainer.args)(**{**search.before, **values, "output_dir": str(folder)})
-    vars(trainer.args).update(_values(fresh))
+    trial_args = type(trainer.args)(**{**search.before, **values, "output_dir": str(folder)})
+    vars(trainer.args).update(_values(trial_args))
     trainer._train_batch_size = trainer.args.train_batch_size
     log.info("trial %s: %s", trial.number, trial.params)
 
 
 def trial_state(trainer: Facade) -> dict[str, Any]:
-    """Returns what the state and the trackers show of the current trial."""
+    """Returns the values of the current trial for the state and the trackers."""
     search, trial = trainer._footplate.search, trainer._footplate.trial
     if search is None or trial is None:
         return {}
@@ -142,26 +143,26 @@ def trial_state(trainer: Facade) -> dict[str, Any]:
 
 
 def report_to_search(trainer: Facade, trial: Any, step: int, metrics: dict[str, float]) -> None:
-    """Reports an evaluation of a trial to optuna, which may end the trial."""
+    """Reports an evaluation of a trial to optuna, which may end the trial early."""
     search = trainer._footplate.search
     if search is None or trial is None:
         return
-    search.found = search.objective(dict(metrics))
+    search.current_objective = search.objective(dict(metrics))
     if hasattr(trial, "study") and not trial.study._is_multi_objective():
-        trial.report(search.found, step)
+        trial.report(search.current_objective, step)
         if trial.should_prune():
             raise import_module("optuna").TrialPruned()
 
 
 def takes_trial(model_init: Callable[..., Any] | None) -> bool:
-    """Whether it wants to know the trial. None and one are all the arguments that it may have."""
+    """Returns True if `model_init` takes the trial as its one argument. More than one argument is refused."""
     if model_init is None:
         return False
     try:
         needed = [
-            each
-            for each in inspect.signature(model_init).parameters.values()
-            if each.kind <= each.POSITIONAL_OR_KEYWORD
+            parameter
+            for parameter in inspect.signature(model_init).parameters.values()
+            if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD
         ]
     except (TypeError, ValueError):
         return False
@@ -175,5 +176,5 @@ def _values(args: Any) -> dict[str, Any]:
 
 
 def _as_before(old: Any, new: Any) -> Any:
-    """As the kind that it was: a space suggests 3 where 3.0 is meant."""
+    """Converts a number to the type of the old value, because a space suggests 3 where 3.0 is needed."""
     return type(old)(new) if isinstance(old, (int, float)) and isinstance(new, (int, float)) else new

@@ -1,4 +1,4 @@
-"""The generators that training and its data draw from: set, read and put back."""
+"""Sets, reads and restores the random generators that training and its data use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from footplate.contract.arguments import TrainingArguments
 
 
 def set_seed(seed: int, deterministic: bool = False) -> None:
-    """Python, NumPy and torch on every device."""
+    """Seeds Python, NumPy, and torch on every device."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -23,8 +23,8 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
 
 
 def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
-    """The seed, and algorithms that give the same bits every time, where they cost more too."""
-    # cuBLAS reads its own when CUDA is first used.
+    """Seeds all generators, and selects algorithms with bit-identical results, even if they are slower."""
+    # cuBLAS reads its variable when CUDA is first used.
     os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
     os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"
@@ -39,12 +39,12 @@ def seed_all(args: TrainingArguments) -> None:
 
 
 def data_seed(args: TrainingArguments) -> int:
-    """The seed of the order of the data."""
+    """Returns the seed for the order of the data."""
     return args.seed if args.data_seed is None else args.data_seed
 
 
 def host_rng() -> dict[str, Any]:
-    """Every generator that reading data in this process may draw from."""
+    """Returns the state of every generator that reading data in this process may draw from."""
     return {"python": random.getstate(), "numpy": numpy.random.get_state(), "cpu": torch.get_rng_state()}
 
 
@@ -55,6 +55,6 @@ def set_host_rng(state: Mapping[str, Any]) -> None:
 
 
 def host_fingerprint() -> tuple[Any, ...]:
-    """Differs as soon as one of them was drawn from."""
+    """Returns a value that changes as soon as one of the generators is drawn from."""
     state: Any = numpy.random.get_state()
     return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().numpy().tobytes()

@@ -1,4 +1,4 @@
-"""Evaluation by generating: Seq2SeqTrainer and its five further arguments, with the reference's names and meaning."""
+"""Evaluation by generating text: Seq2SeqTrainer and its five further arguments, as in Hugging Face's library."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from footplate.trainer.trainer import Trainer
 
 @dataclass(config=CONFIG)
 class Seq2SeqTrainingArguments(Generation, TrainingArguments):
-    """What a script hands to the Seq2SeqTrainer."""
+    """The arguments that a script passes to the Seq2SeqTrainer."""
 
     sortish_sampler: bool = False
-    """Samples of like length in a batch, with a bit of chance: the same as train_sampling_strategy group_by_length."""
+    """Puts samples of similar length into a batch, like train_sampling_strategy group_by_length."""
     generation_config: str | Path | InstanceOf[object] | None = None
-    """A generation config, its folder, its file or its name; it replaces the model's."""
+    """A generation config, or its folder, file or name. It replaces the model's config."""
 
     def __post_init__(self) -> None:
         if self.sortish_sampler:
             if self.train_sampling_strategy not in ("random", "group_by_length"):
                 raise ValueError(
-                    f"sortish_sampler groups by length, and train_sampling_strategy is {self.train_sampling_strategy}: "
+                    f"sortish_sampler groups by length, but train_sampling_strategy is {self.train_sampling_strategy}: "
                     "leave one of them out"
                 )
             self.train_sampling_strategy = "group_by_length"
@@ -45,7 +45,7 @@ class Seq2SeqTrainingArguments(Generation, TrainingArguments):
 
 
 class Seq2SeqTrainer(Trainer):
-    """A Trainer that evaluates and predicts by `model.generate`, where `predict_with_generate` asks for that."""
+    """A Trainer that evaluates and predicts with `model.generate` if `predict_with_generate` is set."""
 
     _gen_kwargs: dict[str, Any]
 
@@ -80,7 +80,7 @@ class Seq2SeqTrainer(Trainer):
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
             **further,
         )
-        # Hugging Face's does so too, whether it generates or not.
+        # Hugging Face's Trainer does the same, whether it generates or not.
         self._footplate.counts_full_batches = True
         if _generates(self.args):
             _require_generation(self)
@@ -91,14 +91,14 @@ class Seq2SeqTrainer(Trainer):
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any, kind: Any = None) -> Any:
-        """A copy of a config, or the one that a file, a folder or a name holds. It is validated before a long run."""
+        """Returns a copy of a config, or the config in a file, folder or name. It is validated before a long run."""
         if hasattr(gen_config_arg, "to_dict"):
             config = copy.deepcopy(gen_config_arg)
         else:
             if not hasattr(kind, "from_pretrained"):
                 from importlib import import_module
 
-                # The extra hf: only who names a config by text needs it.
+                # transformers is an extra, needed only for a config that is named by text.
                 kind = import_module("transformers").GenerationConfig
             path = Path(gen_config_arg)
             config = (
@@ -119,7 +119,7 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """`gen_kwargs` go to `generate`, before what the arguments say."""
+        """Evaluates with `gen_kwargs` for `generate`, which take precedence over the arguments."""
         self._gen_kwargs = _with_defaults(self.args, gen_kwargs)
         return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 
@@ -141,7 +141,7 @@ class Seq2SeqTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[Tensor | None, Any, Any]:
-        """(loss, generated tokens, labels), both padded to one length so that batches join."""
+        """Returns loss, generated tokens and labels. Tokens and labels are padded, so that batches can be joined."""
         if not _generates(self.args) or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)
@@ -150,7 +150,7 @@ class Seq2SeqTrainer(Trainer):
         longest = _longest(self.model)
         loss = None
         if labels is not None:
-            # As any other evaluation has it. Generation says nothing about a loss.
+            # Generating computes no loss, so it is computed as in any other evaluation.
             loss, _, _ = super().prediction_step(model, inputs, True)
         if self.args.prediction_loss_only:
             return loss, None, None
@@ -169,13 +169,13 @@ def _generates(args: Any) -> bool:
 def _require_generation(trainer: Seq2SeqTrainer) -> None:
     if not callable(getattr(trainer.model, "generate", None)):
         raise ValueError(
-            f"predict_with_generate calls model.generate, and {type(trainer.model).__name__} has none: give it one, "
+            f"predict_with_generate calls model.generate, which {type(trainer.model).__name__} lacks: add one, "
             "or leave predict_with_generate out"
         )
     others = [metric for metric in trainer._footplate.metrics if metric not in TEXTS]
     if others:
         raise ValueError(
-            f"{others[0]} is a metric of logits, and predict_with_generate yields tokens: hand in compute_metrics, "
+            f"{others[0]} is a metric of logits, but predict_with_generate returns tokens: pass compute_metrics, "
             f"or use {', '.join(TEXTS)}"
         )
 
@@ -192,20 +192,20 @@ def _with_defaults(args: Any, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _generated(trainer: Seq2SeqTrainer, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> Tensor:
     shifted = inputs.get("decoder_input_ids")
-    given = dict(inputs)
+    generate_inputs = dict(inputs)
     if shifted is not None and "labels" in inputs and inputs["labels"].shape == shifted.shape:
-        # These are made of the labels: generation would go on from the answer.
-        given = {k: v for k, v in inputs.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
+        # These are made from the labels, so generation would continue from the answer.
+        generate_inputs = {k: v for k, v in inputs.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
     options = {"synced_gpus": trainer._footplate.strategy.generates_in_step, **gen_kwargs}
     with torch.no_grad():
-        tokens: Tensor = trainer.model.generate(**given, **options)  # type: ignore[operator]
+        tokens: Tensor = trainer.model.generate(**generate_inputs, **options)  # type: ignore[operator]
     return tokens
 
 
 def _longest(model: nn.Module) -> tuple[int | None, int | None]:
-    """Returns (the longest that anything may be, the longest that may be generated), as the model's config says.
+    """Returns the maximum length and the maximum number of new tokens, from the model's generation config.
 
-    transformers' configs get their defaults here, so that they do not read the model's own config at every batch.
+    Defaults are filled in here, so that transformers does not read the model's own config for every batch.
     """
     config: Any = getattr(model, "generation_config", None)
     if config is None:
@@ -219,13 +219,13 @@ def _longest(model: nn.Module) -> tuple[int | None, int | None]:
 
 
 def _padded(trainer: Seq2SeqTrainer, tokens: Tensor, longest: tuple[int | None, int | None]) -> Tensor:
-    """Pads shorter sequences to the longest, so that batches join."""
-    whole, fresh = longest
+    """Pads shorter sequences to the maximum length, so that batches can be joined."""
+    max_length, max_new_tokens = longest
     length = tokens.shape[-1]
-    if whole is not None and length < whole:
-        return trainer._pad_tensors_to_max_len(tokens, whole)
-    if fresh is not None and length < fresh + 1:
-        return trainer._pad_tensors_to_max_len(tokens, fresh + 1)
+    if max_length is not None and length < max_length:
+        return trainer._pad_tensors_to_max_len(tokens, max_length)
+    if max_new_tokens is not None and length < max_new_tokens + 1:
+        return trainer._pad_tensors_to_max_len(tokens, max_new_tokens + 1)
     return tokens
 
 
@@ -241,7 +241,7 @@ def _pad_token(trainer: Seq2SeqTrainer) -> int:
 
 
 def _without_none(gen_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """`generate` itself would take a length or a number of beams that is None at its word."""
+    """Removes lengths and beam counts that are None, because `generate` would use None instead of its default."""
     return {
         name: value
         for name, value in gen_kwargs.items()

@@ -1,4 +1,4 @@
-"""What the loop knows about itself (TrainerState), what it is asked to do next (TrainerControl), what it hands back."""
+"""TrainerState (the loop's state), TrainerControl (requests to the loop), and the results that methods return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def as_lists(value: Any) -> Any:
-    """Arrays and tensors among people's metrics: they stay what they are, and are numbers in a file."""
+    """Converts arrays and tensors among a user's metrics to lists, for JSON files."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be written as JSON: log numbers, texts, or lists of them")
@@ -22,11 +22,11 @@ def as_lists(value: Any) -> Any:
 
 @dataclass
 class TrainerState:
-    """The reference's fields, in JSON beside every checkpoint, so that each side can continue the other's."""
+    """A run's state with Hugging Face's fields, stored as JSON, so that each library continues the other's runs."""
 
     epoch: float = 0
     global_step: int = 0
-    """Optimizer steps done."""
+    """The number of optimizer steps done."""
     max_steps: int = 0
     logging_steps: int = 500
     eval_steps: int = 500
@@ -47,12 +47,12 @@ class TrainerState:
     stateful_callbacks: dict[str, Any] = field(default_factory=dict)
 
     def compute_steps(self, args: TrainingArguments, max_steps: int) -> None:
-        """Intervals in steps: a share of all steps where the argument is below 1."""
+        """Sets the intervals in steps. An argument below 1 is a share of all steps."""
         for name in ("logging_steps", "eval_steps", "save_steps"):
-            every = getattr(args, name)
-            if every is None:  # callbacks divide by it
+            interval = getattr(args, name)
+            if interval is None:  # not set, because callbacks divide by it
                 continue
-            setattr(self, name, max(1, math.ceil(max_steps * every)) if 0 < every < 1 else int(every))
+            setattr(self, name, max(1, math.ceil(max_steps * interval)) if 0 < interval < 1 else int(interval))
 
     def to_json_string(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True, default=as_lists) + "\n"
@@ -63,13 +63,13 @@ class TrainerState:
     @classmethod
     def load_from_json(cls, json_path: str | Path) -> TrainerState:
         stored = json.loads(Path(json_path).read_text(encoding="utf-8"))
-        known = {item.name for item in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})
+        field_names = {item.name for item in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in field_names})
 
 
 @dataclass
 class TrainerControl:
-    """What a callback may ask of the loop. The loop acts on it at the next place where that is possible."""
+    """The requests of a callback to the loop, which acts on them at the next possible point."""
 
     should_training_stop: bool = False
     should_epoch_stop: bool = False
@@ -88,11 +88,11 @@ class TrainOutput(NamedTuple):
 
 
 class EvalPrediction:
-    """What a `compute_metrics` gets: all predictions and labels as arrays; unpacks into (predictions, label_ids)."""
+    """The argument of `compute_metrics`: all predictions and labels as arrays. It unpacks into these two."""
 
     def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
         self.predictions, self.label_ids, self.inputs, self.losses = predictions, label_ids, inputs, losses
-        self.elements = tuple(each for each in (predictions, label_ids, inputs, losses) if each is not None)
+        self.elements = tuple(value for value in (predictions, label_ids, inputs, losses) if value is not None)
 
     def __iter__(self) -> Any:
         return iter(self.elements)

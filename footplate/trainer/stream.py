@@ -1,7 +1,7 @@
-"""Data without numbers comes back to its place by its own state: never by reading and throwing away.
+"""Resumes streams at their position by the dataset's own state, and never by reading and discarding samples.
 
-A dataset says where it is by `state_dict` and goes there by `load_state_dict`, as those of `datasets` do. Loading
-processes have a copy each, so each batch brings along where its process stood when it was made.
+A dataset gives its position by `state_dict` and restores it by `load_state_dict`, like those of `datasets`. Each
+loading process has its own copy of the dataset, so each batch carries its process's position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Collator = Callable[[Sequence[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A batch, which process made it, and where the data stood after it."""
+    """A batch, the loading process that made it, and the dataset's position after it."""
 
     batch: Any
     process: int
@@ -29,8 +29,10 @@ class Placed:
 
 
 class ShareOfStream(IterableDataset[Any]):
-    """Of every round of batches, one per process, this process's. Each reads the stream by itself, so nobody waits for
-    another, and takes its own: nothing comes twice. A round is read whole, so the stream is at the same place in all.
+    """The share of one process: its batch of every round, which has one batch per process.
+
+    Each process reads the whole stream, so no process waits for another, and keeps only its own batch. Rounds are read
+    completely, so that the stream is at the same position in all processes.
     """
 
     def __init__(self, stream: Any, share: Share, batch_size: int) -> None:
@@ -38,11 +40,11 @@ class ShareOfStream(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         samples, size = iter(self.stream), self.batch_size
-        while whole := list(islice(samples, size * self.share.world)):
-            yield from whole[self.share.rank * size : (self.share.rank + 1) * size]
+        while round_samples := list(islice(samples, size * self.share.world)):
+            yield from round_samples[self.share.rank * size : (self.share.rank + 1) * size]
 
     def __getattr__(self, name: str) -> Any:
-        # Its place, its epoch and whatever else it can be asked.
+        # Everything else, such as the position and the epoch, comes from the stream.
         if name == "stream":
             raise AttributeError(name)
         return getattr(self.stream, name)
@@ -55,7 +57,7 @@ def tells_its_place(loader: Any) -> bool:
 
 
 class Stream:
-    """Keeps the place of a loader over such data."""
+    """Tracks the position of a loader over a dataset that has a position."""
 
     def __init__(self, loader: DataLoader[Any], place: dict[str, Any] | None) -> None:
         self.loader, self.processes = loader, loader.num_workers
@@ -63,12 +65,12 @@ class Stream:
         self._last = int(place["last"]) if place else -1
         if place and place["processes"] != self.processes:
             raise ValueError(
-                f"the checkpoint's place in the data is that of {place['processes']} loading processes, and "
-                f"dataloader_num_workers is {self.processes}: give the old number"
+                f"the checkpoint's position in the data belongs to {place['processes']} loading processes, but "
+                f"dataloader_num_workers is {self.processes}: use the old number"
             )
 
     def open(self) -> Iterator[Any]:
-        """An iterator from the place on. What is swapped in here is back as it was when it returns."""
+        """Returns an iterator from the position on. The loader's functions are replaced only during this call."""
         if not self.processes:
             if self._states:
                 self.loader.dataset.load_state_dict(self._states[0])  # type: ignore[attr-defined]
@@ -83,7 +85,7 @@ class Stream:
             self.loader.collate_fn, self.loader.worker_init_fn = collate, prepare
 
     def take(self, batch: Any) -> Any:
-        """The batch itself, its place noted."""
+        """Returns the plain batch, and stores its position."""
         if not isinstance(batch, Placed):
             return batch
         self._states[batch.process], self._last = batch.state, batch.process
@@ -103,10 +105,10 @@ def _placed(collate: Collator, samples: Sequence[Any]) -> Placed:
 def _go_to(
     prepare: Callable[[int], None] | None, states: dict[int, dict[str, Any]], last: int, processes: int, process: int
 ) -> None:
-    """In a loading process. Batches are asked of process 0 first: so it becomes the one whose turn it is."""
+    """Sets up a loading process. torch asks process 0 first, so it takes the share of the process that is next."""
     info: Any = get_worker_info()
     own = (process + last + 1) % processes
-    object.__setattr__(info, "id", own)  # it is frozen, and nothing else can tell the dataset whose share it reads
+    object.__setattr__(info, "id", own)  # the info is frozen, but the dataset reads its share's number only there
     if own in states:
         info.dataset.load_state_dict(states[own])
     if prepare is not None:

@@ -1,4 +1,4 @@
-"""For tests of training, ours and anyone's: what a run was, in values that can be compared to the last bit."""
+"""Tools for tests of training: a run's results in values that can be compared bit by bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from footplate.trainer.state import TrainerControl, TrainerState
 
 
 class StopAt(TrainerCallback):
-    """Saves and stops at a step: what a pause does."""
+    """Saves and stops at a step, like a pause."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -28,33 +28,33 @@ class StopAt(TrainerCallback):
 
 
 class Events(TrainerCallback):
-    """Writes down the name of every event, and what was logged."""
+    """Records the name of every event, and what was logged."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.logs: list[dict[str, Any]] = []
         self.checkpoints: list[Any] = []
         for event in EVENTS:
-            setattr(self, event, self._noting(event))
+            setattr(self, event, self._recorder(event))
 
-    def _noting(self, event: str) -> Any:
-        def note(args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def _recorder(self, event: str) -> Any:
+        def record(args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
             self.names.append(event)
             if event == "on_log":
                 self.logs.append({**kwargs["logs"], "step": state.global_step})
             if event == "on_save":
                 self.checkpoints.append(kwargs["checkpoint"])
 
-        return note
+        return record
 
     @property
     def losses(self) -> list[float]:
-        return [each["loss"] for each in self.logs if "loss" in each]
+        return [entry["loss"] for entry in self.logs if "loss" in entry]
 
 
 @dataclass(frozen=True)
-class Print:
-    """A fingerprint of everything that decides how training goes on."""
+class Fingerprint:
+    """A fingerprint of all state that determines how training continues."""
 
     weights: str
     optimizer: str
@@ -63,10 +63,10 @@ class Print:
     losses: list[float] = field(default_factory=list)
 
 
-def fingerprint(trainer: Any, losses: list[float]) -> Print:
+def fingerprint(trainer: Any, losses: list[float]) -> Fingerprint:
     optimizer = trainer._footplate.strategy.plain_optimizer(trainer.optimizer).state_dict()
     schedule = {name: value for name, value in trainer.lr_scheduler.state_dict().items() if name != "lr_lambdas"}
-    return Print(
+    return Fingerprint(
         weights=digest(trainer.model.state_dict()),
         optimizer=digest(optimizer),
         schedule=digest(schedule),
@@ -76,7 +76,7 @@ def fingerprint(trainer: Any, losses: list[float]) -> Print:
 
 
 def digest(value: Any) -> str:
-    """sha256 of nested containers of tensors, arrays and numbers, to the last bit."""
+    """Returns the sha256 of nested containers of tensors, arrays and numbers, exact to the last bit."""
     return hashlib.sha256(_bytes(value)).hexdigest()
 
 
@@ -86,7 +86,7 @@ def _bytes(value: Any) -> bytes:
     if isinstance(value, numpy.ndarray):
         return value.tobytes()
     if isinstance(value, dict):
-        return b"{" + b",".join(_bytes(key) + b":" + _bytes(each) for key, each in value.items()) + b"}"
+        return b"{" + b",".join(_bytes(key) + b":" + _bytes(item) for key, item in value.items()) + b"}"
     if isinstance(value, (list, tuple)):
-        return b"[" + b",".join(_bytes(each) for each in value) + b"]"
+        return b"[" + b",".join(_bytes(item) for item in value) + b"]"
     return json.dumps(value).encode() if not isinstance(value, float) else value.hex().encode()

@@ -1,4 +1,4 @@
-"""Trackers: what is logged goes to TensorBoard, W&B, MLflow and the others that Accelerate speaks to."""
+"""Sends what is logged to TensorBoard, W&B, MLflow and the other trackers that Accelerate supports."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from footplate.trainer.facade import Facade
 from footplate.trainer.state import TrainerControl, TrainerState
 
 NOT_HERE = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune")
-"""The reference has callbacks for these, and Accelerate has no tracker."""
+"""Reporters for which Hugging Face has a callback, but Accelerate has no tracker."""
 
 
 def reporters(trainer: Facade) -> list[TrainerCallback]:
-    """One callback for all that `report_to` names. What is unknown or not installed is said now, not at a log."""
-    asked = trainer.args.report_to
-    if not asked:
-        return []  # looking for what is installed takes milliseconds of every start
-    return [ReportCallback(trainer, chosen([asked] if isinstance(asked, str) else list(asked)))]
+    """Returns one callback for everything in `report_to`. An unknown or missing tracker is refused at once."""
+    names = trainer.args.report_to
+    if not names:
+        return []  # finding the installed trackers takes milliseconds at every start
+    return [ReportCallback(trainer, chosen([names] if isinstance(names, str) else list(names)))]
 
 
-def chosen(asked: list[str]) -> list[str]:
+def chosen(names: list[str]) -> list[str]:
     from accelerate.tracking import get_available_trackers
 
-    installed = {str(each.value) for each in get_available_trackers()}
-    if asked == ["all"]:
+    installed = {str(tracker.value) for tracker in get_available_trackers()}
+    if names == ["all"]:
         return sorted(installed)
-    for name in asked:
+    for name in names:
         if name in NOT_HERE:
             raise NotAvailableYet(
                 f"report_to names {name}, which is not available yet",
@@ -42,71 +42,71 @@ def chosen(asked: list[str]) -> list[str]:
             )
         if name not in TRACKERS:
             hint = did_you_mean(name, TRACKERS) or f"known are {', '.join(TRACKERS)}, all and none"
-            raise ValueError(f"report_to names {name!r}, which is no tracker: {hint}")
+            raise ValueError(f"report_to names {name!r}, which is not a tracker: {hint}")
         if name not in installed:
             how = f"pip install {TRACKERS[name].install}"
             raise ImportError(f"report_to names {name}, which is not installed here: {how}")
-    return list(asked)
+    return list(names)
 
 
 class ReportCallback(TrainerCallback):
-    """Opened when training begins or something is logged, closed when it ends, also by an error."""
+    """Opens trackers when training starts or something is logged, and closes them at the end, also after an error."""
 
     def __init__(self, trainer: Facade, names: list[str]) -> None:
         self.trainer, self.names = trainer, names
         self.trackers: list[Any] = []
-        """Of the run at hand. One that was closed is opened again where it was, when something is logged later."""
+        """The trackers of the current run. A closed one is opened again and continues if something is logged later."""
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_hyper_param_search:
             self._close(self.trackers)
-            self.trackers = []  # every trial is a run of its own
+            self.trackers = []  # every trial is a separate run
         self._open(args, state)
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._tell(args, state, kwargs["logs"])
+        self._log_values(args, state, kwargs["logs"])
 
     def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._tell(args, state, kwargs["metrics"])
+        self._log_values(args, state, kwargs["metrics"])
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = kwargs["checkpoint"].path if kwargs.get("checkpoint") is not None else None
-        for each in self.trackers if folder is not None else ():
-            if hasattr(each, "keep"):
-                each.keep(folder, state.epoch or 0.0, state.global_step)
+        for tracker in self.trackers if folder is not None else ():
+            if hasattr(tracker, "keep"):
+                tracker.keep(folder, state.epoch or 0.0, state.global_step)
 
     def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        for each in self.trackers:
-            if hasattr(each, "publish"):
-                each.publish()
+        for tracker in self.trackers:
+            if hasattr(tracker, "publish"):
+                tracker.publish()
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         failed = sys.exc_info()[0] is not None
         if not failed:
             self._keep_last_model()
-        self._close([each for each in self.trackers if failed or not getattr(each, "stays_open", False)])
+        self._close([tracker for tracker in self.trackers if failed or not getattr(tracker, "stays_open", False)])
 
     def _keep_last_model(self) -> None:
-        """Every process has a part in saving a model; the main one tells the tracker."""
+        """Saves the model, which needs every process, and stores it in the tracker from the main process."""
         from footplate.trainer.trackers import Wandb, keeps_the_last_model
 
         if keeps_the_last_model(self.names):
             with TemporaryDirectory() as folder:
                 self.trainer.save_model(folder, _internal_call=True)
-                for each in self.trackers:
-                    if isinstance(each, Wandb):
-                        each.keep_last(Path(folder))
+                for open_tracker in self.trackers:
+                    if isinstance(open_tracker, Wandb):
+                        open_tracker.keep_last(Path(folder))
 
-    def _tell(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
-        from footplate.trainer.trackers import tell
+    def _log_values(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        from footplate.trainer.trackers import log_to
 
         self._open(args, state)
         values = {name: value for name, value in logs.items() if _is_value(value)}
-        for each in self.trackers:
-            tell(each, values, state.global_step)
+        for open_tracker in self.trackers:
+            log_to(open_tracker, values, state.global_step)
 
     def _open(self, args: Any, state: TrainerState) -> None:
-        """Those that are not open. The arguments are told to a run once."""
+        """Opens the trackers that are not open, and sends the arguments of a run once."""
         if not state.is_world_process_zero:
             return
         from footplate.trainer.trackers import About, tracker
@@ -115,11 +115,11 @@ class ReportCallback(TrainerCallback):
         if not self.trackers:
             name = run_name(args, state)
             model, strategy = self.trainer.model, self.trainer._footplate.strategy
-            size = sum(strategy.elements(each) for each in model.parameters())
-            folder, every = logging_dir(args), int(state.logging_steps)
-            about = About(args, model, name, state.trial_name, folder, every, state.global_step)
-            self.trackers, settings = [tracker(each, about) for each in self.names], _settings(args, model, size)
-        closed = [each for each in self.trackers if each not in accelerator.trackers]
+            size = sum(strategy.elements(parameter) for parameter in model.parameters())
+            folder, log_every = logging_dir(args), int(state.logging_steps)
+            about = About(args, model, name, state.trial_name, folder, log_every, state.global_step)
+            self.trackers, settings = [tracker(name, about) for name in self.names], _settings(args, model, size)
+        closed = [open_tracker for open_tracker in self.trackers if open_tracker not in accelerator.trackers]
         if closed:
             open_ones, accelerator.trackers = accelerator.trackers, []
             accelerator.log_with = closed
@@ -128,18 +128,18 @@ class ReportCallback(TrainerCallback):
 
     def _close(self, trackers: list[Any]) -> None:
         accelerator = self.trainer.accelerator
-        for each in trackers:
-            if each in accelerator.trackers:
-                accelerator.trackers.remove(each)
-                if not getattr(each, "is_theirs", False):
-                    each.finish()
+        for tracker in trackers:
+            if tracker in accelerator.trackers:
+                accelerator.trackers.remove(tracker)
+                if not getattr(tracker, "is_theirs", False):
+                    tracker.finish()
 
 
 def _settings(args: Any, model: Any, size: int) -> dict[str, Any]:
-    """What a run is found by: the arguments, the model's config, its size."""
+    """Returns the settings that describe a run: the arguments, the model's config and its size."""
     config: Any = getattr(model, "config", None)
     values = config if isinstance(config, dict) else config.to_dict() if hasattr(config, "to_dict") else {}
-    values = {name: each if type(each) in (bool, int, float, str) else str(each) for name, each in values.items()}
+    values = {name: value if type(value) in (bool, int, float, str) else str(value) for name, value in values.items()}
     return {**values, **args.to_sanitized_dict(), "model/num_parameters": size}
 
 
@@ -148,10 +148,10 @@ def run_name(args: Any, state: TrainerState) -> str:
 
 
 def logging_dir(args: Any) -> Path:
-    """TENSORBOARD_LOGGING_DIR, as the reference has it; else a folder of this moment and machine below output_dir."""
-    named = args.logging_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
-    if named:
-        return Path(named).expanduser()
+    """Returns `logging_dir`, TENSORBOARD_LOGGING_DIR, or a folder in output_dir named by the time and the host."""
+    folder = args.logging_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
+    if folder:
+        return Path(folder).expanduser()
     return Path(args.output_dir) / "runs" / f"{time.strftime('%b%d_%H-%M-%S')}_{socket.gethostname()}"
 
 

@@ -65,11 +65,11 @@ def one_part(name: str) -> str:
     return re.sub(r"[^\w.-]+", "_", name).strip(".") or "run"
 
 
-def tell(to: GeneralTracker, logs: Logs, step: int) -> None:
-    if isinstance(to, (Wandb, MLflow)):
-        to.tell(logs, step)
+def log_to(tracker: GeneralTracker, logs: Logs, step: int) -> None:
+    if isinstance(tracker, (Wandb, MLflow)):
+        tracker.log_values(logs, step)
     else:
-        to.log(in_sections(logs), step=step)
+        tracker.log(in_sections(logs), step=step)
 
 
 def keeps_the_last_model(names: list[str]) -> bool:
@@ -158,7 +158,7 @@ class Wandb(WandBTracker):  # type: ignore[misc]
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         self.run.config.update(values, allow_val_change=True)
 
-    def tell(self, logs: Logs, step: int) -> None:
+    def log_values(self, logs: Logs, step: int) -> None:
         if OF_THE_WHOLE_RUN & logs.keys():
             self.run.summary.update({name: value for name, value in logs.items() if name in OF_THE_WHOLE_RUN})
             logs = {name: value for name, value in logs.items() if name not in OF_THE_WHOLE_RUN}
@@ -220,7 +220,7 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
         experiment = mlflow.get_experiment_by_name(project)
         return str(mlflow.create_experiment(project) if experiment is None else experiment.experiment_id)
 
-    def tell(self, logs: Logs, step: int) -> None:
+    def log_values(self, logs: Logs, step: int) -> None:
         """Sends the values in another thread, so that training does not wait for a server."""
         self.log({re.sub(r"[^\w\-. :/]", "_", name): value for name, value in logs.items()}, step, synchronous=False)
 

@@ -1,4 +1,4 @@
-"""What is known to be wrong before the first step: said then, and not hours later."""
+"""Reports errors in the arguments, data and metrics before the first step, and not hours later."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ def _data(trainer: Facade) -> None:
     args, overrides = trainer.args, trainer._footplate.overrides
     if not callable(trainer.data_collator):
         raise TypeError(
-            f"the data_collator is a {type(trainer.data_collator).__name__}, which cannot be called: hand in a "
+            f"the data_collator is a {type(trainer.data_collator).__name__}, which cannot be called: pass a "
             "function of a list of samples, or an object with __call__"
         )
     if args.eval_strategy != "no" and trainer.eval_dataset is None and "get_eval_dataloader" not in overrides:
         raise ValueError(
-            f"eval_strategy is {args.eval_strategy} and there is no eval_dataset: hand one in, or set eval_strategy no"
+            f"eval_strategy is {args.eval_strategy} but there is no eval_dataset: pass one, or set eval_strategy no"
         )
     if (args.eval_strategy != "no" or args.eval_on_start) and "get_eval_dataloader" not in overrides:
         _can_be_evaluated(trainer.eval_dataset)
     if trainer.train_dataset is not None and "get_train_dataloader" not in overrides:
         require_samples(trainer.train_dataset, "train_dataset")
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
-        raise ValueError("the data has no length, so nobody can tell when it ends: set max_steps")
+        raise ValueError("the data has no length, so its end is unknown: set max_steps")
 
 
 def _can_be_evaluated(evaluated: Any) -> None:
-    for name, one in evaluated.items() if isinstance(evaluated, dict) else (("", evaluated),):
+    for name, dataset in evaluated.items() if isinstance(evaluated, dict) else (("", evaluated),):
         which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
-        if one is None:
+        if dataset is None:
             continue
-        require_samples(one, which)
-        if has_length(one) and len(one) == 0:
-            raise DatasetError(f"there is nothing in {which}, and it is to be evaluated: fill it, or leave it out")
+        require_samples(dataset, which)
+        if has_length(dataset) and len(dataset) == 0:
+            raise DatasetError(f"{which} is to be evaluated, but is empty: fill it, or leave it out")
 
 
 def _optimizers(trainer: Facade) -> None:
     if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
-        raise ValueError("optimizers and optimizer_cls_and_kwargs both say what the optimizer is: hand in one of them")
+        raise ValueError("optimizers and optimizer_cls_and_kwargs both set the optimizer: pass one of them")
     if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
         raise ValueError(
-            "a model_init makes a new model for every run, and optimizers= was made for another one: override "
-            "create_optimizer, or hand in optimizer_cls_and_kwargs"
+            "a model_init makes a new model for every run, but optimizers= was made for another one: override "
+            "create_optimizer, or pass optimizer_cls_and_kwargs"
         )
     has_own_loss = "training_step" in trainer._footplate.overrides or "compute_loss" in trainer._footplate.overrides
     if isinstance(trainer.optimizer, torch.optim.Optimizer) and not has_own_loss:
-        its = {id(each) for group in trainer.optimizer.param_groups for each in group["params"]}
-        if not any(id(each) in its for each in trainer.model.parameters()):
+        optimized_ids = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
+        if not any(id(parameter) in optimized_ids for parameter in trainer.model.parameters()):
             raise ValueError(
-                "the optimizer that was handed in has no parameter of this model, so that nothing would be trained: "
+                "the optimizer that was passed has no parameter of this model, so that nothing would be trained: "
                 "make it from this model's parameters()"
             )
 
@@ -83,22 +83,22 @@ def _metrics(trainer: Facade) -> None:
     watched = args.metric_for_best_model
     if watched is None or args.eval_strategy == "no":
         return
-    known = _known_metrics(trainer)
+    metric_names = _known_metrics(trainer)
     name = watched.removeprefix("eval_")
-    if known is not None and name not in known:
-        hint = did_you_mean(name, known) or f"there will be {', '.join(sorted(known))}"
-        raise ValueError(f"metric_for_best_model is {watched!r}, and no evaluation will have it: {hint}")
+    if metric_names is not None and name not in metric_names:
+        hint = did_you_mean(name, metric_names) or f"there will be {', '.join(sorted(metric_names))}"
+        raise ValueError(f"metric_for_best_model is {watched!r}, which no evaluation will have: {hint}")
 
 
 def _known_metrics(trainer: Facade) -> set[str] | None:
-    """All that an evaluation will tell; None where code of the user's own decides."""
+    """Returns the names of all metrics of an evaluation, or None if the user's code decides them."""
     if trainer.compute_metrics is not None or not trainer._footplate.overrides.allow(Shortcut.KNOWN_METRICS):
         return None
-    if any(not isinstance(each, str) or each not in METRICS for each in trainer._footplate.metrics):
+    if any(not isinstance(metric, str) or metric not in METRICS for metric in trainer._footplate.metrics):
         return None
-    names = {*FIGURES, *(str(each) for each in trainer._footplate.metrics)}
+    names = {*FIGURES, *(str(metric) for metric in trainer._footplate.metrics)}
     sets: Iterable[str] = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else ()
-    return {f"{each}_{name}" for each in sets for name in names} or names
+    return {f"{set_name}_{name}" for set_name in sets for name in names} or names
 
 
 def _takes(function: object, name: str) -> bool:
@@ -106,4 +106,4 @@ def _takes(function: object, name: str) -> bool:
         parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return True
-    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -1,6 +1,6 @@
-"""A model's weights in a folder, in whichever of the reference's files they are: in one, or in several with an index.
+"""Reads a model's weights from a folder with Hugging Face's files: one file, or several files with an index.
 
-Ours are one file, unless `save_pretrained` has made several of it, as it does with a large model.
+Our own weights are one file, unless `save_pretrained` splits a large model.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NAMES = (MODEL, "pytorch_model.bin")
 
 
 def file_in(folder: Path) -> Path | None:
-    """The one that holds them, or the index that names those which do."""
-    found = (folder / f"{name}{index}" for name in _NAMES for index in ("", ".index.json"))
-    return next((path for path in found if path.is_file()), None)
+    """Returns the file with the weights, or the index of several files, or None."""
+    paths = (folder / f"{name}{index}" for name in _NAMES for index in ("", ".index.json"))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def read(folder: Path) -> dict[str, Tensor]:
-    """All of them, by name, on the host. Nothing in the files can run code."""
+    """Returns all weights by name, on the host. Nothing in the files can run code."""
     path = file_in(folder)
     if path is None:
         raise CheckpointCorrupt(f"{folder.name}: {MODEL} is missing")
@@ -40,16 +40,16 @@ def read(folder: Path) -> dict[str, Tensor]:
 
 
 def _named_by(index: Path) -> set[str]:
-    """Files beside it: an index that points elsewhere is not followed."""
+    """Returns the files that an index names. They must be beside the index."""
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointCorrupt(f"{index.parent.name}: {index.name} is not an index of weights ({error!r})") from error
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
-            raise CheckpointCorrupt(f"{index.parent.name}: {index.name} names {name!r}, which is no file beside it")
+            raise CheckpointCorrupt(f"{index.parent.name}: {index.name} names {name!r}, which is not a file beside it")
         if not (index.parent / name).is_file():
-            raise CheckpointCorrupt(f"{index.parent.name}: {name} is missing, and {index.name} names it")
+            raise CheckpointCorrupt(f"{index.parent.name}: {name} is missing, but {index.name} names it")
     return names
 
 
@@ -60,6 +60,6 @@ def _read(path: Path) -> dict[str, Tensor]:
         stored: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise CheckpointCorrupt(
-            f"{path.parent.name}: {path.name} cannot be read as weights alone, without running what is in it ({error})"
+            f"{path.parent.name}: {path.name} cannot be read as weights only, without running code in it ({error})"
         ) from error
     return stored

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.testing import Events, Print, StopAt, fingerprint
+from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
 
 
@@ -21,7 +21,7 @@ def run(
     stop_at: int | None = None,
     evaluate: bool = False,
     **arguments: object,
-) -> Print:
+) -> Fingerprint:
     """Dropout, accumulation 4, shuffling, a last window that is shorter, and two epochs and more."""
     values: dict[str, object] = {
         "per_device_train_batch_size": 4,

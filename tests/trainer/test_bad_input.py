@@ -76,7 +76,7 @@ def test_what_a_callback_returns_is_a_control_or_nothing(tmp_path: Path, answer:
         def on_step_end(self, *args: Any, **kwargs: Any) -> Any:
             return answer
 
-    with pytest.raises(TypeError, match=r"Counts.on_step_end returned .*: return the control that it was given"):
+    with pytest.raises(TypeError, match=r"Counts.on_step_end returned .*: return the control that it received"):
         a_trainer(tmp_path, callbacks=[Counts()]).train()
 
 

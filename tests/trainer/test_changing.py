@@ -13,7 +13,7 @@ from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.live_changes import Changed, begin_with, change
 from footplate.trainer.named import NamedOptimizer
-from footplate.trainer.testing import Events, Print, StopAt, fingerprint
+from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
 from tests.trainer.leaves.test_named_optimizers import AUX, MAIN, Codec
 
@@ -46,7 +46,7 @@ def a_trainer(folder: Path, *callbacks: TrainerCallback, **arguments: Any) -> Tr
     return trainer
 
 
-def run(folder: Path, *callbacks: TrainerCallback, resume: Any = None, **arguments: Any) -> tuple[Print, Trainer]:
+def run(folder: Path, *callbacks: TrainerCallback, resume: Any = None, **arguments: Any) -> tuple[Fingerprint, Trainer]:
     events = Events()
     trainer = a_trainer(folder, events, *callbacks, **arguments)
     trainer.train(resume_from_checkpoint=resume)
@@ -72,8 +72,8 @@ def test_a_changed_rate_and_end_hold_on_over_a_resume(tmp_path: Path, schedule: 
     before, _ = run(tmp_path, ChangeAt(7, **wanted), resume=tmp_path / "checkpoint-5", **schedule)
     after, _ = run(tmp_path, resume=tmp_path / "checkpoint-10", **{**schedule, **wanted})
 
-    assert before == Print(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
-    assert after == Print(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
+    assert before == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
+    assert after == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
 
 
 def test_the_rate_is_the_one_from_which_the_schedule_starts(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_launcher_s_half_precision_is_the_arguments(said: str, monkeypatch: py
 def test_a_precision_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRECISION, "fp4")
 
-    with pytest.raises(ValueError, match="is 'fp4': there are no, bf16, fp16, fp8"):
+    with pytest.raises(ValueError, match="is 'fp4': use one of no, bf16, fp16, fp8"):
         TrainingArguments("out")
 
 

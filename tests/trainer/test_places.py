@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, WeightedRandomSampler, get_worker_
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.collators import default_data_collator
-from footplate.trainer.testing import Events, Print, StopAt, fingerprint
+from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
 
 ROWS = [dict(row) for row in toy.regression(n=90)]
@@ -55,7 +55,7 @@ class OwnOrder(Trainer):
 
 def run(
     folder: Path, data: Any, *, stop_at: int | None = None, kind: Any = Trainer, collator: Any = None, **more: Any
-) -> Print:
+) -> Fingerprint:
     values = {
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 3,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from footplate.trainer.testing import Print
+from footplate.trainer.testing import Fingerprint
 from tests.trainer.runs import run
 
 STEPS = 32
@@ -15,12 +15,12 @@ STEPS = 32
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Print:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Fingerprint:
     return run(tmp_path_factory.mktemp("undisturbed"), steps=STEPS)
 
 
 @pytest.mark.parametrize("stop", [1, 3, 9, 10, 11, 17, 20, 31])
-def test_a_run_resumed_at_any_step_is_the_same_run(tmp_path: Path, undisturbed: Print, stop: int) -> None:
+def test_a_run_resumed_at_any_step_is_the_same_run(tmp_path: Path, undisturbed: Fingerprint, stop: int) -> None:
     before = run(tmp_path, steps=STEPS, stop_at=stop)
 
     after = run(tmp_path, steps=STEPS, resume=True)
@@ -35,7 +35,7 @@ def test_a_run_resumed_at_any_step_is_the_same_run(tmp_path: Path, undisturbed: 
     )
 
 
-def test_a_run_resumed_twice_in_the_same_epoch_is_the_same_run(tmp_path: Path, undisturbed: Print) -> None:
+def test_a_run_resumed_twice_in_the_same_epoch_is_the_same_run(tmp_path: Path, undisturbed: Fingerprint) -> None:
     run(tmp_path, steps=STEPS, stop_at=2)
     run(tmp_path, steps=STEPS, stop_at=6, resume=True)
 
@@ -45,7 +45,7 @@ def test_a_run_resumed_twice_in_the_same_epoch_is_the_same_run(tmp_path: Path, u
     assert after.weights == undisturbed.weights
 
 
-def test_loading_processes_that_stay_resume_as_the_same_run(tmp_path: Path, undisturbed: Print) -> None:
+def test_loading_processes_that_stay_resume_as_the_same_run(tmp_path: Path, undisturbed: Fingerprint) -> None:
     stay = {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3}
     run(tmp_path, steps=STEPS, stop_at=13, **stay)
 
@@ -55,7 +55,9 @@ def test_loading_processes_that_stay_resume_as_the_same_run(tmp_path: Path, undi
     assert after.weights == undisturbed.weights
 
 
-def test_a_resume_in_a_fresh_process_with_loading_processes_is_the_same_run(tmp_path: Path, undisturbed: Print) -> None:
+def test_a_resume_in_a_fresh_process_with_loading_processes_is_the_same_run(
+    tmp_path: Path, undisturbed: Fingerprint
+) -> None:
     run(tmp_path, steps=STEPS, stop_at=13, dataloader_num_workers=2)
 
     after = in_a_fresh_process(tmp_path, steps=STEPS, resume=True, dataloader_num_workers=2)
@@ -95,9 +97,9 @@ def test_what_would_move_the_place_in_the_data_is_refused(tmp_path: Path) -> Non
         run(tmp_path, steps=8, resume=True, gradient_accumulation_steps=2)
 
 
-def in_a_fresh_process(folder: Path, **options: object) -> Print:
+def in_a_fresh_process(folder: Path, **options: object) -> Fingerprint:
     asked = json.dumps({"folder": str(folder), **options})
     done = subprocess.run(
         [sys.executable, "-m", "tests.trainer.runs", asked], capture_output=True, text=True, check=True, timeout=600
     )
-    return Print(**json.loads(done.stdout.splitlines()[-1]))
+    return Fingerprint(**json.loads(done.stdout.splitlines()[-1]))

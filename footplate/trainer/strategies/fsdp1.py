@@ -120,7 +120,7 @@ class Fsdp1(Sharded):
         if self._gathered is not None or model not in self._wrapped:
             return self._gathered
         with self._whole(model, writes=False):
-            own = adapters.to_copy(model)
+            own = adapters.state_to_save(model)
             weights: dict[str, Any] = copied(own) if self.args.should_save else dict.fromkeys(own)
             return weights
 

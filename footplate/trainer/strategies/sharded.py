@@ -91,7 +91,7 @@ class Sharded(Ddp):
         """
         if self._gathered is not None:
             return self._gathered
-        return gathered(adapters.to_copy(model), keep=self.args.should_save)
+        return gathered(adapters.state_to_save(model), keep=self.args.should_save)
 
     @contextmanager
     def gathered(self, model: nn.Module) -> Iterator[None]:
