@@ -17,7 +17,7 @@ from footplate.contract.messages import Deed
 from footplate.runtime.emit import Wire
 from footplate.runtime.live_commands import Steering
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.testing import Events, Print, fingerprint
+from footplate.trainer.testing import Events, Fingerprint, fingerprint
 from tests.trainer.test_changing import a_trainer
 from worker.attempt.training_processes import Training
 
@@ -78,7 +78,7 @@ class AskIn(TrainerCallback):
 def run(
     folder: Path, line: Line, *callbacks: TrainerCallback, deeds: Sequence[Deed] = (), resume: Path | None = None,
     **arguments: Any,
-) -> tuple[Print, Events]:  # fmt: skip
+) -> tuple[Fingerprint, Events]:  # fmt: skip
     events = Events()
     trainer = a_trainer(folder, events, *callbacks, **{"logging_steps": 1, **arguments})
     steering = Steering(trainer, line.wire, line.fd, deeds)
@@ -116,8 +116,8 @@ def test_what_was_set_holds_in_the_attempts_that_follow_to_the_last_bit(
     older, again = run(tmp_path, second, deeds=done, resume=tmp_path / "checkpoint-5", **evals)
     newer, _ = run(tmp_path, third, deeds=done, resume=tmp_path / "checkpoint-10", **evals)
 
-    assert older == Print(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
-    assert newer == Print(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
+    assert older == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
+    assert newer == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
     assert [each["step"] for each in again.logs if "eval_loss" in each] == [7, 10, 15, 16]
     [at_once], [later], [before] = first.told(), second.told(), third.told()
     changed = {"learning_rate": {"from": 0.01, "to": 0.004}, "max_steps": {"from": 14, "to": 16}}

@@ -17,7 +17,7 @@ from footplate.contract.errors import DatasetError
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.samplers import Share
 from footplate.trainer.stream import ShareOfStream
-from footplate.trainer.testing import Events, Print, StopAt, fingerprint
+from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
 
 WORDS = ["the", "film", "is", "dull", "cast", "warm", "and", "story", "moving"]
@@ -150,7 +150,7 @@ def blocks(features: Any) -> dict[str, Any]:
 
 def run(
     folder: Path, tokenizer: Any, log: Path, *, stop_at: int | None = None, resume: bool = False, workers: int
-) -> Print:
+) -> Fingerprint:
     args = TrainingArguments(
         str(folder), per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=22, logging_steps=1,
         save_strategy="no", disable_tqdm=True, dataloader_num_workers=workers,
