@@ -227,7 +227,7 @@ def test_intervals_that_nobody_asked_for_are_the_reference_s(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"label": 1}, "the samples have label, and no input_ids: tokenize"),
+        ({"label": 1}, "the samples have label, but not input_ids: tokenize"),
         ({"input_ids": [5, 6], "label": "pos"}, "label holds texts such as 'pos'"),
     ],
 )
