@@ -123,7 +123,7 @@ def eighth_of(name: str) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --matrix, `--eighth 3` adds that eighth to what runs anyhow."""
+    """Selects the tests: `--eighth 3` adds that eighth of the matrix, unless `--matrix` asks for the matrix alone."""
     whole, eighth = config.getoption("matrix"), config.getoption("eighth")
     chosen, others = [], []
     for item in items:
@@ -146,7 +146,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Where several processes test, each has collected everything, and the one that reports has not."""
+    """Copies the counts from a test process, because the process that reports has collected nothing itself."""
     _not_run.update(getattr(node, "workeroutput", {}).get("not_run", {}))
 
 

@@ -14,7 +14,7 @@ from bench.loops.race import LOOPS
 
 
 class Over(BaseException):
-    """All turns were had."""
+    """Raised when a loop has run all of its turns."""
 
 
 def in_this_process(

@@ -41,7 +41,7 @@ SETTINGS = ServiceSettings(retry_backoff_seconds=0)
 
 
 def place_waiting(conn: Connection, now: int) -> list[JobId]:
-    """What control does in one turn, in one transaction."""
+    """Runs one turn of control's placement in one transaction."""
     while queue.release(conn, now):
         pass
     result = look(conn)
@@ -218,7 +218,7 @@ class Worker:
         return reply
 
     def write(self, kind: Kind, data: dict[str, Any], step: int | None = None) -> WorkerEvent:
-        """Into the journal; `send` sends it."""
+        """Writes an event into the journal. `send` sends it."""
         event = WorkerEvent(seq=len(self.journal) + 1, kind=kind, at=text_of(self.stage.now), step=step, data=data)
         self.journal.append(event)
         return event

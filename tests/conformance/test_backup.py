@@ -29,7 +29,7 @@ Rows = dict[str, list[tuple[object, ...]]]
 
 
 class Story:
-    """One job is done and another runs; a backup is taken while its worker writes; more happens; it is restored."""
+    """A finished job and a running one, with a backup that is taken while the worker writes, and restored later."""
 
     restored: Stage
 
@@ -137,8 +137,8 @@ def test_what_was_written_meanwhile_is_whole_as_far_as_it_goes(story: Story) -> 
     assert story.before["events"] != story.after["events"], "nothing was written meanwhile"
 
 
-def test_an_attempt_that_the_backup_does_not_know_is_told_to_stop_and_nobody_waits_for_ever(story: Story) -> None:
-    """Whether its job has an earlier attempt there, or was submitted since."""
+def test_an_attempt_that_is_not_in_the_backup_is_stopped_and_nothing_waits_for_it(story: Story) -> None:
+    """The attempt's job was submitted after the backup, or has an earlier attempt in it."""
     for worker in story.unknown:
         worker.stage = story.restored
         worker.says_running()

@@ -1,4 +1,4 @@
-"""What is asked of a running loop reaches whoever runs it, once, however often it is told; what it sets stays set."""
+"""Orders to a running loop reach the attempt once, however often they are sent, and their settings persist."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def told(stage: Stage) -> list[list[int]]:
 
 
 def next_attempt(stage: Stage, job: JobId) -> list[Deed]:
-    """What it is granted with, after this one was lost."""
+    """Returns the orders that are granted to the attempt that follows a lost one."""
     stage.place()
     worker = stage.claim(job)
     worker.says_running()
@@ -46,7 +46,7 @@ def next_attempt(stage: Stage, job: JobId) -> list[Deed]:
     return worker.answer.deeds
 
 
-def test_it_is_told_with_every_beat_until_the_worker_has_it_and_pushed_until_it_is_done(stage: Stage) -> None:
+def test_an_order_comes_with_every_beat_until_it_is_taken_and_is_pushed_until_done(stage: Stage) -> None:
     job, worker = stage.running()
     first, second = ask(stage, job, save=True), ask(stage, job, set=SLOWER)
 

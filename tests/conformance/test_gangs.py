@@ -104,7 +104,7 @@ def test_who_follows_a_job_sees_it_run_once_when_all_of_it_does(stage: Stage) ->
 
 
 def test_a_part_that_fails_ends_the_others_and_the_job_waits_for_them(stage: Stage) -> None:
-    """Or the next attempt would begin beside what is left of this one; and their last words would be lost."""
+    """Otherwise the next attempt would begin beside the rest of this one, and final events would be lost."""
     job, (first, second) = running(stage)
     second.fails("crashed")
 
@@ -169,7 +169,7 @@ def test_a_known_failure_is_the_reason_though_another_node_is_lost_meanwhile(sta
 
 
 def test_a_part_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
-    """Its supervisor is alive, and does nothing that it is told."""
+    """The part's supervisor is alive, but does not follow the stop."""
     job, (first, second) = running(stage)
     second.ends("failed", "crashed", another_s=True, error={"code": "peer_lost", "message": "gone"})
     for _ in range(9):
@@ -242,7 +242,7 @@ def test_a_drain_of_one_node_moves_the_whole_job_and_closes_no_other_node(stage:
 
 
 def test_a_node_of_the_version_before_gets_no_part_of_a_job(stage: Stage) -> None:
-    """It would take the part for the whole, and train alone."""
+    """A node of the older version would take the part for the whole job, and train alone."""
     stage.node(slots=1)
     stage.node(slots=1, protocol=1)
     gang, alone = stage.submit(nodes=2), stage.submit()

@@ -310,7 +310,7 @@ def test_a_failed_job_can_be_resumed_with_a_new_budget(stage: Stage) -> None:
     assert answer.spec["training"]["max_steps"] == 77
 
 
-def test_a_resume_may_be_said_twice_and_one_that_comes_too_late_is_not_dropped_without_a_word(stage: Stage) -> None:
+def test_a_resume_may_be_repeated_and_a_late_one_with_other_changes_is_refused(stage: Stage) -> None:
     job, worker = stage.running()
     stage.pause(job)
     worker.ends("stopped", "pause", stop="pause")
@@ -629,7 +629,7 @@ def test_a_drained_job_continues_elsewhere_for_free(stage: Stage) -> None:
     assert stage.place() == [job]
 
 
-def test_a_node_whose_attempt_ended_by_a_drain_gets_no_more_work_before_its_own_beat_says_so(stage: Stage) -> None:
+def test_a_node_gets_no_work_after_a_drain_ended_its_attempt_until_its_next_beat(stage: Stage) -> None:
     _, worker = stage.running()
 
     worker.ends("stopped", "drain", stop="drain")

@@ -1,4 +1,4 @@
-"""What one turn of placement reads, writes and refuses, on both databases."""
+"""The rows that one turn of placement reads, writes and refuses, on both databases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Do = Callable[[Connection], object]
 
 
 def work(conn: Connection, do: Do) -> int:
-    """What a database did, without a clock: instructions of SQLite, or rows that the scans of PostgreSQL returned."""
+    """Returns how much a database did: instructions of SQLite, or rows that PostgreSQL scanned."""
     if conn.dialect.name == "sqlite":
         driver: Any = conn.connection.driver_connection
         ticks: list[None] = []

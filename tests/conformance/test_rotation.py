@@ -31,7 +31,7 @@ def again(stage: Stage, worker: Worker) -> Worker:
 
 
 def kept(stage: Stage, job: JobId) -> dict[str, str]:
-    """attempt/step and status, newest first."""
+    """Returns the status of each checkpoint by attempt and step, newest first."""
     rows = stage.read(lambda conn: checkpoints.of_job(conn, job))
     return {f"{row.attempt}/{row.step}": row.status for row in rows}
 
@@ -66,7 +66,7 @@ def test_the_best_one_stays(stage: Stage) -> None:
 
 
 def test_an_attempt_rotates_its_own_and_is_not_helped(stage: Stage) -> None:
-    """It may be a zombie, and rely on one of them of which it knows for sure that it is stored."""
+    """A silent attempt may rely on a checkpoint that is surely stored."""
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     for step in (20, 25, 30):
@@ -143,7 +143,7 @@ def test_so_many_of_the_best_stay_over_all_attempts(stage: Stage, metric: str, k
     assert of_the_first == kept_of_the_first
 
 
-def test_what_is_better_in_a_later_attempt_takes_the_place_of_what_was_good_in_an_earlier_one(stage: Stage) -> None:
+def test_a_better_checkpoint_of_a_later_attempt_replaces_a_good_one_of_an_earlier(stage: Stage) -> None:
     best = {"keep_last": 1, "keep_best": 2, "metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 5}
     training = {"save_strategy": "steps", "save_steps": 5, **best}
     _, worker = stage.running(training=training, data={"train": "toy/regression", "eval": "toy/regression"})

@@ -1,4 +1,4 @@
-"""What training says and a job's row keeps: little enough for every list, with one note about what was left out."""
+"""A job's row keeps so little of what training reports that lists stay fast, with one note about the rest."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_one_that_begins_on_several_nodes_keeps_its_start_until_all_of_them_run(
     assert other.beat().held_steps == []
 
 
-def test_a_job_whose_checkpoint_is_needed_is_not_deleted_and_who_was_cancelled_finds_nothing(stage: Stage) -> None:
+def test_a_job_whose_checkpoint_is_needed_is_not_deleted_unless_the_other_is_over(stage: Stage) -> None:
     worker = with_checkpoints(stage, 5)
     worker.finishes()
     job = stage.submit(training=TWO, resume_from={"job": worker.job})
@@ -107,7 +107,7 @@ def test_a_job_whose_checkpoint_is_needed_is_not_deleted_and_who_was_cancelled_f
     stage.cancel(job)
     delete_job(stage, worker.job)
 
-    # Its worker says what is missing: nothing of it may look like a job that starts at step 0.
+    # The worker reports what is missing, because no job may silently start at step 0.
     stage.resume(job)
     stage.place()
     assert offered(stage.claim(job)) == []
@@ -122,7 +122,7 @@ def test_another_projects_checkpoints_are_not_there(stage: Stage) -> None:
     assert [problem.code for problem in refused.value.problems] == ["unknown_job"]
 
 
-def test_a_resume_with_changes_leaves_where_it_started_and_the_text_that_bundles_are_found_by(stage: Stage) -> None:
+def test_a_resume_with_changes_keeps_the_start_and_the_text_that_finds_bundles(stage: Stage) -> None:
     worker = with_checkpoints(stage, 5)
     job = stage.submit(training=TWO, resume_from={"job": worker.job})
     before = stage.job(job)

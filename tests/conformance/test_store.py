@@ -376,7 +376,7 @@ def test_state_counts_are_for_prometheus(stage: Stage) -> None:
 
 
 def test_a_job_goes_to_the_node_that_has_what_it_names(stage: Stage) -> None:
-    """By the catalogue that each announced; one that nobody understands counts as one that told nothing."""
+    """A node is chosen by its announced catalogue. A catalogue that cannot be read counts as none."""
 
     def told(*names: str) -> dict[str, Any]:
         return Catalogue.of(

@@ -151,7 +151,7 @@ SPECS = st.fixed_dictionaries(
 
 
 def _for_several_optimizers(spec: dict[str, Any]) -> dict[str, Any]:
-    """They have rates and schedules of their own, and each the whole model."""
+    """Removes what several optimizers set themselves: rates, schedules and the whole model."""
     reports = {
         name: value for name, value in spec.get("training", {}).items() if not name.startswith(("learning", "lr"))
     }

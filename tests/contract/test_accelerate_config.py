@@ -1,4 +1,4 @@
-"""What `accelerate config` writes is a spec's strategy, shape and precision; what contradicts it is told with both."""
+"""A file of `accelerate config` becomes a spec's strategy, shape and precision, and contradictions name both sides."""
 
 import pytest
 
@@ -11,7 +11,7 @@ WRITTEN = {
     "mixed_precision": "bf16", "num_machines": 1, "num_processes": 2, "rdzv_backend": "static", "same_network": True,
     "tpu_env": [], "tpu_use_cluster": False, "tpu_use_sudo": False, "use_cpu": False,
 }  # fmt: skip
-"""By Accelerate 1.15, asked for two GPUs."""
+"""A file that Accelerate 1.15 wrote for two GPUs."""
 FSDP = {
     "fsdp_activation_checkpointing": False, "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP", "fsdp_min_num_params": 500,
     "fsdp_cpu_ram_efficient_loading": False, "fsdp_offload_params": True, "fsdp_reshard_after_forward": True,

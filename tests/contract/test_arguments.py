@@ -43,7 +43,7 @@ def test_output_dir_comes_first_and_hugging_face_s_defaults_hold() -> None:
 
 
 def test_every_name_of_the_reference_is_a_field_or_refused_with_a_reason() -> None:
-    """114 names in the reference's version 5.23. A name moves from the table to the fields when the loop honours it."""
+    """Hugging Face 5.23 has 114 names. A name moves from the table to the fields when the loop supports it."""
     assert len((set(FIELDS) - OURS) | set(NOT_YET)) == 114
     assert not set(FIELDS) & set(NOT_YET)
     assert all(entry.instead for entry in NOT_YET.values())
@@ -107,7 +107,7 @@ def test_an_integer_is_a_good_float_and_a_string_is_not() -> None:
     assert "/training/learning_rate" in problems({"learning_rate": True})
 
 
-def test_a_name_that_does_not_exist_is_answered_with_the_nearest_or_where_all_are_listed() -> None:
+def test_an_unknown_name_is_answered_with_the_nearest_or_with_the_list_of_all() -> None:
     result = problems({"lerning_rate": 1, "lr": 1})
 
     assert result["/training/lerning_rate"].hint == "did you mean 'learning_rate'?"
@@ -272,7 +272,7 @@ def test_what_changed_reads_back_as_the_same_arguments(values: dict[str, object]
 
 
 def test_a_model_cannot_be_cut_as_it_is_loaded_by_a_spec() -> None:
-    """What a spec names is made whole; a script loads what it likes."""
+    """A spec's model is made whole. A script may load its model in any way."""
     result = problems({"parallelism_config": {"tp_size": 2}})["/training/parallelism_config"]
 
     assert (result.code, read_arguments({"parallelism_config": None}).parallelism_config) == ("not_available_yet", None)

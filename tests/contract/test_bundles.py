@@ -1,4 +1,4 @@
-"""What a bundle may be: judged as it lies there, before a byte of it is unpacked."""
+"""A bundle is checked before any byte of it is unpacked."""
 
 from __future__ import annotations
 

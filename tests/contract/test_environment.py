@@ -1,4 +1,4 @@
-"""Which variables a job may set, and how secrets stay secret."""
+"""Variables that a job may set, and secrets that stay secret."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_what_names_rows_names_a_dataset(given, long):
 
 
 def test_a_checkpoint_on_a_hub_is_none_to_go_on_from():
-    """What it holds beside the weights is pickled; its weights are a model's path."""
+    """The files beside the weights are pickled, and the weights are a model's path."""
     assert places({**TOY, "resume_from": {"path": "hub://me/tiny/checkpoint-5"}})[0][0] == "/resume_from/path"
 
 

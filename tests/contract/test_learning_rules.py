@@ -1,4 +1,4 @@
-"""What a spec says of how a model is to learn, and what of it cannot hold together."""
+"""Rules of learning that a spec states, and combinations of them that are refused."""
 
 from __future__ import annotations
 

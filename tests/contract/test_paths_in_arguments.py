@@ -36,7 +36,7 @@ HINTS = get_type_hints(Seq2SeqTrainingArguments, include_extras=True)
 
 
 def takes_text(hint: Any) -> bool:
-    """Whether a string of the author's own may stand there. Objects are looked at by whoever reads their keys."""
+    """Returns True if the hint accepts a string. Objects are checked by the code that reads their keys."""
     if get_origin(hint) is Annotated:
         return takes_text(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType, list):

@@ -1,4 +1,4 @@
-"""A store that is a bucket: what is whole there, what is not, and what is no answer at all."""
+"""A store that is a bucket: complete objects, incomplete objects, and missing answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.settings import WorkerSettings
 
 @pytest.fixture
 def store(s3: S3Server, request: pytest.FixtureRequest) -> RemoteStore:
-    """Of one test alone, with the service's mark."""
+    """Yields a store of one test, with the service's mark."""
     made = RemoteStore(f"s3://shelf/{request.node.name.replace('[', '-').replace(']', '')}")
     made.write(b"ours", layout.PROBE)
     return made
@@ -58,7 +58,7 @@ def test_a_bucket_that_is_not_there_or_not_ours_says_nothing_of_what_lies_in_it(
 def test_a_manifest_that_is_there_does_not_vouch_for_what_replaces_its_files(
     store: RemoteStore, tmp_path: Path
 ) -> None:
-    """Where somebody dies in between, nobody takes the mixture for the one or the other."""
+    """If a process dies in between, nobody takes the mixture for either version."""
     (tmp_path / "weights").write_text("new")
     (tmp_path / layout.MANIFEST).write_text("{}")
     store.write(b"old", "checkpoint-1/weights")

@@ -1,4 +1,4 @@
-"""What the environment says is taken as it is meant, or refused with what would work."""
+"""Settings of the environment are read as they are meant, or refused with what would work."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_a_typo_is_answered_with_the_nearest_name_or_its_right_place(change, hin
 
 
 def test_a_value_is_never_repeated_back():
-    """It may be a secret in the wrong place."""
+    """The value may be a secret in the wrong place."""
     body = {**TOY, "name": ["hunter2"], "env": {"A": ["hunter2"]}, "secrets": ["hunter2 "], "metadata": "hunter2"}
     assert "hunter2" not in str([problem.as_dict() for problem in problems_of(body)])
 

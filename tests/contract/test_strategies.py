@@ -1,4 +1,4 @@
-"""How many processes a spec asks for, how they share the work, and what of it cannot be."""
+"""Processes that a spec requests, strategies for them, and combinations that are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How the launcher looks after its children, with small programs in the children's place."""
+"""The launcher supervises its children. Small programs stand in for the children."""
 
 from __future__ import annotations
 

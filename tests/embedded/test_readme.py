@@ -1,4 +1,4 @@
-"""What the README and the launcher tell people to paste works when pasted."""
+"""Commands that the README and the launcher print work when pasted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def paste(commands: str) -> str:
     return done.stdout
 
 
-def test_what_the_readme_pastes_drives_a_job_and_shows_every_step_also_to_one_who_joins_late(
+def test_commands_of_the_readme_drive_a_job_and_show_every_step_to_a_late_reader(
     up: Up, processes: Processes, tmp_path: Path
 ) -> None:
     up.start("--no-first-job")

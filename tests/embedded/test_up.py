@@ -25,7 +25,7 @@ ENDLESS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_it_says_in_one_line_where_everything_is_and_a_second_start_is_told_who_holds_it(up: Up) -> None:
+def test_the_start_prints_its_addresses_and_a_second_start_names_the_holder(up: Up) -> None:
     launcher = up.start("--no-first-job")
 
     *warnings, line = launcher.output.splitlines()
@@ -54,14 +54,14 @@ def test_it_says_in_one_line_where_everything_is_and_a_second_start_is_told_who_
 
 
 def refuses_an_unknown_argument(url: str) -> None:
-    """Of one request, which is sent once: in the first moment after the address appeared."""
+    """Sends one request, once, in the first moment after the address appeared."""
     spec = {"model": {"use": "toy/mlp", "args": {"hiden": 8}}, "data": "toy/regression"}
     answer = httpx2.post(f"{url}/jobs", json=spec, timeout=60)
     assert answer.status_code == 422, answer.text
     assert [error["pointer"] for error in answer.json()["errors"]] == ["/model/args/hiden"]
 
 
-def test_a_start_says_why_no_node_announces_its_components_and_ends_when_a_child_dies(up: Up, tmp_path: Path) -> None:
+def test_a_start_says_why_no_components_are_announced_and_ends_when_a_child_dies(up: Up, tmp_path: Path) -> None:
     (tmp_path / "accelerate.py").write_text("raise ImportError('this one is broken')")
     launcher = up.launch("--no-first-job", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
 
@@ -107,7 +107,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(up: Up) -> None:
 
 
 def nobody_holds(home: Path) -> None:
-    """Whoever was ended may take a moment to be gone."""
+    """Waits until the killed processes are gone."""
     until(lambda: not left_behind(home), within=3, what="nobody holds the home any more")
 
 
@@ -151,7 +151,7 @@ def test_ctrl_c_checkpoints_what_runs_and_the_next_start_with_two_nodes_continue
 
 
 def ends_soon(up: Up, job: str) -> bool:
-    """Whether the job is over. If not, shortens it, until training says that it has heard: it may pass an early end."""
+    """Returns True if the job is over. If not, shortens the job until training confirms an early end."""
     shown = up.get(f"/jobs/{job}")
     if shown["state"] == "running" and shown["progress"]["max_steps"] == ENDLESS["training"]["max_steps"]:
         up.client.post(f"/jobs/{job}/do", json={"set": {"max_steps": shown["progress"]["step"] + 100}})

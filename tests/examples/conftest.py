@@ -22,7 +22,7 @@ EXAMPLES = REPOSITORY / "examples"
 
 
 def zipped(folder: Path) -> bytes:
-    """What `zip -r` makes of an example's code."""
+    """Returns the archive that `zip -r` makes of an example's code."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
@@ -81,7 +81,7 @@ class Examples:
 
 
 def installed(package: Path, folder: Path) -> Path:
-    """Where Python finds it, beside what this environment has. Nothing is asked of an index."""
+    """Installs a package beside this environment, without asking an index, and returns its folder."""
     uv = Path(sys.executable).with_name("uv")
     install = [uv, "pip", "install", "--offline", "--python", sys.executable]
     if not uv.exists():

@@ -1,4 +1,4 @@
-"""What is wrong with models, data and maps is told as early as it can be known, through the whole server."""
+"""Faults of models, data and maps are reported as early as they can be known, through the whole server."""
 
 from __future__ import annotations
 

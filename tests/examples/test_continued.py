@@ -1,4 +1,4 @@
-"""examples/continue-from-transformers, through the whole server: the rest of a run that another Trainer began."""
+"""A job continues a run of another Trainer, as examples/continue-from-transformers shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/custom-op, through the whole server: what its first forward builds trains."""
+"""A job builds an operator in its first forward, and trains, as examples/custom-op shows."""
 
 from __future__ import annotations
 

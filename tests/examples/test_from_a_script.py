@@ -1,4 +1,4 @@
-"""docs/tutorials/from-a-script.md: the script and the spec that stand there side by side are the same training."""
+"""The script and the spec of docs/tutorials/from-a-script.md are the same training."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_script_and_the_job_that_it_becomes_have_equal_losses(examples: Exampl
 
 
 def ran(script: str, folder: Path, *, home: Path) -> list[dict[str, Any]]:
-    """Its log, from a folder that has the system's home where scripts look for it."""
+    """Runs the script beside the system's home, and returns its log."""
     (folder / ".footplate").symlink_to(home)
     done = subprocess.run(
         [sys.executable, "-c", script + TELL],

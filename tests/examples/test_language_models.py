@@ -1,4 +1,4 @@
-"""examples/language-models, through the whole server: every kind of language model learns its stories."""
+"""Every kind of language model learns its stories, as examples/language-models shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BARS = {
     "span-corruption": ("eval_loss", 1.5),
     "token-classification": ("eval_loss", 0.2),
 }
-"""What an untrained one is far above: there are 36 tokens, and so its perplexity is 36, its loss 3.6."""
+"""Bars that an untrained model misses by far: it has 36 tokens, so its perplexity is 36 and its loss 3.6."""
 
 
 def test_every_example_here_has_a_bar() -> None:

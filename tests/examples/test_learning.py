@@ -34,7 +34,7 @@ def done(system: System, job: str) -> dict[str, Any]:
 
 
 def outputs(system: System, job: str) -> dict[str, bytes]:
-    """By their paths, which a file of the same name may share the end of."""
+    """Returns the output files by their whole paths, because several files may have one name."""
     paths = [row["path"] for row in system.get(f"/jobs/{job}/outputs")["data"]]
     return {path: bytes(system.client.get(f"/jobs/{job}/outputs/{path}").content) for path in paths}
 

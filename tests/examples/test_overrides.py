@@ -85,7 +85,7 @@ def test_a_trainer_of_ones_own_trains(examples: Examples) -> None:
     assert done["metrics"]["eval_loss"] < 0.6 * losses[5]
 
 
-def test_variables_and_secrets_come_to_the_job_that_names_them_and_are_told_to_nobody(examples: Examples) -> None:
+def test_variables_and_secrets_reach_the_job_that_names_them_and_nobody_else(examples: Examples) -> None:
     code = bundle(examples, SAYS)
     wanted = {**TOY, "code": code, "env": {"EXAMPLE_FLAG": "up"}, "secrets": ["EXAMPLE_TOKEN"]}
     said, failed, without = (

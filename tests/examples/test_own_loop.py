@@ -1,4 +1,4 @@
-"""A loop of a user's own: watched, paused, killed and continued; and a script that knows nothing of us."""
+"""A user's own loop is watched, paused, killed and continued. A script that does not know Footplate runs too."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_script_works_in_a_copy_of_its_bundle_and_what_it_writes_can_be_downlo
 
 
 @pytest.mark.matrix
-def test_in_two_processes_a_loop_is_one_job_that_is_killed_paused_and_ends_as_if_nothing_had_been(
+def test_a_loop_in_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed(
     examples: Examples,
 ) -> None:
     system = examples.system

@@ -1,4 +1,4 @@
-"""examples/plugin: a package that is installed beside the node's own, and named by jobs that bring no code."""
+"""Jobs name the components of an installed package, as examples/plugin shows, and bring no code."""
 
 from __future__ import annotations
 

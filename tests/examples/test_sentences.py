@@ -1,4 +1,4 @@
-"""examples/sentences, through the whole server: what a user of transformers expects of a first fine-tuning."""
+"""A first fine-tuning gives a user of transformers what they expect, as examples/sentences shows."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_two_processes_make_the_curve_of_one_on_the_same_batches(examples: Examp
 
 
 @pytest.mark.matrix
-def test_one_of_two_is_killed_then_both_are_paused_and_it_ends_as_if_nothing_had_been(examples: Examples) -> None:
+def test_a_job_of_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed(examples: Examples) -> None:
     system = examples.system
     quiet = system.submit(LONG)
     assert examples.ended(quiet)["state"] == "succeeded"

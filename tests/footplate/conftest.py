@@ -23,7 +23,7 @@ FAILING = {"model": {"use": "toy/mlp", "args": {"in_features": 3}}, "data": "toy
 
 @pytest.fixture(scope="session")
 def collector() -> Iterator[Collector]:
-    """Where the system sends its traces."""
+    """Yields the collector that receives the system's traces."""
     with collecting() as result:
         yield result
 
@@ -68,7 +68,7 @@ class Command:
         )
 
     def good(self, *words: str, **more: str) -> str:
-        """What it says where all is well."""
+        """Returns the output of a command that succeeds."""
         done = self.run(*words, **more)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

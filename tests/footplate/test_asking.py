@@ -1,4 +1,4 @@
-"""What is sent again, how long is waited before, and when it is given up."""
+"""Requests that are sent again, the waits between them, and when the client gives up."""
 
 from __future__ import annotations
 

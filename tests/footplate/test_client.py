@@ -22,9 +22,9 @@ from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 PATIENCE = 240
 """Seconds for what ends soon, however long a machine stands still."""
 PING, PONG = b"\x89", b"\x8a"
-"""How a websocket's frames of these kinds begin."""
+"""First bytes of a websocket's ping and pong frames."""
 ELSEWHERE = {**SHORT_TOY, "resources": {"pool": "nowhere"}}
-"""It waits for a node that there is not."""
+"""A job that waits for a pool without a node."""
 ENDLESS = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000, "save_total_limit": 2}}
 
 
@@ -181,7 +181,7 @@ class Bad(httpx2.HTTPTransport):
 
 
 class Cut(httpx2.SyncByteStream):
-    """So many bytes of an answer."""
+    """Returns the first bytes of an answer, and then fails."""
 
     def __init__(self, whole: Any, length: int) -> None:
         self._whole, self._length = whole, length

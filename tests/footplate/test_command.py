@@ -87,7 +87,7 @@ def test_ctrl_c_stops_watching_and_not_the_job(command: Command, standing: Syste
 
 def test_watching_goes_on_while_the_service_is_killed_and_started_twice(command: Command, standing: System) -> None:
     gate = standing.gate()
-    # Or it would end while the service is away.
+    # Otherwise the job would end while the service is unreachable.
     job = command.good("submit", json.dumps({**json.loads(LONG), "callbacks": [gate.at(31)]})).strip()
     watch = command.start("watch", job, "--after", "0", "--json")
     for step in (3, 30):
@@ -272,7 +272,7 @@ def test_without_the_right_key_the_command_says_so_and_with_it_works(command: Co
 def test_the_doctor_says_of_each_part_how_it_is_and_what_would_mend_it(command: Command) -> None:
     well = [json.loads(line) for line in command.good("doctor", "--json").splitlines()]
 
-    # Whether training could give up root here is this machine's affair: the node says so, and the doctor after it.
+    # Whether training can give up root depends on this machine. The node reports it, and the doctor repeats it.
     nodes = [json.loads(line) for line in command.good("nodes", "--json").splitlines()]
     exposed = [f"{node['name']}: {node['exposed']}" for node in nodes if node["exposed"]]
     assert [condition["said"] for condition in well if condition["what"] == "rights"] == exposed

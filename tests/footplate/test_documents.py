@@ -1,4 +1,4 @@
-"""What the README and the two pages tell people to paste works when pasted."""
+"""Commands that the README and two pages print work when pasted."""
 
 from __future__ import annotations
 

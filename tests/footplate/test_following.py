@@ -68,7 +68,7 @@ async def test_a_slow_reader_comes_back_at_once_and_quietly_and_after_a_restart_
     ]  # fmt: skip
 
 
-async def test_a_service_that_closes_again_and_again_is_not_asked_in_a_loop_without_a_pause() -> None:
+async def test_a_service_that_closes_again_and_again_is_asked_with_pauses_in_between() -> None:
     wire = FakeWire(*[FakeLine(Socket().close(1011, "keepalive ping timeout")) for _ in range(4)])
 
     with pytest.raises(Unreachable):

@@ -33,11 +33,11 @@ def places(*jobs: str, tag: str | None = None) -> Places:
 Found = list[tuple[str, int]]
 
 
-async def read(wire: Wire, where: Places, found: Found | None = None) -> Found:
-    found = [] if found is None else found
+async def read(wire: Wire, where: Places, frames: Found | None = None) -> Found:
+    frames = [] if frames is None else frames
     async for frame in follow(wire, "/stream", where):
-        found.append((frame.job, frame.no))
-    return found
+        frames.append((frame.job, frame.no))
+    return frames
 
 
 async def test_a_connection_that_breaks_goes_on_from_each_job_s_last_event() -> None:
@@ -50,7 +50,7 @@ async def test_a_connection_that_breaks_goes_on_from_each_job_s_last_event() -> 
     assert [request.url.params["jobs"] for request in wire.asked] == [f"{A},{B}", f"{B}:1"]
 
 
-async def test_with_a_filter_it_comes_back_with_what_it_follows_and_when_it_was_told_of_all() -> None:
+async def test_a_filtered_stream_reconnects_with_its_jobs_and_the_time_of_the_last_frame() -> None:
     wire = FakeWire(
         line({"since": "2026-01-01T12:00:00.000Z"}, told(A, 1), told(B, 1, 2), ended(B, 2)),
         line(told(B, 1, 2), ended(B, 2), told(A, 2), told(B, 3)),

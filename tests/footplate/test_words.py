@@ -1,4 +1,4 @@
-"""What the command makes of words, and what it makes words of: no service is asked here."""
+"""The command reads words, and prints results as words, without a service."""
 
 from __future__ import annotations
 

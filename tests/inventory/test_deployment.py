@@ -1,4 +1,4 @@
-"""What can be known of Dockerfile and docker-compose.yml without a Docker engine: that all they name is there."""
+"""Files and names in Dockerfile and docker-compose.yml exist, as far as can be checked without a Docker engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS_OF = {
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_container_is_an_ordinary_user_without_capabilities_on_a_read_only_disk(name: str) -> None:
+def test_every_container_has_an_ordinary_user_a_read_only_disk_and_no_capability(name: str) -> None:
     item = SERVICES[name]
 
     assert item["read_only"] is True

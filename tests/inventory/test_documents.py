@@ -1,4 +1,4 @@
-"""What the documents say is so: every command, file, setting and link that they name is there."""
+"""Commands, files, settings and links that the documents name exist."""
 
 from __future__ import annotations
 

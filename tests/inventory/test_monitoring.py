@@ -42,7 +42,7 @@ NAME = re.compile(r"\b(footplate_\w+|up)\b(?:\{([^}]*)\})?")
 
 @pytest.fixture(scope="module")
 def served() -> dict[str, dict[str, set[str]]]:
-    """Of every name its labels, and the values that each may have."""
+    """Returns the labels of every metric, and the values that each label may have."""
     meters = Meters()
     meters.answered("GET", "/jobs", 200, 0.1)
     states, reasons = dict.fromkeys(JobState, 1), dict.fromkeys(Reason, 1)
@@ -99,7 +99,7 @@ def test_every_alert_that_the_page_recommends_is_a_rule() -> None:
     assert named <= {name for rule in RULES for name, _ in NAME.findall(rule["expr"])}
 
 
-def test_the_dashboard_asks_whatever_prometheus_its_reader_chooses_and_no_panel_covers_another() -> None:
+def test_the_dashboard_uses_the_chosen_prometheus_and_no_panel_covers_another() -> None:
     [variable] = BOARD["templating"]["list"]
     panels = BOARD["panels"]
     taken = [
@@ -118,7 +118,10 @@ def test_the_dashboard_asks_whatever_prometheus_its_reader_chooses_and_no_panel_
 
 @dataclass(frozen=True)
 class Case:
-    """Series by the minute, as promtool writes them: after so many minutes the first are an alarm, the others none."""
+    """Series by the minute, as promtool writes them.
+
+    After `after` the first ones raise the alert, and the others do not.
+    """
 
     after: str
     alarm: dict[str, str]
@@ -213,7 +216,7 @@ def test_a_real_prometheus_takes_the_files_as_they_are() -> None:
     assert f"{len(RULES)} rules found" in promtool("check", "config", str(OPS / "prometheus.yml"))
 
 
-def test_a_real_prometheus_scrapes_a_real_service_and_answers_all_that_is_asked_of_it(
+def test_a_real_prometheus_scrapes_a_real_service_and_answers_every_query(
     processes: Processes, redis: RedisServer, sqlite_url: str
 ) -> None:
     system = System(processes, redis, sqlite_url)

@@ -1,5 +1,7 @@
-"""The reference's names, each here or declined with a reason. When one of these fails after an upgrade of transformers:
-give the new name a field or a method, or put it into the table that declines it, and run `make fix`.
+"""Names of transformers, each implemented here or declined with a reason.
+
+A test that fails after an upgrade of transformers shows a new name. Add a field or a method for the new name, or
+decline it in the table, and run `make fix`.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ def test_an_older_name_is_said_and_means_what_it_meant(older: dict[str, Any], ne
     assert args.to_dict() == footplate.TrainingArguments("out", **newer).to_dict()
 
 
-def test_what_has_no_counterpart_is_refused_with_what_to_use_and_its_neutral_value_is_not() -> None:
+def test_an_argument_without_counterpart_is_refused_unless_it_has_its_neutral_value() -> None:
     for name, old in LEGACY.items():
         if isinstance(old, Gone):
             for neutral in old.neutral:

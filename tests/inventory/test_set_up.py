@@ -26,7 +26,7 @@ EXTRAS = [
 GROUPS = [
     item for item in PROJECT["dependency-groups"]["dev"] + PROJECT["dependency-groups"]["docs"] if isinstance(item, str)
 ]
-"""What the group `dev` installs, with the group `docs` that it includes."""
+"""Requirements of the group `dev`, with those of the group `docs` that it includes."""
 
 
 def asked() -> set[str]:

@@ -14,7 +14,7 @@ from tests.support.system import System, standing_system
 
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, mostly_sqlite_url: str) -> System:
-    """Nothing of ours runs yet; the schema stands."""
+    """Returns a system with its schema, in which no process runs yet."""
     return System(processes, redis, mostly_sqlite_url)
 
 

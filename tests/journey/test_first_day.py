@@ -1,4 +1,4 @@
-"""What a user does on the first day, over the real parts. One system serves all tests of a database."""
+"""Actions of a user on the first day, over real processes. One system serves all tests of a database."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_fork_goes_on_as_its_job_did_and_one_that_takes_the_weights_begins_ane
     assert begun[1] < whole[1], "what it had learnt by step 90 it has not forgotten"
 
 
-def test_a_fork_ends_with_the_best_model_of_the_job_before_it_which_is_deleted_meanwhile(standing: System) -> None:
+def test_a_fork_ends_with_the_best_model_of_its_parent_which_is_deleted_meanwhile(standing: System) -> None:
     """The greatest loss shall be the best: it is that of the first evaluation, and the fork finds no greater one."""
     training = {
         "max_steps": 20, "eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 5,

@@ -1,4 +1,4 @@
-"""What lies on a hub, through the whole server: fetched before training, and the same commit to the job's end.
+"""A job trains on one commit of a hub, which is fetched before training and stays the same to the job's end.
 
 The hub is a stand-in for its HTTP, a real process; huggingface_hub is real.
 """
@@ -49,7 +49,7 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str, hub: HubSe
 
 
 def a_model(folder: Path, seed: int) -> Path:
-    """As save_pretrained leaves one; and beside it what nobody may open."""
+    """Writes a model as save_pretrained does, with a file beside it that nobody may open."""
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 

@@ -23,7 +23,7 @@ from tests.support.system import System, assert_whole
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 HERE = "10.213.78.254"
-"""Of the switch: where Redis and the bucket are reached."""
+"""The address of the switch, at which nodes reach Redis and the bucket."""
 
 
 def ip(*words: str) -> None:
@@ -31,7 +31,7 @@ def ip(*words: str) -> None:
 
 
 class Switch:
-    """What connects them, and this machine with them."""
+    """A switch that connects the nodes with each other and with this machine."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._name = f"fps{os.getpid() % 100_000}"
@@ -52,7 +52,7 @@ class Switch:
         return f"{self._name}n{number}"
 
     def pull(self, number: int) -> None:
-        """Nobody hears a word of it, and it hears nobody: no connection is told that it is over."""
+        """Cuts a node off without closing any connection."""
         ip("link", "set", self._port(number), "down")
 
     def plug_in(self, number: int) -> None:

@@ -25,7 +25,7 @@ SHORTER = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60}}
 
 
 class Ground:
-    """Where a system stands before and after: its databases, and what the page's commands need to know of them."""
+    """The databases of a system before and after, and what the page's commands need to know of them."""
 
     def __init__(self, which: int, folder: Path, urls: tuple[str, str], path: str = "") -> None:
         self.which, self.folder, self.urls, self.path = which, folder, urls, path

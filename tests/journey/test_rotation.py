@@ -1,4 +1,4 @@
-"""Over all of its attempts a job keeps as many checkpoints as it asked for, in SQL and on the disk."""
+"""A job keeps as many checkpoints as it asked for over all of its attempts, in SQL and on the disk."""
 
 from __future__ import annotations
 

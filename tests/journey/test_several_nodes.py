@@ -110,7 +110,7 @@ def test_a_model_in_pieces_on_two_nodes_makes_the_curve_of_a_whole_one(system: S
 
 
 @pytest.mark.matrix
-def test_an_own_loop_on_two_nodes_is_one_job_that_is_killed_paused_and_ends_as_if_nothing_had_been(
+def test_a_loop_on_two_nodes_that_is_killed_and_paused_ends_as_if_undisturbed(
     system: System,
 ) -> None:
     examples = Examples(system)
@@ -160,7 +160,7 @@ def main(job, gates, steps, **args):
     log, job.log = job.log, held
     return my_code.main(job, **args)
 """
-"""It stays at each of these steps once, until it is killed or asked to stop: nothing here is a matter of time."""
+"""A loop that waits at each of these steps once, until it is killed or told to stop, whatever the time."""
 
 
 def with_gates() -> bytes:
@@ -188,7 +188,7 @@ def test_a_script_on_two_nodes_runs_as_it_is_and_the_one_that_dies_is_the_reason
 
 
 @pytest.mark.soak  # DeepSpeed compiles for minutes, on each node
-def test_zero_2_on_two_nodes_is_killed_and_continues_and_makes_the_curve_of_a_whole_model(system: System) -> None:
+def test_zero_2_on_two_nodes_continues_after_a_kill_with_the_curve_of_a_whole_model(system: System) -> None:
     examples = Examples(system)
     zero = examples.spec("two-processes/zero.json")
     shared = {"nodes": 2, "gpus_per_node": 0}

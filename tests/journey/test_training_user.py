@@ -1,5 +1,7 @@
-"""Training has a user of its own where root starts the node: what a stranger's code could do as root it tries in vain,
-and everything that training needs works."""
+"""Training runs as a user of its own if root starts the node.
+
+Foreign code tries in vain what root could do, and everything that training needs works.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,7 @@ def run(system: System, spec: JSON) -> JSON:
 
 
 def report(system: System, done: JSON) -> JSON:
-    """What the hostile code wrote down of its attempts."""
+    """Returns the report that the hostile code wrote during its attempt."""
     (path,) = (system.folder / "artifacts" / "jobs" / done["id"]).rglob("report.json")
     content: JSON = json.loads(path.read_text())
     return content
@@ -341,7 +343,7 @@ def test_a_node_that_is_killed_takes_its_training_along_and_another_start_contin
 def test_a_script_beside_a_bucket_goes_on_in_what_root_has_fetched_for_it(
     tmp_path_factory: pytest.TempPathFactory, s3: S3Server
 ) -> None:
-    """It may change that, as where attempts share a folder; and read the rest, whatever the node's umask is."""
+    """The script may change these files, as in a shared folder, and may read the others, whatever the node's umask."""
     folder = tmp_path_factory.mktemp("fetched")
     settings = {"FOOTPLATE_CODE": "on", "FOOTPLATE_TRAINING_USER": str(ONE), **s3.environment(folder.name)}
     text = """

@@ -1,1 +1,1 @@
-"""What tests stand on: real servers and real processes, and a way to wait for a named moment."""
+"""Real servers, real processes and waiting for named moments, which the tests use."""

@@ -12,8 +12,11 @@ _HIDE = 'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; don
 
 
 def without(*folders: Path) -> list[str]:
-    """Words before a command, which then finds these folders empty: what it writes there is on a disk of its own, which
-    goes with it. It is still the process that was started."""
+    """Returns words that hide these folders from the command behind them.
+
+    The command's writes there go to a disk of its own, which ends with the command. The process is still the one that
+    was started.
+    """
     return ["unshare", "--mount", "sh", "-c", _HIDE, "apart", *map(str, folders), "--"]
 
 

@@ -1,4 +1,4 @@
-"""Where Chromium is, for tests that look at a page."""
+"""Finds Chromium for tests that open a page."""
 
 from __future__ import annotations
 

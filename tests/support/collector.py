@@ -34,15 +34,15 @@ class Collector:
 
     @property
     def spans(self) -> dict[str, Span]:
-        """By name, whichever request brought them."""
+        """Returns the spans by name, whichever request brought them."""
         return {span.name: span for span in self._all()}
 
     def of(self, trace: str) -> dict[str, Span]:
-        """Those of one trace."""
+        """Returns the spans of one trace, by name."""
         return {span.name: span for span in self._all() if span.trace_id.hex() == trace}
 
     def resources(self) -> list[dict[str, str]]:
-        """Who sent them."""
+        """Returns the resources of all senders."""
         return [
             {attribute.key: attribute.value.string_value for attribute in sent.resource.attributes}
             for request in list(self.requests)

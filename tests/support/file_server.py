@@ -1,7 +1,10 @@
-"""A store of files as a real HTTP server in a thread: what lies there by now, and where it sends people instead.
+"""A store of files as a real HTTP server in a thread.
 
-with file_server() as store:
-    store.files["/rows.jsonl"] = b"…"       store.redirects["/a"] = "http://…"      store.asked: paths so far
+    with file_server() as store:
+        store.files["/rows.jsonl"] = b"…"
+        store.redirects["/a"] = "http://…"
+
+`store.asked` has the paths of all requests so far.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ class FileServer:
         self.redirects: dict[str, str] = {}
         self.statuses: dict[str, int] = {}
         self.cut_at: dict[str, int] = {}
-        """It says how long it is, and ends after so many bytes."""
+        """Files whose answers end after this many bytes, although a whole length was announced."""
         self.lengths: dict[str, str] = {}
-        """What it says of a length, instead of how long it is."""
+        """Lengths that are announced instead of the true ones."""
         self.asked: list[str] = []
         store = self
 

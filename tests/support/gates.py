@@ -1,5 +1,6 @@
-"""A callback that holds its training at a step until the test lets it go on: whoever means to meet a job in its midst
-meets it, however long the machine takes to get there.
+"""A callback that holds its training at a step until the test lets it go on.
+
+A test meets a job at that step, however slow the machine.
 
     gate = Gate(system.processes.folder / "gate")
     job = system.submit(callbacks=[gate.at(15)])
@@ -27,7 +28,7 @@ ENTRY_POINTS = "[footplate.callbacks]\ntest/gate = tests.support.gates:Gatekeepe
 
 
 def register(folder: Path) -> Path:
-    """What belongs on the PYTHONPATH of whoever shall know it."""
+    """Returns the folder that must be on the PYTHONPATH of every process that uses the callback."""
     info = folder / "footplate_test_gate-1.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-gate\nVersion: 1\n")
@@ -42,7 +43,7 @@ class Gate:
         self.folder = folder
 
     def at(self, *steps: int) -> JSON:
-        """Of these steps all is done but what comes at their very end: their logs, evaluations and saves."""
+        """Holds training at the end of these steps, after their logs, evaluations and saves."""
         return {"use": "test/gate", "args": {"at": str(self.folder), "steps": list(steps)}}
 
     def is_reached(self, step: int) -> bool:

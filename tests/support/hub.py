@@ -42,7 +42,7 @@ class Hub:
         """A commit has come, and may be waiting at the gate."""
         self.refuses = False
         self.at_once = 0
-        """How many commits have waited at the gate together."""
+        """The number of commits that have waited at the gate together."""
         self._waiting = 0
         self.url = ""
 

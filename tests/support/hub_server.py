@@ -1,11 +1,11 @@
 """A stand-in for the Hugging Face hub as a real process: the part of its HTTP API that models and datasets are read by.
 
-with hub_server(processes) as hub:
-    commit = hub.push("models/me/tiny", {"config.json": b"{}"})     one more commit, to which main moves
-    hub.environment                                                 what nodes are given
-    hub.gate("models/me/tiny")                                      it is gated: who has no token hears 403
-    hub.hold()                                                      files come once `hub.release()` is said
-    hub.asked                                                       every request so far, with its token
+    with hub_server(processes) as hub:
+        commit = hub.push("models/me/tiny", {"config.json": b"{}"})     one more commit, to which main moves
+        hub.environment                                                 what nodes are given
+        hub.gate("models/me/tiny")                                      it is gated: who has no token hears 403
+        hub.hold()                                                      files come once `hub.release()` is said
+        hub.asked                                                       every request so far, with its token
 
 Everything lies in files, so what a test changes is there at once.
 """
@@ -73,7 +73,7 @@ class HubServer:
         return self.push(repository, result)
 
     def lose(self, repository: str, commit: str, name: str) -> None:
-        """It is still listed, and not there."""
+        """Removes a file that stays listed."""
         (self.folder / repository / commit / name).rename(self.folder / repository / commit / f"{name}.lost")
 
     def drop(self, repository: str) -> None:
@@ -91,12 +91,12 @@ class HubServer:
 
     @property
     def is_holding(self) -> bool:
-        """Somebody waits for a file."""
+        """Returns True if a request waits for a file."""
         return (self.folder / HOLDING).exists()
 
     @property
     def asked(self) -> list[str]:
-        """`GET /api/models/… hf_token`."""
+        """Returns each request with its token, such as `GET /api/models/… hf_token`."""
         log = self.folder / ASKED
         return log.read_text().splitlines() if log.exists() else []
 
@@ -139,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
             self._error(404, "EntryNotFound", "no such page")
 
     def _api(self, kind: str, parts: list[str], token: str) -> None:
-        """/api/models/owner/name, …/revision/main, …/tree/<commit>"""
+        """Answers `/api/models/owner/name`, `…/revision/main` and `…/tree/<commit>`."""
         word = next((name for name in ("revision", "tree") if name in parts), None)
         at = parts.index(word) if word else len(parts)
         repository, revision = self.root / kind / "/".join(parts[:at]), (parts[at + 1] if word else "main")

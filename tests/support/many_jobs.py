@@ -8,7 +8,7 @@ from footplate.contract.ids import JobId
 from service.store.tables import jobs
 
 BORN_MS = 1_800_000_000_000
-"""When copy 0 was created; each further copy a millisecond later."""
+"""The time at which copy 0 was created. Each further copy is a millisecond younger."""
 _NUMBERS = {
     "sqlite": "WITH RECURSIVE many(n) AS (SELECT :first UNION ALL SELECT n + 1 FROM many WHERE n < :last)",
     "postgresql": "WITH many AS (SELECT generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS n)",

@@ -1,4 +1,4 @@
-"""What docs/guides/operations.md tells operators to paste, and pasting it."""
+"""Finds the commands of docs/guides/operations.md, and pastes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.processes import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/guides/operations.md").read_text()
 SQLITE, POSTGRES = 0, 1
-"""Which of a section's blocks, where it has one for each database."""
+"""Positions of a section's blocks, if it has one for each database."""
 
 
 def commands(section: str, which: int = 0) -> str:
@@ -22,7 +22,7 @@ def commands(section: str, which: int = 0) -> str:
 
 
 def paste(block: str, *, path: str = "", **environment: str) -> None:
-    """Into a shell that stops at the first error, and in which `python` is the one that runs the tests."""
+    """Pastes a block into a shell that stops at the first error. Its `python` is the one that runs the tests."""
     places = [str(Path(sys.executable).parent), path, os.environ["PATH"]]
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block],

@@ -51,7 +51,7 @@ class PostgresServer:
             raise AssertionError(f"initdb failed:\n{made.stdout}{made.stderr}")
 
     def url(self, database: str = "postgres") -> str:
-        """As FOOTPLATE_DATABASE wants it."""
+        """Returns the URL that FOOTPLATE_DATABASE needs."""
         return f"postgresql+psycopg://footplate@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> PostgresServer:

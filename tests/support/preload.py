@@ -1,5 +1,6 @@
-"""What a test changes inside the processes that it starts: a protection switched off, a death at a named moment, a wall
-clock that jumps.
+"""Changes that a test makes inside the processes that it starts.
+
+A protection is switched off, a process dies at a named moment, or a wall clock jumps.
 
 A folder on PYTHONPATH, with a `sitecustomize.py` that arms this module: Python imports it first in every process, the
 warm parent's clean environment included. Production code knows nothing of it.
@@ -31,8 +32,10 @@ ORDER = "order"
 
 
 def write(folder: Path, *, without: Iterable[str] = (), mortal: bool = False, jumpy: bool = False) -> str:
-    """Arms whatever Python starts with the returned PYTHONPATH; who is `mortal` dies where `die_at` says, who is
-    `jumpy` reads the clock that `jump` sets."""
+    """Arms all Python processes that start with the returned PYTHONPATH.
+
+    A `mortal` process dies where `die_at` says, and a `jumpy` one reads the clock that `jump` sets.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     names = list(without)
     mark = "" if names or jumpy else ALSO_AFTER_IMPORTS
@@ -44,24 +47,24 @@ def write(folder: Path, *, without: Iterable[str] = (), mortal: bool = False, ju
 
 
 def die_at(folder: Path, moments: Mapping[str, int]) -> None:
-    """From now on: the first mortal to reach one of these Moments for the n-th time dies there by SIGKILL, one each."""
+    """Kills the first mortal process that reaches a Moment for the n-th time, once for each Moment."""
     for old in folder.glob("death-*"):
         old.unlink()
     fresh = folder / "order.new"
-    # The time tells two orders of the same words apart: who counts begins anew.
+    # The time distinguishes two orders with the same words, because a process counts from the start after a new order.
     fresh.write_text(json.dumps({**moments, "at": time.monotonic_ns()}))
     fresh.replace(folder / ORDER)
 
 
 def jump(folder: Path, who: str, seconds: float) -> None:
-    """From now on the wall clocks of `service` or `worker` are so far ahead of the time. Steady clocks go on."""
+    """Moves the wall clocks of `service` or `worker` ahead by these seconds. Steady clocks go on."""
     fresh = folder / f"clock-{who}.new"
     fresh.write_text(str(seconds))
     fresh.replace(folder / f"clock-{who}")
 
 
 def deaths(folder: Path) -> dict[str, int]:
-    """Where somebody died so far, in that order, and who."""
+    """Returns the moments at which a process has died, in order, and which process."""
     names = sorted(folder.glob("death-*"), key=lambda path: path.stat().st_mtime_ns)
     return {path.name.removeprefix("death-"): int(path.read_text()) for path in names}
 

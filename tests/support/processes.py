@@ -24,7 +24,7 @@ from tests.support import template
 T = TypeVar("T")
 POLL_SECONDS = 0.02
 NOT_THERE_YET = (OSError, httpx2.TransportError)
-"""What a predicate may raise while the thing it asks is still coming up."""
+"""Errors that a predicate may raise while its subject is still starting."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -41,7 +41,7 @@ def until(
 ) -> T:
     """The first true answer of `predicate`; out of patience, an AssertionError with the sentence and the logs' tails.
 
-    >>> until(lambda: url_file.exists(), within=5, what="the service says where it listens")
+    >>> until(lambda: url_file.exists(), within=5, what="the service listens")
     """
     patience = Patience(within)
     last: Exception | None = None
@@ -84,8 +84,11 @@ async def until_async(
 
 
 class Patience:
-    """Seconds of a machine at ease, which every wait of a test is given in: on a busy one they pass more slowly. And
-    one that stood still has shown nothing: however long a single look took, there are eight before patience is over."""
+    """The seconds of an idle machine that a wait may take.
+
+    On a busy machine they pass more slowly. A machine that stood still has shown nothing, so there are eight looks
+    before patience is over.
+    """
 
     LOOKS = 8
 
@@ -94,7 +97,7 @@ class Patience:
         self._looked_at = time.monotonic()
 
     def is_over(self) -> bool:
-        """Asked after each look in vain."""
+        """Counts a look in vain, and returns True if patience is over."""
         now = time.monotonic()
         self._left -= min((now - self._looked_at) / at_ease(1), self._at_once)
         self._looked_at = now
@@ -102,8 +105,10 @@ class Patience:
 
 
 class Standstill(threading.Thread):
-    """`with Standstill() as still:` and then `still.seconds`: for how long, at the longest, this machine let nobody
-    run. For what is measured by somebody who cannot know."""
+    """Measures the longest time for which this machine let no process run, in `seconds`.
+
+    For measurements by a process that cannot notice a standstill itself.
+    """
 
     TICK_SECONDS = 0.05
 
@@ -128,8 +133,11 @@ class Standstill(threading.Thread):
 
 
 def at_ease(seconds: float) -> float:
-    """So long on a machine that does nothing else; on a busy one longer, as everything there takes longer. Busy is what
-    wants to run at this moment, too: the load of the last minute is late. For what is measured: waits are patient."""
+    """Returns the seconds scaled by the load of this machine.
+
+    Processes that want to run at this moment count too, because the load of the last minute is late. For measurements
+    only: waits scale by themselves.
+    """
     load, _, _, wanting, *_ = Path("/proc/loadavg").read_text().replace("/", " ").split()
     return seconds * max(1.0, max(float(load), int(wanting)) / (os.cpu_count() or 1))
 
@@ -148,12 +156,14 @@ def tail(log: Path, lines: int = 40) -> str:
 
 
 PORTS = range(10_000, 32_000)
-"""Below those that the kernel gives to whoever asks for any: what is stopped and started again finds its port free."""
+"""Ports below those that the kernel assigns, so that a restarted program finds its port free."""
 
 
 def free_port() -> int:
-    """A TCP port that nobody has, and that nobody is given who asks for none by its number: other test processes, which
-    look for theirs in another part of the range, included."""
+    """Returns a free TCP port that the kernel assigns to nobody.
+
+    Each test process searches its own part of the range.
+    """
     worker, of = (int(os.environ.get(f"PYTEST_XDIST_{name}", "0").strip("gw")) for name in ("WORKER", "WORKER_COUNT"))
     mine = PORTS[worker :: of + 1]
     while True:
@@ -164,8 +174,10 @@ def free_port() -> int:
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """A preexec_fn: should pytest itself be killed, what it started goes too. And Ctrl-C means something to it, also
-    where a shell runs pytest behind itself with SIGINT ignored."""
+    """Returns a preexec_fn that ends the process if pytest is killed.
+
+    Ctrl-C has its default effect, also if a shell runs pytest in the background with SIGINT ignored.
+    """
 
     def arrange() -> None:
         _libc.prctl(1, int(how), 0, 0, 0)  # PR_SET_PDEATHSIG
@@ -204,7 +216,7 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        """To the program alone, as `kill` would."""
+        """Sends a signal to the program alone, as `kill` does."""
         self.popen.send_signal(number)
 
     def terminate(self, within: float = 20.0) -> int:
@@ -245,7 +257,7 @@ class Process:
 
 
 class Processes:
-    """What one test started. `start` our programs, or any; everything is gone when the test is over."""
+    """Starts the programs of one test, and ends all of them when the test is over."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -287,13 +299,13 @@ class Processes:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without any FOOTPLATE_ setting of the person who runs the tests; one thread per process on shared cores."""
+    """Returns this environment without its FOOTPLATE_ settings, and with one thread for each process."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FOOTPLATE_")}
     return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs. A zombie does not: nobody may have waited for it yet."""
+    """Returns True if the process runs. A zombie does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -301,7 +313,7 @@ def is_alive(pid: int) -> bool:
 
 
 def started_at(pid: int) -> int:
-    """In ticks since the machine has started; its number says little, because they begin again at some time."""
+    """Returns the start in ticks since the machine started. Unlike a pid, it is never used again."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
@@ -336,7 +348,7 @@ def left_behind(folder: Path) -> dict[int, str]:
 
 
 def kill_left_behind(folder: Path) -> dict[int, str]:
-    """What was there to kill; some of it may have gone by itself in this moment."""
+    """Kills the processes that a test left, and returns those that there were."""
     remaining = left_behind(folder)
     for pid in remaining:
         with suppress(ProcessLookupError):
@@ -345,7 +357,7 @@ def kill_left_behind(folder: Path) -> dict[int, str]:
 
 
 def nothing_is_left_behind(folder: Path) -> None:
-    """Whatever still holds a test's folder after it must go within seconds; what stays is killed and told."""
+    """Waits until all processes that use a test's folder are gone. Kills and reports those that stay."""
     try:
         until(lambda: not left_behind(folder), within=3, what="the test's processes are gone")
     except AssertionError:

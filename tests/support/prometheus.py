@@ -25,7 +25,7 @@ def program(name: str) -> str:
 
 
 def promtool(*words: str) -> str:
-    """What it says; it is content."""
+    """Runs promtool, which must succeed, and returns its output."""
     done = subprocess.run([program("promtool"), *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -63,6 +63,6 @@ class Prometheus:
         return answer.json()["data"]
 
     def value(self, query: str) -> float | None:
-        """Of what comes to one number, once there is one."""
+        """Returns the value of a query that has one number, or None."""
         result = self.ask("/query", query=query)["result"]
         return float(result[0]["value"][1]) if len(result) == 1 else None

@@ -1,9 +1,11 @@
-"""moto's S3 as a real process. Killed it forgets all, as S3 never does; so it may also go away, and come back.
+"""A real process of moto's S3, which may also be unreachable and come back.
 
-with s3_server(folder) as s3:
-    s3.environment(…)     what service and nodes are given
-    s3.go_away()          nobody listens; what it holds stays
-    s3.come_back()
+If it is killed it forgets everything, unlike S3.
+
+    with s3_server(folder) as s3:
+        s3.environment(…)     what service and nodes are given
+        s3.go_away()          nobody listens; what it holds stays
+        s3.come_back()
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class S3Server:
         self._until("here")
 
     def environment(self, prefix: str) -> dict[str, str]:
-        """What service and nodes are given, for artifacts below this prefix."""
+        """Returns the settings of service and nodes for artifacts below this prefix."""
         return {
             "FOOTPLATE_ARTIFACTS": f"s3://{BUCKET}/{prefix}",
             "AWS_ENDPOINT_URL": f"http://{self.host}:{self.port}",
@@ -50,7 +52,7 @@ class S3Server:
 
     @contextmanager
     def known(self) -> Iterator[None]:
-        """To this process, too."""
+        """Sets the bucket's variables in this process too."""
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environment("").items():
                 if name.startswith("AWS_"):

@@ -15,7 +15,7 @@ class SmallDisk:
         self.folder = folder
 
     def fill(self) -> None:
-        """Until nothing more fits."""
+        """Fills the disk to its last byte."""
         with (self.folder / "filler").open("ab", buffering=0) as filler:
             try:
                 while True:

@@ -28,11 +28,13 @@ JSON = dict[str, Any]
 SETTLED = {"succeeded", "failed", "cancelled", "paused"}
 
 GLANCE, LEISURE = 0.05, 0.2
-"""Seconds between two looks at a job, and at what takes seconds and then stays: each look costs both sides some
-milliseconds of CPU, and many tests share two."""
+"""Seconds between two looks at a job, and at a state that comes late and stays.
 
-# Short enough that a lost worker is noticed within a test. Control forgives silence where it was away itself for five
-# seconds: a lease that is no longer than that, and a beat, is lost where a machine stands still for a little less.
+Each look costs both sides some milliseconds of CPU.
+"""
+
+# Short enough that a lost worker is noticed within a test. Control forgives silence after it was unreachable itself for
+# five seconds. A shorter lease is lost if a machine stands still for a little less than that.
 SHORT = {
     "FOOTPLATE_LEASE_SECONDS": "8",
     "FOOTPLATE_BEAT_SECONDS": "0.5",
@@ -167,8 +169,10 @@ class System:
             process.wait(10)
 
     def training_pids(self, job: str) -> list[int]:
-        """Every process that runs a training of this job, eldest first and data workers included, by the folder it
-        stands in."""
+        """Returns every process that runs a training of this job, eldest first, with its data workers.
+
+        The working folder tells.
+        """
         result = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
@@ -183,7 +187,7 @@ class System:
         os.kill(pids[0], signal.SIGKILL)
 
     def gate(self) -> Gate:
-        """Where the training of one job waits for the test."""
+        """Returns a gate at which the training of one job waits for the test."""
         self._gates += 1
         return Gate(self.processes.folder / f"gate-{self._gates}")
 
@@ -204,7 +208,7 @@ class System:
         return self._clients[self.url]
 
     def forget_clients(self) -> None:
-        """Whose connections a test has closed."""
+        """Forgets clients, because a test has closed their connections."""
         self._clients.clear()
 
     def node_is_up(self, number: int) -> bool:
@@ -246,7 +250,7 @@ class System:
         return self.job(job)
 
     def until_step(self, job: str, step: int, within: float = 60) -> None:
-        """Until SQL has a log of this step."""
+        """Waits until SQL has a log of this step."""
         seen = 0
 
         def reached() -> bool:
@@ -267,7 +271,7 @@ class System:
         return list(self.get(f"/jobs/{job}/metrics", limit=10_000, after=after)["data"])
 
     def events(self, job: str) -> list[JSON]:
-        """Its whole history, page by page."""
+        """Returns the whole history of a job, page by page."""
         result: list[JSON] = []
         while page := self.get(f"/jobs/{job}/events", after=result[-1]["no"] if result else 0, limit=1000)["data"]:
             result += page
@@ -307,7 +311,7 @@ def standing_system(
     starting: type[Processes] = Processes,
     **environment: str,
 ) -> Iterator[System]:
-    """Service and nodes with so many slots each, for tests that leave them standing; behind it nothing is left."""
+    """Yields a service and nodes with these slots, for tests that leave them running. Nothing remains afterwards."""
     with ExitStack() as stack:
         stack.callback(nothing_is_left_behind, folder)
         redis = RedisServer().start()

@@ -1,8 +1,8 @@
 """Starts `python -m service` and `python -m worker` as forks of a process that has already imported them.
 
 A system start costs seven seconds of CPU, and six of them are imports. A template process imports a program once for
-each pytest process, and forks it for every start; each fork becomes what a fresh start would be: its own session,
-environment, arguments, working folder and output. Also `ps`, /proc/<pid>/cmdline and /proc/<pid>/environ say so.
+each pytest process, and forks it for every start. Each fork becomes what a fresh start would be, with its own session,
+environment, arguments, working folder and output. `ps`, /proc/<pid>/cmdline and /proc/<pid>/environ agree.
 
     popen = fork(["python", "-m", "worker"], env=..., cwd=..., out=log)     None: must be started in the usual way
 
@@ -53,7 +53,7 @@ SET_BY_FORKS = {"PYTHONPATH", "PYTHONUNBUFFERED", "OPENBLAS_NUM_THREADS"}
 
 
 class Forked:
-    """What tests use of subprocess.Popen. The template is the parent: it reports how this process ended."""
+    """The part of subprocess.Popen that tests use. The template is the parent, and reports how this process ended."""
 
     def __init__(self, template: Template, pid: int) -> None:
         self.pid, self.returncode = pid, None
@@ -159,7 +159,7 @@ def fork(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, out: int) -> 
 
 
 def is_ours(argv: Sequence[str]) -> bool:
-    """Whether this starts a service or a node."""
+    """Returns True if the command starts a service or a node."""
     _, command = _without_ways(argv)
     return command[:2] == [sys.executable, "-m"] and command[2] in PROGRAMS
 
@@ -173,7 +173,7 @@ def _without_ways(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def must_start_fresh(template: Template, env: Mapping[str, str]) -> bool:
-    """Whether something would be imported differently: by a variable, a sitecustomize.py or another module."""
+    """Returns True if a variable, a sitecustomize.py or another module would change an import."""
     for folder in filter(Path.is_dir, map(Path, set(_folders(env)) - {REPOSITORY})):
         customize = folder / SITECUSTOMIZE
         if customize.exists() and not customize.read_text().startswith(ALSO_AFTER_IMPORTS):
@@ -321,8 +321,10 @@ def _say_in_proc(argv: str, environ: str) -> None:
 
 
 def keep_a_warm_seed() -> None:
-    """The node's first warm parent is a fork of this node, made before anything of the node runs. Its later ones are
-    started in the usual way."""
+    """Makes the node's first warm parent by a fork, before anything of the node runs.
+
+    Later ones start in the usual way.
+    """
     from worker.node import parent
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
