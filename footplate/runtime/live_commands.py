@@ -13,7 +13,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from footplate.contract.events import Change, DoData, Kind
 from footplate.contract.host.launch import NEWS_AT
@@ -23,14 +23,58 @@ from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import STATE
 from footplate.trainer.live_changes import Changed, begin_with, change
 from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.strategies.peers import Alone
 from footplate.trainer.trainer import Trainer
 
 NOTHING = bytes(8)
 
 
+class SteeredRun(Protocol):
+    """A run that live commands can change between two steps."""
+
+    @property
+    def peers(self) -> Alone: ...
+
+    def begin_with(self, values: dict[str, Any]) -> None:
+        """Applies values that were set before the checkpoint from which the run continues."""
+
+    def change(self, values: dict[str, Any]) -> Changed: ...
+
+    def can_evaluate(self) -> bool: ...
+
+    def learning_rate(self) -> float: ...
+
+
+class OurRun:
+    """A run of our own Trainer."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    @property
+    def peers(self) -> Alone:
+        return self._trainer._footplate.strategy.peers
+
+    def begin_with(self, values: dict[str, Any]) -> None:
+        begin_with(self._trainer, values)
+
+    def change(self, values: dict[str, Any]) -> Changed:
+        return change(self._trainer, values)
+
+    def can_evaluate(self) -> bool:
+        own = self._trainer._footplate.overrides
+        return self._trainer.eval_dataset is not None or "evaluate" in own or "get_eval_dataloader" in own
+
+    def learning_rate(self) -> float:
+        return self._trainer._get_learning_rate()
+
+
 class Steering(TrainerCallback):
-    def __init__(self, trainer: Trainer, wire: Wire, stop_fd: int, deeds: Sequence[Deed]) -> None:
-        self._trainer, self._wire = trainer, wire
+    run: SteeredRun
+    """The run that is changed. A script may have several, one after the other."""
+
+    def __init__(self, wire: Wire, stop_fd: int, deeds: Sequence[Deed]) -> None:
+        self._wire = wire
         self._page, self._fd = mmap.mmap(stop_fd, mmap.PAGESIZE), stop_fd
         self._heard = NOTHING
         self._read = 0
@@ -40,21 +84,24 @@ class Steering(TrainerCallback):
 
     def begin(self, folder: str | None) -> None:
         """Training goes on from here. What was set before is in the arguments; what came after comes again."""
-        peers = self._trainer._footplate.strategy.peers
-        step = 0 if folder is None else peers.first(lambda: _step_of(Path(folder)))
+        self.begin_at(0 if folder is None else self.run.peers.first(lambda: _step_of(Path(folder))))
+
+    def begin_at(self, step: int, since: int = 0) -> None:
+        """Continues at `step`. Commands up to the step `since` were for an earlier run of the script."""
         held: dict[str, Any] = {}
+        self._again.clear()
         for deed in self._known:
             if deed.step is not None and deed.step > step:
                 self._again.setdefault(deed.step, []).append(deed)
-            elif deed.step is not None:
+            elif deed.step is not None and deed.step > since:
                 held |= _merged(held, deed.set)
-        begin_with(self._trainer, held)
+        self.run.begin_with(held)
         if held:
             text = f"goes on with {', '.join(f'{name} {value}' for name, value in held.items())}, as it was set"
             self._wire.send(Kind.NOTE, {"message": text, "set": held}, step)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        step, peers = state.global_step, self._trainer._footplate.strategy.peers
+        step, peers = state.global_step, self.run.peers
         for deed in self._again.pop(step, ()) if self._again else ():
             self._do(deed, state, control, "again")
         # The first rank reads what is asked, for all: to the others it would be news for ever.
@@ -76,15 +123,15 @@ class Steering(TrainerCallback):
         return [*asked, *(Deed.model_validate_json(line) for line in whole.splitlines())]
 
     def _do(self, deed: Deed, state: TrainerState, control: TrainerControl, status: Literal["done", "again"]) -> None:
-        changed = change(self._trainer, deed.set) if deed.set else Changed()
+        changed = self.run.change(deed.set) if deed.set else Changed()
         saves, refused = deed.save and status == "done", dict(changed.refused)
         evaluates = deed.evaluate
-        if evaluates and not can_evaluate(self._trainer):
+        if evaluates and not self.run.can_evaluate():
             evaluates, refused["evaluate"] = False, "there is nothing to evaluate with"
         control.should_save |= saves
         control.should_evaluate |= evaluates
         data = DoData(
-            status=status, message=_sentence(saves, evaluates, changed, refused, self._trainer), asked=deed.no,
+            status=status, message=_sentence(saves, evaluates, changed, refused, self.run), asked=deed.no,
             save=saves, evaluate=evaluates, refused=refused,
             set={name: Change(was=was, now=now) for name, (was, now) in changed.values.items()},
         )  # fmt: skip
@@ -96,11 +143,6 @@ def _step_of(folder: Path) -> int:
     return TrainerState.load_from_json(folder / STATE).global_step
 
 
-def can_evaluate(trainer: Trainer) -> bool:
-    own = "evaluate" in trainer._footplate.overrides or "get_eval_dataloader" in trainer._footplate.overrides
-    return own or trainer.eval_dataset is not None
-
-
 def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     """Rates of several optimizers are set one by one."""
     before = held.get("learning_rate")
@@ -109,10 +151,10 @@ def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     return {**later, "learning_rate": {**before, **rate}} if both else later  # type: ignore[dict-item]
 
 
-def _sentence(saves: bool, evaluates: bool, changed: Changed, refused: dict[str, str], trainer: Trainer) -> str:
+def _sentence(saves: bool, evaluates: bool, changed: Changed, refused: dict[str, str], run: SteeredRun) -> str:
     said = [word for word, does in (("saves", saves), ("evaluates", evaluates)) if does]
     said += [f"{name} is {now}, was {was}" for name, (was, now) in changed.values.items()]
     if "learning_rate" in changed.values or "max_steps" in changed.values:
-        said.append(f"the rate is {trainer._get_learning_rate():.6g} now")
+        said.append(f"the rate is {run.learning_rate():.6g} now")
     said += [f"{name} is not done: {why}" for name, why in refused.items()]
     return "; ".join(said)

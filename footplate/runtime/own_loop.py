@@ -1,12 +1,11 @@
-"""A user's own loop: a function of his bundle that gets a Job, or a script that runs as it is.
+"""Runs a loop of the user's own: a function of the bundle that gets a Job, or an unchanged script.
 
-main(job, **args)      job.accelerator, job.parts, job.latest(); while it trains: job.log, job.eval, job.checkpoint;
-                       and where job.should_stop says so: save, return
-{"script": "train.py"} run as `__main__` with its argv, in a folder that has the bundle's files. It is watched and
-                       killed like any other; it continues where its own code does, in a copy of the folder that the
-                       attempt before it left
+main(job, **args)      uses job.accelerator, job.parts and job.latest(). While it trains, it calls job.log, job.eval and
+                       job.checkpoint. If job.should_stop is True, it saves and returns.
+{"script": "train.py"} runs as `__main__` with its argv, in a folder that has the bundle's files and a copy of what the
+                       previous attempt left. script_reports.py connects its Trainers with the server.
 
-In several processes each runs the same, with the environment that a launcher would have given it. The first one tells.
+With several processes, each runs the same code, in the environment that a launcher would give it. The first reports.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ from footplate.contract.spec_parts import Component, Script
 from footplate.runtime import own_code, process_group, unprepared, working_folder
 from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit
+from footplate.runtime.script_reports import ScriptReports, ScriptStopped, is_taken
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import CannotSave, Checkpoint
 from footplate.trainer.launcher import Place
@@ -204,7 +204,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
     """To its end, or to where it was asked to stop."""
     returned: Any = None
     if isinstance(spec.loop, Script):
-        _run_script(spec, spec.loop, order)
+        _run_script(spec, spec.loop, order, emit)
     else:
         assert spec.loop is not None
         returned = _run_function(spec.loop, Job(spec, order, emit, find))
@@ -222,7 +222,7 @@ def _run_function(loop: Component, job: Job) -> Any:
     return own_code.own("loops", loop.use).load()(job, **args)
 
 
-def _run_script(spec: JobSpec, loop: Script, order: Order) -> None:
+def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     process_group.first(order, lambda: _continue_in_a_copy(order))
     assert spec.code is not None
     laid_out = partial(working_folder.lay_out, folder=order.files.folder)
@@ -236,7 +236,10 @@ def _run_script(spec: JobSpec, loop: Script, order: Order) -> None:
     if not order.gpus:
         os.environ["ACCELERATE_USE_CPU"] = "true"
     try:
-        runpy.run_path(str(path), run_name="__main__")
+        with ScriptReports(order, emit).installed():
+            runpy.run_path(str(path), run_name="__main__")
+    except ScriptStopped:
+        pass
     except SystemExit as error:
         if error.code not in (None, 0):
             raise
@@ -248,13 +251,16 @@ def _continue_in_a_copy(order: Order) -> None:
     for attempt in range(order.attempt - 1, 0, -1):
         theirs = order.artifacts / attempt_folder(order.job, attempt)
         if (theirs / BEGUN).is_file():
-            shutil.copytree(theirs, own, ignore=partial(_its_mark, theirs), dirs_exist_ok=True, symlinks=True)
+            shutil.copytree(theirs, own, ignore=partial(_not_copied, theirs), dirs_exist_ok=True, symlinks=True)
             break
     (own / BEGUN).touch()
 
 
-def _its_mark(attempt: Path, folder: str, names: list[str]) -> set[str]:
-    return {BEGUN} if Path(folder) == attempt else set()
+def _not_copied(attempt: Path, folder: str, names: list[str]) -> set[str]:
+    """Returns what the next attempt does not get: the mark, and checkpoints that were taken from the script."""
+    if Path(folder) != attempt:
+        return set()
+    return {BEGUN} | {name for name in names if is_taken(attempt / name)}
 
 
 def _finished(spec: JobSpec, order: Order, emit: Emit, told: dict[str, Any]) -> DoneData:

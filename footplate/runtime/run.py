@@ -44,7 +44,7 @@ from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit, SecondaryWire, StoppedEvaluating, Wire
 from footplate.runtime.inherited_best import KeepBest
 from footplate.runtime.learning import save_model, suit
-from footplate.runtime.live_commands import Steering
+from footplate.runtime.live_commands import OurRun, Steering
 from footplate.runtime.starting_point import Beginning, begin_loop, beginning
 from footplate.trainer.callbacks import PrinterCallback, ProgressCallback
 from footplate.trainer.checkpoint import CannotSave
@@ -151,7 +151,8 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         folder = begins.of(trainer) if begins else None
         if begins is not None and not begins.is_own:
             trainer.add_callback(KeepBest(order.files, emit))
-        steering = Steering(trainer, emit.wire, emit.stop_fd, order.deeds)
+        steering = Steering(emit.wire, emit.stop_fd, order.deeds)
+        steering.run = OurRun(trainer)
         steering.begin(folder)
         trainer.add_callback(steering)
         trainer.train(resume_from_checkpoint=folder)

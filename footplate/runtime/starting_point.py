@@ -44,7 +44,7 @@ def beginning(spec: JobSpec, order: Order, emit: Emit) -> Beginning | None:
     """None: step 0. NoValidCheckpoint where there was one to begin with, and it cannot be used."""
     own = [offer for offer in order.checkpoints if offer.of is None]
     if own:
-        return Beginning(_newest(own, order, emit), is_own=True)
+        return Beginning(newest_valid(own, order, emit), is_own=True)
     wanted = spec.resume_from
     if wanted is None:
         again = " again: no attempt before this one has committed a checkpoint" if order.attempt > 1 else ""
@@ -61,8 +61,8 @@ def beginning(spec: JobSpec, order: Order, emit: Emit) -> Beginning | None:
     )
 
 
-def _newest(offers: list[CheckpointOffer], order: Order, emit: Emit) -> Verified:
-    """That verifies. One that does not is said and passed over; had some and none verifies is an end."""
+def newest_valid(offers: list[CheckpointOffer], order: Order, emit: Emit) -> Verified:
+    """Returns the newest of these checkpoints that verifies, and reports each that does not. Raises if none does."""
     for offer in offers:
         try:
             folder = order.files.existing(offer.path)

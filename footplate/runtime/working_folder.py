@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from footplate.contract.host.bundle_files import Bundle
 from footplate.contract.layout import OUTPUTS
+from footplate.runtime.script_reports import is_taken
 
 MAX_FILES = 10_000
 MAX_BYTES = 64 * 2**30
@@ -43,8 +44,9 @@ def lay_out(bundle: Bundle, folder: Path) -> Bundle:
 def keep_outputs(folder: Path, archive: Path) -> list[str]:
     """Puts what the script has written below `folder` among its outputs, and returns sentences about what is not.
 
-    Left out are what begins with a dot, `__pycache__`, links, and the files of the bundle (`archive`) that are as they
-    were. A file is a second name of the same bytes, so that a resumed attempt still finds it at its place.
+    These are left out: names that begin with a dot, `__pycache__`, links, unchanged files of the bundle (`archive`),
+    and the job's own copies of the script's checkpoints. A kept file is a hard link, so a resumed attempt still finds
+    the file at its place.
     """
     outputs, kept_files, kept_bytes, too_many = folder / OUTPUTS, 0, 0, 0
     shadowed: list[str] = []
@@ -82,11 +84,15 @@ def _sentences(shadowed: list[str], too_many: int) -> Iterator[str]:
 
 def _written(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not (name.startswith(".") or name == CACHES))
+        folders[:] = sorted(name for name in folders if not _is_left_out(Path(parent) / name))
         for name in sorted(names):
             file = Path(parent) / name
             if not name.startswith(".") and file.is_file() and not file.is_symlink():
                 yield file
+
+
+def _is_left_out(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name == CACHES or is_taken(folder)
 
 
 def _is_as_brought(file: Path, packed: zipfile.ZipFile, name: str) -> bool:

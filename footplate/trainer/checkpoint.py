@@ -78,6 +78,12 @@ def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[s
     return Checkpoint(final, step, sealed.bytes, sealed.sha256)
 
 
+def adopt(folder: Path, step: int, stamp: dict[str, Any]) -> Checkpoint:
+    """Seals a folder that another library has written completely, where it lies."""
+    sealed = _seal(folder, step, stamp)
+    return Checkpoint(folder, step, sealed.bytes, sealed.sha256)
+
+
 @dataclass(frozen=True, slots=True)
 class _Manifest:
     bytes: int

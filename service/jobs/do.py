@@ -22,6 +22,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState
 from footplate.contract.messages import Deed
 from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Script
 from service.jobs.stopping import refuse
 from service.jobs.submit import IdempotencyUse
 from service.store import commands, events, idempotency, jobs
@@ -141,6 +142,9 @@ def _problems(job: JobRow, wish: Wish, asked: list[Deed]) -> Iterator[Problem]:
         hint = 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'
         yield Problem("", "nothing_to_do", "nothing is asked for", hint)
     spec = JobSpec.parse(json.loads(job.spec))
+    if isinstance(spec.loop, Script):
+        yield from _problems_of_a_script(wish)
+        return
     if why := _has_no_loop(spec):
         wanted = [name for name in ("save", "evaluate", "set") if getattr(wish, name)]
         yield from (Problem(f"/{name}", "no_such_loop", why) for name in wanted)
@@ -151,6 +155,17 @@ def _problems(job: JobRow, wish: Wish, asked: list[Deed]) -> Iterator[Problem]:
     yield from (_cannot_be_set(name) for name in unknown)
     settable = {name: value for name, value in wish.set.items() if name in SETTABLE}
     yield from _wrong(job, spec, settable, asked)
+
+
+def _problems_of_a_script(wish: Wish) -> Iterator[Problem]:
+    """Yields problems that are certain before the script's Trainer is known. The node refuses the rest by name."""
+    for name, value in wish.set.items():
+        if name not in SETTABLE:
+            yield _cannot_be_set(name)
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            yield Problem(f"/set/{name}", "wrong_type", f"is {kind_of(value)}, a number is needed")
+        elif value < 0 or (value < 1 and name != "learning_rate"):
+            yield Problem(f"/set/{name}", "out_of_range", f"must be at least {0 if name == 'learning_rate' else 1}")
 
 
 def _has_no_loop(spec: JobSpec) -> str | None:

@@ -140,3 +140,30 @@ def test_in_two_processes_the_one_that_dies_is_the_reason_and_a_script_continues
     said = [str(event["data"]) for event in examples.system.events(job) if event["kind"] == "line"]
     assert sum("continues at step 20" in line for line in said) == 1
     assert any("done" in line for line in said)
+
+
+def test_a_script_of_transformers_is_killed_and_paused_and_ends_as_if_undisturbed(examples: Examples) -> None:
+    system = examples.system
+    quick = {"script": "train.py", "argv": ["--steps", "12"]}
+    slow = {"script": "train.py", "argv": ["--steps", "12", "--seconds-per-step", "0.3"]}
+    quiet, job = (system.submit(examples.with_code("trainer-script/job.json", loop=loop)) for loop in (quick, slow))
+    system.until_checkpoint(job, 2, within=60)
+    system.kill_training(job)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
+    system.until_step(job, 5, within=60)
+    assert system.do(job, "do", {"save": True}).status_code == 202
+    assert system.do(job, "pause").status_code == 202
+    paused = system.until_state(job, "paused", "succeeded", within=60)
+    system.do(job, "resume")
+    done = examples.ended(job)
+
+    assert paused["state"] == "paused", paused
+    assert done["state"] == examples.ended(quiet)["state"] == "succeeded", done
+    assert system.losses(job) == system.losses(quiet)
+    assert sorted(system.losses(job)) == list(range(1, 13))
+    assert done["metrics"]["eval_loss"] == system.job(quiet)["metrics"]["eval_loss"]
+    assert (done["progress"]["step"], done["progress"]["max_steps"]) == (12, 12)
+    events = system.events(job)
+    assert [event["data"]["status"] for event in events if event["kind"] == "do"] == ["asked", "done"]
+    assert {"model.safetensors", "config.json"} <= examples.outputs(job).keys()
+    assert_whole(events)

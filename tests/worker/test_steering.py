@@ -15,7 +15,7 @@ import pytest
 from footplate.contract.host.launch import NEWS_AT
 from footplate.contract.messages import Deed
 from footplate.runtime.emit import Wire
-from footplate.runtime.live_commands import Steering
+from footplate.runtime.live_commands import OurRun, Steering
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.testing import Events, Fingerprint, fingerprint
 from tests.trainer.test_changing import a_trainer
@@ -81,7 +81,8 @@ def run(
 ) -> tuple[Fingerprint, Events]:  # fmt: skip
     events = Events()
     trainer = a_trainer(folder, events, *callbacks, **{"logging_steps": 1, **arguments})
-    steering = Steering(trainer, line.wire, line.fd, deeds)
+    steering = Steering(line.wire, line.fd, deeds)
+    steering.run = OurRun(trainer)
     steering.begin(None if resume is None else str(resume))
     trainer.add_callback(steering)
     trainer.train(resume_from_checkpoint=resume)
@@ -148,7 +149,7 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, line: Line) -> None:
 
 
 def test_half_a_line_is_left_until_it_is_whole(tmp_path: Path, line: Line) -> None:
-    steering = Steering(a_trainer(tmp_path), line.wire, line.fd, [])
+    steering = Steering(line.wire, line.fd, [])
     line.training.tell_deed(Deed(no=1, save=True))
     whole = line.training._deed_bytes
     line.training.tell_deed(Deed(no=2, save=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -162,6 +163,19 @@ async def test_a_loop_of_one_s_own_and_a_job_that_trains_nothing_say_so(api: Api
 
     assert [error["pointer"] for error in refused.json()["errors"]] == ["/save", "/set"]
     assert refused.json()["errors"][0]["detail"] == "the job trains nothing, so there is no step to do it after"
+
+
+async def test_what_no_script_s_trainer_can_do_is_refused_and_the_rest_is_sent_to_it(api: Api) -> None:
+    job = await running(api)
+    script = {"loop": {"script": "train.py", "argv": []}, "code": {"bundle": "0" * 64}}
+    await api.db.write(lambda conn: jobs.record(conn, job, spec=json.dumps(script)))
+    wrong = {"seed": 1, "eval_steps": 0, "learning_rate": "fast"}
+
+    refused = await api.client.post(f"/jobs/{job}/do", json={"save": True, "set": wrong})
+    taken = await api.client.post(f"/jobs/{job}/do", json={"save": True, "set": {"learning_rate": 1e-5}})
+
+    assert sorted(error["pointer"] for error in refused.json()["errors"]) == [f"/set/{name}" for name in sorted(wrong)]
+    assert taken.status_code == 202, taken.text
 
 
 async def test_a_deleted_job_s_wishes_go_with_it(api: Api) -> None:

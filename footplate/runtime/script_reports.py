@@ -1,0 +1,401 @@
+"""Reports what a script trains, and lets the server steer it, although the script itself is unchanged.
+
+A callback is added to every Trainer that the script makes: transformers' own, ours, and subclasses of both. It sends
+logs, evaluations, progress and checkpoints as events, and obeys pause, cancel and live commands. A loop that uses
+Accelerate alone reports what it passes to `accelerator.log` and `accelerator.save_state`.
+
+`Trainer.train` continues from the job's newest checkpoint, unless the script names a checkpoint itself. A script may
+train several times, for example to fine-tune and then to align. Each call of `train` is then a part of one job. Its
+steps count on from where the part before ended, and it continues from its own checkpoints.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from footplate.contract.host.launch import Order
+from footplate.contract.messages import CheckpointOffer
+from footplate.runtime.emit import Emit, StoppedEvaluating
+from footplate.runtime.live_commands import OurRun, Steering
+from footplate.runtime.script_changes import TransformersRun
+from footplate.runtime.starting_point import newest_valid
+from footplate.trainer import checkpoint as checkpoints
+from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.checkpoint import Checkpoint, Verified
+from footplate.trainer.launcher import Place
+from footplate.trainer.strategies.peers import Alone, Peers
+from footplate.trainer.trainer import Trainer
+
+PART = "footplate-part.json"
+"""A file in a checkpoint of a script. It holds the number of the part that wrote it, and the job's steps before it."""
+LINKED_FROM_BYTES = 2**20
+"""Smaller files are copied, because a Trainer may write them once more."""
+THEIRS = "transformers.trainer"
+
+
+class ScriptStopped(BaseException):
+    """The script was asked to stop and its training has ended. No `except Exception` of the script catches this."""
+
+
+@dataclass(slots=True)
+class Part:
+    number: int
+    """The number of calls of `train` before this one."""
+    first_step: int
+    """The job's steps before this part."""
+    steps: int = 0
+
+
+class ScriptReports:
+    """The reports of one attempt of a script."""
+
+    def __init__(self, order: Order, emit: Emit) -> None:
+        self._order, self._emit = order, emit
+        self._part: Part | None = None
+        self._parts_begun = 0
+        self._steps_before = 0
+        self._is_training = False
+        self._newest_of_parts: dict[int, Path] = {}
+        self.steering = Steering(emit.wire, emit.stop_fd, order.deeds)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Patches the Trainers and Accelerator of this process, also those that are imported later."""
+        undo = [_patch(Trainer, self._wrap_init, self._wrap_train), _patch_accelerator(self)]
+        theirs = _WhenImported(lambda module: undo.append(_patch(module.Trainer, self._wrap_init, self._wrap_train)))
+        sys.meta_path.insert(0, theirs)
+        if THEIRS in sys.modules:
+            theirs.then(sys.modules[THEIRS])
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(theirs)
+            for restore in reversed(undo):
+                restore()
+
+    # A Trainer -------------------------------------------------------------------------------------------------------
+
+    def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def __init__(trainer: Any, *args: Any, **kwargs: Any) -> None:
+            init(trainer, *args, **kwargs)
+            # A subclass may call this twice.
+            if _reporter_of(trainer) is None:
+                trainer.add_callback(_reporter(self, trainer))
+
+        return __init__
+
+    def _wrap_train(self, train: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(train)
+        def wrapped(trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if self._is_training:
+                return train(trainer, resume_from_checkpoint, *args, **kwargs)
+            reporter = _reporter_of(trainer)
+            if reporter is not None:
+                # Last of all callbacks, so that no other one takes a stop back.
+                trainer.remove_callback(reporter)
+            trainer.add_callback(_reporter(self, trainer))
+            with self._next_part(trainer):
+                resume_from = self._resume_from(resume_from_checkpoint)
+                output = self._load_if_ended(trainer, resume_from)
+                output = output or train(trainer, resume_from, *args, **kwargs)
+            self.stop_if_asked()
+            return output
+
+        return wrapped
+
+    @contextmanager
+    def _next_part(self, trainer: Any) -> Iterator[None]:
+        self._emit.peers = self._peers(trainer)
+        self._part = Part(self._parts_begun, self._steps_before)
+        self._parts_begun += 1
+        self._is_training = True
+        try:
+            yield
+        finally:
+            self._is_training = False
+            self._steps_before = self._part.first_step + self._part.steps
+
+    def _peers(self, trainer: Any) -> Alone:
+        if isinstance(trainer, Trainer):
+            return trainer._footplate.strategy.peers
+        if self._order.world == 1:
+            return Alone()
+        device = torch.device("cuda" if self._order.gpus else "cpu")
+        return Peers(Place.here(), None, timedelta(seconds=trainer.args.ddp_timeout), device)
+
+    def _resume_from(self, asked: Any) -> Any:
+        """Returns the newest valid checkpoint of this part, or what the script asked for."""
+        if isinstance(asked, str | os.PathLike):
+            return asked
+        return self._emit.peers.first(self._newest_checkpoint) or asked
+
+    def _load_if_ended(self, trainer: Any, resume_from: Any) -> Any:
+        """Loads the model of a part that had ended before, and returns what `train` returns. None if it had not.
+
+        transformers' Trainer trains one step too many if it resumes from the last step. Ours does not.
+        """
+        if isinstance(trainer, Trainer) or not isinstance(resume_from, Verified):
+            return None
+        library = sys.modules[THEIRS]
+        state = library.TrainerState.load_from_json(str(Path(resume_from) / checkpoints.STATE))
+        if state.global_step < state.max_steps:
+            return None
+        if trainer.model_init is not None:
+            trainer.model = trainer.model_wrapped = trainer.call_model_init()
+        trainer._load_from_checkpoint(resume_from)
+        trainer.state = state
+        if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            trainer._load_best_model()
+        self.count(state)
+        self._emit.note(f"this part of the script had ended at step {state.global_step}, so its model is loaded")
+        losses = [row["loss"] for row in state.log_history if "loss" in row]
+        return library.TrainOutput(state.global_step, losses[-1] if losses else 0.0, {})
+
+    def _newest_checkpoint(self) -> str | None:
+        assert self._part is not None
+        offers = [offer for offer in self._order.checkpoints if self._part_of(offer) == self._part.number]
+        return newest_valid(offers, self._order, self._emit) if offers else None
+
+    def _part_of(self, offer: CheckpointOffer) -> int | None:
+        if offer.of is not None:
+            return None
+        try:
+            return int(json.loads((self._order.files.root / offer.path / PART).read_text())["part"])
+        except (OSError, ValueError, KeyError, TypeError):
+            # Written by a Trainer straight into the attempt's folder, or damaged: verifying it will tell.
+            return 0
+
+    def stop_if_asked(self) -> None:
+        """Ends the script if its training has obeyed a stop."""
+        if self._emit.agree():
+            raise ScriptStopped
+
+    def is_reporting(self) -> bool:
+        """Returns True while a Trainer trains. What it does with Accelerate is then reported already."""
+        return self._is_training
+
+    # Checkpoints -----------------------------------------------------------------------------------------------------
+
+    def job_state(self, state: Any) -> Any:
+        """Returns what events need of a Trainer's state, with the job's steps."""
+        first_step = self._part.first_step if self._part else self._steps_before
+        best_step = getattr(state, "best_global_step", None)
+        return SimpleNamespace(
+            global_step=first_step + state.global_step,
+            epoch=state.epoch,
+            max_steps=first_step + state.max_steps if state.max_steps > 0 else 0,
+            best_global_step=None if best_step is None else first_step + best_step,
+            log_history=[],
+        )
+
+    def count(self, state: Any) -> None:
+        assert self._part is not None
+        self._part.steps = state.global_step
+
+    def saved(self, source: Path, args: Any, state: Any) -> None:
+        """Takes a checkpoint that a Trainer has just written in `source`, and reports it."""
+        assert self._part is not None
+        peers, job_state = self._emit.peers, self.job_state(state)
+        job_state.log_history = [
+            {**row, "step": job_state.global_step} for row in state.log_history if row.get("step") == state.global_step
+        ]
+        kept = peers.first(lambda: self._keep(source, job_state.global_step, may_link=True))
+        self._emit.on_save(args, job_state, None, checkpoint=kept)  # type: ignore[arg-type]
+        self._newest_of_parts[self._part.number] = kept.path
+        if peers.is_main and kept.path != source:
+            spared = {*self._newest_of_parts.values(), *self._emit.relied_on()}
+            checkpoints.rotate(self._order.files.folder, args.save_total_limit, spared)
+
+    def saved_by_accelerate(self, source: Path, step: int) -> None:
+        """Takes a folder that `Accelerator.save_state` has written. It may write them again, so they are copied."""
+        kept = self._keep(source, step, may_link=False)
+        state = SimpleNamespace(global_step=step, epoch=None, max_steps=0, best_global_step=None, log_history=[])
+        self._emit.on_save(SimpleNamespace(metric_for_best_model=None), state, None, checkpoint=kept)  # type: ignore[arg-type]
+
+    def _keep(self, source: Path, step: int, *, may_link: bool) -> Checkpoint:
+        folder, stamp = self._order.files.folder, self._order.stamp
+        if source.resolve() == (folder / f"checkpoint-{step}").resolve():
+            return checkpoints.adopt(source.resolve(), step, stamp)
+        part = self._part or Part(0, 0)
+
+        def fill(target: Path) -> None:
+            _copy(source, target, may_link=may_link)
+            (target / PART).write_text(json.dumps({"part": part.number, "first_step": part.first_step}))
+
+        return checkpoints.commit(folder, step, fill, stamp)
+
+
+def is_taken(folder: Path) -> bool:
+    """Returns True for a checkpoint that was taken from a script: the script's own copy lies elsewhere."""
+    return (folder / PART).is_file()
+
+
+def _copy(source: Path, target: Path, *, may_link: bool) -> None:
+    for path in sorted(source.rglob("*")):
+        if not path.is_file() or path.name == checkpoints.MANIFEST:
+            continue
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if may_link and path.stat().st_size >= LINKED_FROM_BYTES:
+            os.link(path, copy)
+        else:
+            shutil.copyfile(path, copy)
+
+
+# The callback --------------------------------------------------------------------------------------------------------
+
+
+class _Reports:
+    """The callback's methods. The class that is added to a Trainer also derives from that Trainer's own base class."""
+
+    def __init__(self, reports: ScriptReports, trainer: Any) -> None:
+        self._reports, self._trainer = reports, trainer
+        self._emit, self._steering = reports._emit, reports.steering
+        self._is_ours = isinstance(trainer, Trainer)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        job_state = self._reports.job_state(state)
+        self._steering.run = (
+            OurRun(self._trainer) if self._is_ours else TransformersRun(self._trainer, self._emit.peers)
+        )
+        self._steering.begin_at(job_state.global_step, since=job_state.global_step - state.global_step)
+        self._emit.on_train_begin(args, job_state, control)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        job_state = self._reports.job_state(state)
+        self._reports.count(state)
+        self._steering.on_step_end(args, job_state, control)
+        self._emit.on_step_end(args, job_state, control)
+        if not self._is_ours:
+            flags = [control.should_training_stop, control.should_save]
+            control.should_training_stop, control.should_save = self._emit.peers.any(flags)
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._emit.on_log(args, self._reports.job_state(state), control, logs=kwargs["logs"])
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._emit.on_evaluate(args, self._reports.job_state(state), control, metrics=kwargs["metrics"])
+
+    def on_predict(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._emit.on_predict(args, self._reports.job_state(state), control, metrics=kwargs["metrics"])
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        try:
+            self._emit.on_prediction_step(args, state, control)
+        except StoppedEvaluating:
+            raise ScriptStopped from None
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        saved = kwargs.get("checkpoint")
+        folder = Path(self._trainer._get_output_dir(trial=None)) if saved is None else saved.path.parent
+        self._reports.saved(folder / f"checkpoint-{state.global_step}", args, state)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._emit.on_train_end(args, self._reports.job_state(state), control)
+
+
+def _reporter(reports: ScriptReports, trainer: Any) -> Any:
+    base = TrainerCallback if isinstance(trainer, Trainer) else sys.modules[THEIRS].TrainerCallback
+    return type("FootplateReports", (_Reports, base), {})(reports, trainer)
+
+
+def _reporter_of(trainer: Any) -> Any:
+    return next((callback for callback in trainer.callback_handler.callbacks if isinstance(callback, _Reports)), None)
+
+
+# Patches -------------------------------------------------------------------------------------------------------------
+
+
+def _patch(trainer_class: Any, wrap_init: Callable[..., Any], wrap_train: Callable[..., Any]) -> Callable[[], None]:
+    """Wraps `__init__` and `train` of the class, and returns a function that puts the original ones back."""
+    originals = {name: vars(trainer_class)[name] for name in ("__init__", "train")}
+    trainer_class.__init__ = wrap_init(originals["__init__"])
+    trainer_class.train = wrap_train(originals["train"])
+
+    def restore() -> None:
+        for name, original in originals.items():
+            setattr(trainer_class, name, original)
+
+    return restore
+
+
+def _patch_accelerator(reports: ScriptReports) -> Callable[[], None]:
+    log, save_state = Accelerator.log, Accelerator.save_state
+    emit, last_step = reports._emit, [0]
+
+    @functools.wraps(log)
+    def logged(accelerator: Any, values: dict[str, Any], step: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        done = log(accelerator, values, step, *args, **kwargs)
+        if not reports.is_reporting():
+            last_step[0] = last_step[0] if step is None else int(step)
+            state = SimpleNamespace(global_step=last_step[0], epoch=None, max_steps=0)
+            _send_logged(emit, values, state)
+            emit.progress(state)  # type: ignore[arg-type]
+        return done
+
+    @functools.wraps(save_state)
+    def saved(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+        folder = save_state(accelerator, *args, **kwargs)
+        if not reports.is_reporting():
+            accelerator.wait_for_everyone()
+            if accelerator.is_main_process:
+                reports.saved_by_accelerate(Path(folder), last_step[0])
+            if emit.asked_to_stop():
+                raise ScriptStopped
+        return folder
+
+    Accelerator.log, Accelerator.save_state = logged, saved
+
+    def restore() -> None:
+        Accelerator.log, Accelerator.save_state = log, save_state
+
+    return restore
+
+
+def _send_logged(emit: Emit, values: dict[str, Any], state: Any) -> None:
+    plain = {str(name): value.item() if hasattr(value, "item") else value for name, value in values.items()}
+    evaluated = {name: value for name, value in plain.items() if name.startswith("eval_")}
+    trained = {name: value for name, value in plain.items() if name not in evaluated}
+    if trained:
+        emit.on_log(None, state, None, logs=trained)  # type: ignore[arg-type]
+    if evaluated:
+        emit.on_evaluate(None, state, None, metrics=evaluated)  # type: ignore[arg-type]
+
+
+class _WhenImported(MetaPathFinder):
+    """Calls a function once with transformers' module of the Trainer, as soon as the script has imported it."""
+
+    def __init__(self, then: Callable[[Any], Any]) -> None:
+        self.then = then
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname != THEIRS:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                self.then(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,234 @@
+"""An unchanged script reports what it trains and obeys the server, under transformers' Trainer and under ours."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from footplate.contract.host.launch import NEWS_AT
+from footplate.contract.ids import JobId, new_checkpoint_id
+from footplate.contract.messages import CheckpointOffer, Deed
+from footplate.runtime import own_loop
+from footplate.runtime.script_reports import PART, ScriptReports, ScriptStopped
+from footplate.trainer.checkpoint import verify
+from tests.worker.test_loop import Attempt
+
+SCRIPT = """
+import torch
+from {library} import Trainer, TrainerCallback, TrainingArguments
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.drop = torch.nn.Linear(4, 1), torch.nn.Dropout(0.5)
+    def forward(self, x, labels):
+        return {{"loss": (self.drop(self.layer(x)) - labels).square().mean()}}
+
+class Look(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        look(state.global_step)
+
+def part(folder, steps):
+    torch.manual_seed(0)
+    rows = [dict(x=torch.randn(4), labels=torch.ones(1)) for _ in range(32)]
+    args = TrainingArguments(folder, max_steps=steps, per_device_train_batch_size=4, logging_steps=1, save_steps=2,
+                             eval_strategy="steps", eval_steps=4, learning_rate=0.1, report_to=[], use_cpu=True,
+                             disable_tqdm=True, {more})
+    trainer = Trainer(Model(), args, train_dataset=rows, eval_dataset=rows[:4], callbacks=[Look()])
+    trainer.train()
+    return trainer
+"""
+ONCE = SCRIPT + "\ntrainer = part('out', 8)\nweights = trainer.model.layer.weight.tolist()\n"
+TWICE = SCRIPT + "\npart('first', 4)\ntrainer = part('second', 6)\nweights = trainer.model.layer.weight.tolist()\n"
+LIBRARIES = ["transformers", "footplate"]
+
+
+class Scripts:
+    """The attempts of one job that runs a script."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.attempts = folder, list[Attempt]()
+        self.job: JobId | None = None
+        self.offers: list[CheckpointOffer] = []
+        self.events: list[dict[str, Any]] = []
+
+    def run(self, script: str, library: str, look: Any = lambda step: None, more: str = "", **order: Any) -> Any:
+        """Runs one more attempt, and returns the script's weights, or what it raised."""
+        attempt = Attempt(self.folder, len(self.attempts) + 1, self.job)
+        self.attempts.append(attempt)
+        self.job = attempt.order.job
+        attempt.order = attempt.order.model_copy(update={"checkpoints": self.offers, **order})
+        own_loop._continue_in_a_copy(attempt.order)
+        os.chdir(attempt.order.files.folder)
+        names = {"look": look, "__name__": "__main__"}
+        try:
+            with ScriptReports(attempt.order, attempt.emit).installed():
+                exec(compile(script.format(library=library, more=more), "train.py", "exec"), names)
+            return names["weights"]
+        except (ScriptStopped, KeyboardInterrupt) as error:
+            return error
+        finally:
+            self.events = attempt.told()
+            for event in self.of_kind("checkpoint"):
+                data = event["data"]
+                offer = {"id": new_checkpoint_id(), "path": data["path"], "manifest_sha256": data["manifest_sha256"]}
+                self.offers.insert(0, CheckpointOffer(step=event["step"], **offer))
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["kind"] == kind]
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.attempts[-1]
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripts]:
+    monkeypatch.chdir(tmp_path)
+    made = Scripts(tmp_path)
+    yield made
+    for attempt in made.attempts:
+        attempt.close()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_logs_evaluations_progress_and_checkpoints_of_a_script_become_events(scripts: Scripts, library: str) -> None:
+    scripts.run(ONCE, library)
+
+    assert [event["step"] for event in scripts.of_kind("log") if "loss" in event["data"]] == list(range(1, 9))
+    assert [event["step"] for event in scripts.of_kind("eval")] == [4, 8]
+    assert scripts.of_kind("progress")[-1]["data"]["step"] == 8
+    assert scripts.of_kind("progress")[-1]["data"]["max_steps"] == 8
+    checkpoints = scripts.of_kind("checkpoint")
+    assert [event["step"] for event in checkpoints] == [2, 4, 6, 8]
+    for event in checkpoints:
+        verify(scripts.folder / event["data"]["path"], event["data"]["manifest_sha256"])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_killed_script_continues_from_its_checkpoint_and_ends_with_equal_weights(
+    scripts: Scripts, library: str, tmp_path: Path
+) -> None:
+    def dies(step: int) -> None:
+        if step == 5:
+            raise KeyboardInterrupt
+
+    undisturbed = Scripts(tmp_path / "undisturbed")
+    expected = undisturbed.run(ONCE, library)
+    assert isinstance(scripts.run(ONCE, library, dies), KeyboardInterrupt)
+    steps: list[int] = []
+    weights = scripts.run(ONCE, library, steps.append)
+
+    assert steps == [5, 6, 7, 8]
+    assert weights == expected
+    undisturbed.attempt.close()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_paused_script_saves_ends_and_continues_at_the_next_step(scripts: Scripts, library: str) -> None:
+    def pause(step: int) -> None:
+        if step == 3:
+            with mmap.mmap(scripts.attempt.stop_fd, mmap.PAGESIZE) as page:
+                page[0] = 1
+
+    assert isinstance(scripts.run(ONCE, library, pause), ScriptStopped)
+    assert [event["step"] for event in scripts.of_kind("checkpoint")] == [2, 3]
+    steps: list[int] = []
+    scripts.run(ONCE, library, steps.append)
+
+    assert steps == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_live_commands_reach_a_script(scripts: Scripts, library: str) -> None:
+    def ask(step: int) -> None:
+        if step == 3:
+            wish = {"learning_rate": 0.01, "logging_steps": 2}
+            line = Deed(no=1, save=True, set=wish).model_dump_json().encode() + b"\n"
+            os.pwrite(scripts.attempt.stop_fd, line, mmap.PAGESIZE)
+            with mmap.mmap(scripts.attempt.stop_fd, mmap.PAGESIZE) as page:
+                page[NEWS_AT] = len(line).to_bytes(8, "little")
+
+    scripts.run(ONCE, library, ask)
+
+    (done,) = scripts.of_kind("do")
+    assert (done["step"], done["data"]["save"]) == (3, True)
+    assert done["data"]["set"]["learning_rate"] == {"from": 0.1, "to": 0.01}
+    assert 3 in [event["step"] for event in scripts.of_kind("checkpoint")]
+    rates = {event["step"]: event["data"].get("learning_rate") for event in scripts.of_kind("log")}
+    assert [step for step in rates if 3 < step < 8] == [4, 6]
+    assert rates[6] < 0.01
+
+
+def test_a_script_that_trains_twice_is_one_job_and_each_part_continues_from_its_own(scripts: Scripts) -> None:
+    def dies(step: int) -> None:
+        seen.append(step)
+        if len(seen) == 4 + 3:
+            raise KeyboardInterrupt
+
+    seen: list[int] = []
+    scripts.run(TWICE, "transformers", dies)
+    assert [event["step"] for event in scripts.of_kind("checkpoint")] == [2, 4, 6]
+    steps: list[int] = []
+    scripts.run(TWICE, "transformers", steps.append)
+
+    assert steps == [3, 4, 5, 6], "the first part had ended, the second one continues after its step 2"
+    assert [event["step"] for event in scripts.of_kind("log") if "loss" in event["data"]] == [7, 8, 9, 10]
+    assert not list(scripts.attempt.order.files.folder.glob(f"checkpoint-2/{PART}")), "the copy leaves these out"
+
+
+def test_checkpoints_in_the_scripts_own_folder_are_taken_where_they_lie(scripts: Scripts) -> None:
+    script = ONCE.replace("'out'", "'.'")
+    scripts.run(script, "transformers")
+
+    assert len(scripts.of_kind("checkpoint")) == 4
+    steps: list[int] = []
+    scripts.run(script, "transformers", steps.append)
+    assert steps == []
+
+
+def test_the_limit_of_checkpoints_holds_for_those_that_are_taken(scripts: Scripts) -> None:
+    scripts.run(ONCE, "transformers", more="save_total_limit=1")
+
+    kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{PART}"))
+    # The first one stays until the service has stored a newer one.
+    assert kept == ["checkpoint-2", "checkpoint-8"]
+
+
+BARE = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model, optimizer = accelerator.prepare(torch.nn.Linear(2, 1), torch.optim.SGD([torch.zeros(1)], lr=0.1))
+for step in range(1, 5):
+    look(step)
+    accelerator.log({{"loss": 1.0 / step, "eval_loss": 2.0}}, step=step)
+    accelerator.save_state("state")
+weights = None
+"""
+
+
+def test_a_bare_accelerate_loop_reports_through_its_tracker_and_stops_after_a_save(scripts: Scripts) -> None:
+    def pause(step: int) -> None:
+        if step == 3:
+            with mmap.mmap(scripts.attempt.stop_fd, mmap.PAGESIZE) as page:
+                page[0] = 1
+
+    assert isinstance(scripts.run(BARE, "", pause), ScriptStopped)
+
+    assert [(event["step"], event["data"]) for event in scripts.of_kind("log")] == [
+        (1, {"loss": 1.0}),
+        (2, {"loss": 0.5}),
+        (3, {"loss": 1 / 3}),
+    ]
+    assert [event["data"] for event in scripts.of_kind("eval")] == [{"eval_loss": 2.0}] * 3
+    assert [event["step"] for event in scripts.of_kind("checkpoint")] == [1, 2, 3]
+    for event in scripts.of_kind("checkpoint"):
+        verify(scripts.folder / event["data"]["path"], event["data"]["manifest_sha256"])
+        assert json.loads((scripts.folder / event["data"]["path"] / PART).read_text())["part"] == 0
