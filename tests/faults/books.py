@@ -14,12 +14,12 @@ from tests.support.processes import until
 from tests.support.system import JSON, System, assert_whole
 
 TIMINGS = ("runtime", "per_second")
-"""What ends so in a metric's name is not the same twice."""
+"""Endings of metrics' names whose values differ from run to run."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a job of one kind must come to."""
+    """The result that every job of one kind must have."""
 
     weights: dict[str, tuple[JSON, bytes]]
     curves: dict[tuple[str, int], JSON]
@@ -36,7 +36,7 @@ class Result:
 
 
 def _tensors(file: bytes) -> dict[str, tuple[JSON, bytes]]:
-    """By name. What a safetensors file says besides of itself has no fixed order."""
+    """Returns the tensors of a safetensors file by name, because the rest of its header has no fixed order."""
     start = 8 + int.from_bytes(file[:8], "little")
     header: JSON = json.loads(file[8:start])
     header.pop("__metadata__", None)
@@ -154,7 +154,7 @@ def _stands_in(pid: int, folder: str) -> bool:
 
 
 def told(books: Books, load: Load, chaos: Chaos, what: str) -> str:
-    """As a table, and what is behind every line that is not zero."""
+    """Formats the books as a table, with the details of every line that is not zero."""
     result = load.found
     head = (
         f"{what}\n\n- {len(load.jobs)} jobs, {sum(chaos.done.values())} faults: `{_list(chaos.done)}`\n"

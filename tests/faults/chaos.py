@@ -17,7 +17,7 @@ from tests.support.processes import children
 from tests.support.system import System
 
 FROZEN_SECONDS = 5.0
-"""For Redis; longer than the lease of the soak."""
+"""Seconds for which Redis is frozen, longer than the lease of the soak."""
 AWAY_SECONDS = 3.0
 
 
@@ -33,7 +33,7 @@ class Chaos:
         self._thaws: list[threading.Timer] = []
 
     def rage(self, seconds: float, is_over: Callable[[], bool]) -> None:
-        """For so long, or until nobody is left to care."""
+        """Injects faults for these seconds, or until `is_over`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not is_over():
             time.sleep(self.random.uniform(*self.between))
@@ -153,7 +153,7 @@ class Chaos:
         return not _is_warm(_parent(pid))
 
     def _look_for_the_dead(self) -> None:
-        """Nobody killed them without starting them again."""
+        """Reports processes that died although nobody killed them."""
         for process in [*self.system.nodes.values(), *self.system.services.values()]:
             ended = f"{process.name} ended by itself with {process.popen.poll()}"
             assert process.is_running, f"{ended}\n{process.output[-3000:]}"
@@ -171,7 +171,7 @@ def _command(pid: int) -> bytes:
 
 
 def _is_warm(pid: int) -> bool:
-    """The warm parent itself; what it forks bears its command line too, but another parent."""
+    """Returns True for the warm parent itself. Its forks have the same command line, but another parent."""
     return b"footplate.runtime.warm_parent" in _command(pid) and b"footplate.runtime.warm_parent" not in _command(
         _parent(pid)
     )

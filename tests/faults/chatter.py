@@ -28,7 +28,7 @@ RATE = 1250
 
 
 class Books:
-    """What a chatter has said, in a file that has nothing to do with Footplate: a line a step."""
+    """Records what a chatter has sent, one line for each step, in a file that Footplate does not know."""
 
     def __init__(self, system: System) -> None:
         from tests.support.processes import REPOSITORY
@@ -54,7 +54,7 @@ class Books:
 
     @property
     def lines(self) -> list[tuple[float, int]]:
-        """Of each step when it ended, and how many events had been said by then."""
+        """Returns the end of each step, and the number of events sent by then."""
         path = self.folder / "said"
         whole = path.read_text().split("\n")[:-1] if path.exists() else []
         return [(float(at), int(said)) for at, said in map(str.split, whole)]

@@ -3,9 +3,9 @@
     @pytest.mark.fault(5, without="one grant for each attempt", red="granted 3 times")
     def test_a_message_delivered_many_times_runs_once(system: System) -> None: ...
 
-runs on both databases as it stands, and once more with that protection switched off (tests/faults/off): there it must
-fail with an AssertionError that matches `red`. A story that several protections carry has a mark for each.
-`without=None` needs a word why: `because="..."`.
+The story runs on both databases as it stands, and once more with that protection switched off (tests/faults/off).
+Without the protection it must fail with an AssertionError that matches `red`. A story of several protections has a mark
+for each. `without=None` needs a reason: `because="..."`.
 
 `make test` runs each story once, on SQLite, and on PostgreSQL too where the fault is the database's. The rest is the
 matrix: `make faults` runs every story and every control on both, and CI an eighth of it for each commit.
@@ -70,14 +70,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 @pytest.fixture
 def protection_off(request: pytest.FixtureRequest) -> list[str]:
-    """What this run does without: nothing, or the one protection that its control is about."""
+    """Returns the protection that this run turns off, in a list, or an empty list."""
     name: str | None = request.param
     return [name] if name else []
 
 
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, database_url: str, protection_off: list[str]) -> Iterator[System]:
-    """Nothing of ours runs yet; the schema stands."""
+    """Yields a system with its schema, in which no process runs yet."""
     yield System(processes, redis, database_url, without=protection_off)
     if protection_off:
         # What should have ended may live for ever, and fork while it is killed.

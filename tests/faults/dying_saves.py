@@ -3,7 +3,7 @@
     python -m tests.faults.dying_saves '{"folder": "/tmp/x", "seed": 1, "points": 12}'
 
 A point is between two steps of the interpreter in `commit`, from its first to its last. Half of the points lie beside a
-call that touches the disk: there are some dozens of those among thousands, and they are the ones that matter.
+call that touches the disk. There are only some dozens of these calls among thousands, but they matter most.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(folder: Path, seed: int, points: int) -> list[dict[str, Any]]:
 
 
 def _spread(random: Random, places: Sequence[int], count: int) -> list[int]:
-    """One of each of so many equal parts: or the few after the rename would be missed by most draws."""
+    """Returns one place of each of `count` equal parts. Otherwise most draws would miss the few after the rename."""
     return [places[int((part + random.random()) * len(places) / count)] for part in range(count)]
 
 
@@ -65,7 +65,7 @@ def _copy(folder: Path, name: str) -> Path:
 
 
 def _train(folder: Path, watch: _Watch | None = None) -> int:
-    """In a child with a group of its own, which goes as a whole: its exit code, negative for a signal."""
+    """Trains in a child with a process group of its own. Returns its exit code, which is negative for a signal."""
     sys.stdout.flush()
     if (child := os.fork()) == 0:
         try:
@@ -102,7 +102,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _is_whole(folder: Path) -> bool:
-    """By a reader of its own, not by the one that is tested."""
+    """Returns True if the checkpoint is whole, by a reader that is independent of the tested one."""
     try:
         files = json.loads((folder / "manifest.json").read_bytes())["files"]
         return all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == files[name]["sha256"] for name in files)

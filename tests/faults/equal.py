@@ -24,7 +24,7 @@ def assert_bit_equal(system: System, job: str, quiet: str) -> None:
 
 
 def fingerprint(system: System, job: str) -> dict[str, str]:
-    """Of the newest checkpoint, by file."""
+    """Returns the digests of the newest checkpoint's files."""
     from safetensors.torch import load_file
 
     from footplate.trainer.checkpoint import load_tensors

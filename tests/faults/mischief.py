@@ -3,8 +3,8 @@
     lair = mischief.register(system)
     system.submit(mischief.toy("segfault", lair / "a", steps=[5]))
 
-Registered as any package registers its components. It writes a file named by the step into its lair first, so that a
-test knows the moment, and does it again in a later attempt only where it is told to.
+Registered as any package registers its components. It first writes a file named by the step into its lair, so
+that a test knows the moment. In a later attempt it acts again only with `always`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _memory_error(lair: Path) -> None:
 
 
 def _cuda_error(lair: Path) -> None:
-    """What torch raises when a GPU is full; there need not be one here."""
+    """Raises torch's error for a full GPU, without needing a GPU."""
     import torch
 
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -103,7 +103,7 @@ def _out_of_cgroup(lair: Path) -> None:
 
 
 def memory_cgroup() -> Path | None:
-    """Where this machine lets us make a cgroup with a limit of memory; None where it does not."""
+    """Returns a folder in which this machine allows a cgroup with a memory limit, or None."""
     roots = {"memory": Path("/sys/fs/cgroup/memory"), "": Path("/sys/fs/cgroup")}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -141,7 +141,7 @@ def _have_children(lair: Path) -> None:
 
 
 def children(lair: Path) -> list[int]:
-    """Of everyone who had some there."""
+    """Returns the pids of all children that were started for this lair."""
     return sorted(int(child.name.removeprefix("child-")) for child in lair.glob("child-*"))
 
 
@@ -154,7 +154,7 @@ FLOOD = 20_000
 
 
 def _flood(lair: Path) -> None:
-    """As fast as it can: events, one of them of ten megabytes, and lines."""
+    """Sends as fast as possible many events, one of them of ten megabytes, and many lines."""
     import gc
 
     from footplate.runtime.emit import Emit

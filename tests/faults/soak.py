@@ -1,7 +1,7 @@
-"""Mixed load, as many people make it at once: they submit, watch, look, pause, cancel and resume, and believe nothing.
+"""Mixed load of many users, who submit, watch, look, pause, cancel and resume, and check every answer.
 
-Every answer must be right, or an honest 503 with Retry-After; a service that was killed does not answer at all, which
-its clients bear. What they find is kept in `Findings`, for the books.
+Every answer must be right, or a 503 with Retry-After. A killed service does not answer, and its clients try again. All
+faults that they find are kept in `Findings`, for the books.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ STUCK_SECONDS = 60.0
 AT_ONCE = 8
 """Jobs under way at any time, on two nodes of two slots: some always wait."""
 RECENT = 10
-"""Readers choose among so many of the newest jobs."""
+"""The number of newest jobs from which readers choose."""
 ANSWER_SECONDS, GONE_SECONDS = 30.0, 120.0
 RETRY = {"max_attempts": 100, "on": ["node_lost", "crashed", "stalled", "oom"]}
-"""Nobody gives up here: what is asked is whether it ends right."""
+"""A generous retry rule, because the question is whether every job ends right."""
 
 
 def _mlp(steps: int, seed: int, **more: Any) -> JSON:
@@ -67,7 +67,7 @@ LONG: dict[str, JSON] = {
 """Kinds of job, seconds to minutes long: each ends in the same weights however often it was killed."""
 
 MOODS = ("run", "run", "run", "run", "pause", "pause", "cancel", "change of mind")
-"""What its user does with a job: `change of mind` is a cancel and then a resume."""
+"""Actions that a user takes on a job. A `change of mind` is a cancel and then a resume."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Job:
 
 @dataclass
 class Findings:
-    """What clients saw that they should not have."""
+    """Faults that clients have seen."""
 
     wrong: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Findings:
     stuck: list[str] = field(default_factory=list)
     torn_readers: list[str] = field(default_factory=list)
     seen: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By job: a checksum of all that some reader had seen when it had come so far."""
+    """Checksums of all that a reader had seen, by job and by number of events."""
     answers: int = 0
     refusals: int = 0
     read: int = 0
@@ -159,7 +159,7 @@ class Load:
                 self.found.wrong.append(f"{key} sent again: {again.status_code} {again.text[:300]}")
 
     async def _live_with(self, job: Job) -> None:
-        """Its user, until it has ended for good."""
+        """Acts as the job's user until the job has ended for good."""
         if job.mood != "run":
             await asyncio.sleep(self.random.uniform(0.1, 8.0))
         if job.mood == "pause":
@@ -184,7 +184,7 @@ class Load:
                 return
 
     async def _do(self, job: Job, verb: str, body: JSON | None = None) -> bool:
-        """Whether it was taken: 202. 409 is right too where the job was quicker."""
+        """Sends a verb, and returns True if it was accepted. A 409 is right too if the job was quicker."""
         answer = await self._insist("POST", f"/jobs/{job.id}/{verb}", json=body)
         if answer.status_code not in (202, 409):
             self.found.wrong.append(f"{verb} {job.id}: {answer.status_code} {answer.text[:300]}")
@@ -214,7 +214,7 @@ class Load:
     # -- who asks ------------------------------------------------------------------------------------------------------
 
     async def _insist(self, method: str, path: str, **more: Any) -> httpx2.Response:
-        """Until there is an answer other than "not now"."""
+        """Repeats a request until the answer is other than "not now"."""
         patience = time.monotonic() + GONE_SECONDS
         while (answer := await self._ask(method, path, **more)) is None:
             assert time.monotonic() < patience, f"{method} {path}: no answer for {GONE_SECONDS:g} s"
@@ -297,7 +297,7 @@ class Load:
     # -- who watches ---------------------------------------------------------------------------------------------------
 
     async def _read(self, dice: random.Random) -> None:
-        """One reader: a job at random, from the beginning to its end, over every break of the line; then another."""
+        """Reads a random job from its beginning to its end, over every broken connection, and then another one."""
         while not self._no_more:
             if not self.jobs:
                 await asyncio.sleep(0.2)
@@ -344,7 +344,7 @@ class Load:
 
 
 def seen_up_to(checksum: int, event: JSON) -> int:
-    """Of all events up to this one, each as a reader sees it."""
+    """Returns the checksum of all events up to this one, as a reader sees them."""
     return zlib.crc32(json.dumps(event, sort_keys=True).encode(), checksum)
 
 
@@ -353,5 +353,5 @@ def _is_dense(events: list[JSON], after: int) -> bool:
 
 
 def _is_counted(numbers: list[int]) -> bool:
-    """Without a hole, in either direction."""
+    """Returns True if the numbers have no gap, in either direction."""
     return sorted(numbers) == list(range(1, len(numbers) + 1))

@@ -52,7 +52,7 @@ class Apis:
         return died
 
     def post(self, name: str, key: str) -> httpx2.Response | None:
-        """Its answer; None where it died over it."""
+        """Returns the answer, or None if the API died before it answered."""
         headers = {"Idempotency-Key": key}
         with suppress(httpx2.TransportError):
             return httpx2.post(f"{self.urls[name]}/jobs", json={**WAITING, "name": key}, headers=headers, timeout=60)
@@ -119,7 +119,7 @@ class Reader:
                 return
 
     def read_what_is_left(self) -> None:
-        """What was on its way when the other side died."""
+        """Reads what was on its way when the other side died."""
         for frame in self.frames:
             self.take(frame)
 

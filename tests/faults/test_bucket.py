@@ -44,7 +44,7 @@ def attempt(store: RemoteStore, tmp_path: Path, protection_off: list[str]) -> It
 
 
 def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """From this object on the store gets nothing from the node, nor does anybody tidy up. What it was asked for."""
+    """Cuts the node's writes to the store from this object on, without any clean-up. Returns the requested names."""
     asked: list[str] = []
 
     def put(file: Path, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Killed while saving; checkpoints that are damaged; a disk that is full."""
+"""Kills during saves, damaged checkpoints and a full disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED = 20240607
 SAVING: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 44, "save_steps": 8}}
 """Eight steps are an epoch; a save of every eighth step comes at its end, and one at a pause in its middle."""
 THRICE: JSON = {**SAVING, "training": {**SAVING["training"], "max_steps": 200}}
-"""With steps left for three attempts, each of which may get a save further than it was to."""
+"""A job with steps for three attempts. Each attempt may get one save further than intended."""
 
 
 # -- killed while saving ----------------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ THRICE: JSON = {**SAVING, "training": {**SAVING["training"], "max_steps": 200}}
 
 @pytest.fixture
 def killed(processes: Processes, protection_off: list[str]) -> Callable[[int], list[JSON]]:
-    """What became of a training that was killed at each of so many random points of a save."""
+    """Returns a function that kills a training at random points of a save, and returns the outcomes."""
 
     def kill(points: int) -> list[JSON]:
         points = 6 if protection_off else points
@@ -77,7 +77,7 @@ def test_a_resume_after_death_at_two_hundred_points_of_a_save_is_bit_equal(kille
 
 @pytest.mark.fault(10, without=None, because="only a row makes a save resumable: the two tests above miss the others")
 @pytest.mark.matrix
-def test_a_job_whose_training_is_killed_in_three_saves_ends_as_if_nothing_had_happened(system: System) -> None:
+def test_a_job_whose_training_is_killed_in_three_saves_ends_as_if_undisturbed(system: System) -> None:
     system.start(slots=2)
     job = system.submit(THRICE, retry={"max_attempts": 4})
     random = Random(SEED)
@@ -93,7 +93,7 @@ def test_a_job_whose_training_is_killed_in_three_saves_ends_as_if_nothing_had_ha
 
 
 def kill_in_a_save(system: System, job: str, attempt: int, *, after_seconds: float) -> None:
-    """Its second of this attempt: the third without progress would be poison."""
+    """Kills training in the second save of an attempt, because a third attempt without progress would be poison."""
     folder = artifacts(system) / "jobs" / job / "attempts" / str(attempt)
 
     def saves() -> bool:
@@ -113,13 +113,13 @@ def artifacts(system: System) -> Path:
 
 
 def checkpoints(system: System, job: str, status: str = "committed") -> list[Path]:
-    """Newest first."""
+    """Returns the checkpoints of a job with this status, newest first."""
     listed = system.get(f"/jobs/{job}/checkpoints")["data"]
     return [artifacts(system) / row["path"] for row in listed if row["status"] == status]
 
 
 def said(system: System, job: str, kind: str, **data: Any) -> list[JSON]:
-    """What its history says in events of a kind, of the last attempt."""
+    """Returns the events of a kind in the job's last attempt."""
     last = system.job(job)["attempt"]
     events = [event for event in system.events(job) if event["kind"] == kind and event["attempt"] == last]
     return [event["data"] for event in events if data.items() <= event["data"].items()]
@@ -143,12 +143,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped bit": (flip_a_bit, r"model\.safetensors has changed"),
     "a folder of links": (link_in_a_ring, "leads nowhere"),
 }
-"""What is done to a checkpoint, and the sentence that its user reads. tests/trainer has every kind."""
+"""Kinds of damage, and the sentence that the user reads. tests/trainer has every kind."""
 
 
 @pytest.mark.fault(11, without="a checkpoint is verified", red="nobody was told of a flipped bit")
 @pytest.mark.fault(11, without="what was found corrupt is offered again", red="a silent start from zero")
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used_and_none_means_failed(system: System) -> None:
+def test_a_damaged_checkpoint_is_reported_and_passed_over_and_none_left_is_a_failure(system: System) -> None:
     system.start(slots=3)
     quiet, spoilt, flipped = (pausing_with_two_checkpoints(system) for _ in range(3))
     they_go_on(system, {"nothing": quiet, "a flipped bit": flipped}, quiet)
@@ -186,7 +186,7 @@ def pausing_with_two_checkpoints(system: System) -> str:
 
 
 def it_went_on(system: System, job: str, damage: str, used: Path) -> None:
-    """From the folder that it says, and it says why not from the newest."""
+    """Checks that training continued from the reported folder, and that the reason names the newest one."""
     corrupt = said(system, job, "checkpoint", status="corrupt")
     if damage in DAMAGE:
         assert len(corrupt) == 1, f"nobody was told of {damage}: {corrupt}"
@@ -230,7 +230,7 @@ def without_any_it_fails_until_one_is_back(system: System, job: str, quiet: str)
 
 
 class Disk:
-    """What holds the artifacts: a small disk of its own where this machine lets us mount one (ENOSPC).
+    """A small disk for the artifacts if this machine allows a mount (ENOSPC).
 
     Elsewhere a limit on the files of the one who trains stands in for it (EFBIG).
     """
@@ -262,7 +262,7 @@ OFTEN = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60, "save
 @pytest.mark.fault(11, without="a save that failed is borne", red="training goes on")
 @pytest.mark.fault(11, without="failed saves are counted", red="gives up")
 def test_a_disk_that_is_full_while_saving_is_told_and_borne_three_times(system: System, disk: Disk) -> None:
-    """The older checkpoint stands; the next one that can be written starts the count anew."""
+    """The older checkpoint stays. The next successful save resets the count."""
     system.start()
     gate = system.gate()
     quiet, job = system.submit(OFTEN), system.submit(OFTEN, callbacks=[gate.at(15, 25)])
@@ -298,7 +298,7 @@ def test_a_disk_that_is_full_while_saving_is_told_and_borne_three_times(system: 
 
 
 def failures(system: System, job: str, count: int) -> list[JSON]:
-    """So many saves in a row that failed, each with a sentence that names it."""
+    """Waits for this number of failed saves in a row, and returns their sentences."""
 
     def told() -> list[JSON]:
         return [event for event in system.events(job) if event["data"].get("status") == "failed"]

@@ -35,7 +35,10 @@ LATER = {
     Moment.AFTER_CHECKPOINT_COMMITTED: 2,
     Moment.AFTER_CHECKPOINT_TOLD: 2,
 }
-"""Not at the first time, but in the midst of the work. Counted in each process, so only for what lives long."""
+"""Moments at which a process dies in the midst of its work instead of the first time.
+
+The count is for each process, so it suits only processes that live long.
+"""
 VERBS = (Moment.BEFORE_VERB_COMMITS, Moment.AFTER_VERB_COMMITS)
 RESCUES = (Moment.BEFORE_RESCUE_COMMITS, Moment.AFTER_RESCUE_COMMITS)
 SERVICE = {
@@ -50,8 +53,10 @@ SERVICE = {
     "stored": [Moment.BEFORE_INGEST_COMMITS, Moment.AFTER_INGEST_COMMITS, Moment.AFTER_ACKNOWLEDGE],
     "closed": [Moment.AFTER_RING_COMMITS, Moment.BEFORE_CLOSE_COMMITS, Moment.AFTER_CLOSE_COMMITS],
 }  # fmt: skip
-"""Together only what comes one after the other: a node claims while its bell is being marked, and who dies over the
-last events once they are stored finds nothing to close."""
+"""Moments that are combined only if one comes after the other.
+
+A node claims while its bell is marked. A process that dies over the last stored events finds nothing to close.
+"""
 
 
 def toy(seconds_per_item: float = 0.004) -> JSON:
@@ -87,7 +92,7 @@ def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
 
 
 def test_a_service_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -> None:
-    """Whoever serves a job dies at each moment of its way."""
+    """The process that serves a job dies at each moment of the job's life."""
     for part, moments in SERVICE.items():
         walk.arm(moments)
         # Slow enough, where it shall be held, that it has not ended before it is.
@@ -99,8 +104,10 @@ def test_a_service_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -
 
 
 def test_a_supervisor_or_training_that_dies_between_any_two_steps_changes_nothing(walk: Walk) -> None:
-    """At every moment that is not of the story above. Several jobs, so that many are lost at once; and whoever rescues
-    them, or hears a pause, dies as well."""
+    """Processes die at every moment that the story above omits.
+
+    Several jobs are lost at once, and the process that rescues or pauses them dies as well.
+    """
     alone = {moment for moments in SERVICE.values() for moment in moments}
     walk.arm([moment for moment in Moment if moment not in alone])
     others = [walk.submit(f"trained-{number}") for number in range(6)]
@@ -139,7 +146,7 @@ class Walk:
         system.until_settled(undisturbed)
         self.weights, self.losses = system.final_weights(undisturbed), system.losses(undisturbed)
         self.specs: dict[str, JSON] = {}
-        """By key: who asks again says the same."""
+        """Specs by key, because a repeated request must be the same."""
         self.armed: set[str] = set()
         self.deaths: dict[str, int] = {}
 
@@ -154,7 +161,7 @@ class Walk:
         return str(self.ask("/jobs", {**spec, "name": key}, key)["id"])
 
     def ask(self, path: str, body: JSON | None = None, key: str | None = None) -> JSON:
-        """As a client does that wants to be sure: the same request, until it is answered."""
+        """Repeats the same request until it is answered, as a careful client does."""
         headers = {"Idempotency-Key": key} if key else {}
 
         def answered() -> httpx2.Response:
@@ -177,7 +184,7 @@ class Walk:
 
     @contextmanager
     def held(self, job: str) -> Iterator[None]:
-        """Its training does not end meanwhile, so that its supervisor goes on asking."""
+        """Holds a job's training, so that its supervisor goes on sending requests."""
         self.until(lambda: self.system.training_pids(job), job, "training has started")
         training = self.system.training_pids(job)[0]
         os.kill(training, signal.SIGSTOP)
@@ -196,7 +203,7 @@ class Walk:
         self.until(ended, job, "the job has ended")
 
     def rest(self) -> None:
-        """Nobody dies any more, once all have."""
+        """Waits until all deaths have happened."""
         system = self.system
         with suppress(AssertionError):
             system.processes.until(self.all_died, within=60, what="somebody has died everywhere")
@@ -237,7 +244,7 @@ class Walk:
 
 
 def supervisor_of(system: System, job: str) -> int:
-    """Who holds the job's journal."""
+    """Returns the pid of the process that holds the job's journal."""
     for pid in children(system.nodes[1].pid):
         with suppress(OSError):
             if any(f"/journals/{job}-" in os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()):
@@ -246,7 +253,7 @@ def supervisor_of(system: System, job: str) -> int:
 
 
 def runs(system: System, job: str) -> Counter[str]:
-    """How many supervisors each attempt had."""
+    """Returns the number of supervisors of each attempt."""
     return Counter(re.findall(rf"{job} attempt (\d+) is ours", system.nodes[1].output))
 
 

@@ -203,7 +203,7 @@ def must_be_undisturbed(system: System, job: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """By another process, as a backup or a shell would: for longer than any request waits."""
+    """Locks the database from another process, as a backup or a shell does, for longer than any request waits."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -212,7 +212,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def database_on(disk: SmallDisk, server: PostgresServer) -> Iterator[tuple[str, str]]:
-    """Its tables lie on the small disk, its commits survive a crash, and its user may be limited."""
+    """Yields a database on the small disk whose commits survive a crash, and whose user may be limited."""
     name = "small"
     location = server.own_folder(disk.folder / "tablespace")
     server.run(f"CREATE TABLESPACE {name} LOCATION '{location}'")

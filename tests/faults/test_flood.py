@@ -1,4 +1,4 @@
-"""A training that says and prints as much as it can: told in parts, with marks; its neighbour is heard in time."""
+"""Training that sends and prints as much as possible is cut with marks, and its neighbour's events come in time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_flood_of_events_and_lines_is_cut_with_marks_and_holds_nobody_up(syste
 
 
 class Watching:
-    """Of a job's events, how late the latest was at a websocket."""
+    """Watches a job's events at a websocket, and records how late the latest came."""
 
     def __init__(self, system: System, job: str) -> None:
         self.lag = 0.0

@@ -1,5 +1,6 @@
-"""A job on several nodes, one of which fails, freezes, is lost or never comes: all or none begin, all end, and nothing
-of an attempt runs beside the next one.
+"""One node of a job on several nodes fails, freezes, is lost or never comes.
+
+All parts begin or none, all end, and nothing of an attempt runs beside the next one.
 
 Everything that decides about it is control's, so control is all that there is: its moves over real SQL, with time that
 stands still. What real nodes make of it is told in tests/journey.
@@ -107,7 +108,7 @@ def test_who_waits_for_a_node_that_takes_no_work_keeps_nobody_waiting(stage: Sta
 @pytest.mark.fault(23, without="ranks begin once every node has claimed", red="before the other has come")
 @pytest.mark.fault(23, without="a claim has its time", red="for ever")
 def test_a_node_that_never_claims_its_part_costs_the_others_some_seconds(stage: Stage) -> None:
-    """It is up, and does not hear its bell."""
+    """The node is up, but does not receive its bell."""
     for _ in range(2):
         stage.node(slots=1)
     job = stage.submit(nodes=2)
@@ -177,7 +178,7 @@ def test_the_reason_is_the_part_that_failed_by_itself_whoever_says_it_first(stag
 
 @pytest.mark.fault(23, without="a part that does not end with the others is given up", red="is stuck")
 def test_a_part_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
-    """Its supervisor is alive, and does nothing that it is told."""
+    """The part's supervisor is alive, but does not follow the stop."""
     job, (first, second) = running(stage)
     second.fails("crashed")
     for _ in range(9):

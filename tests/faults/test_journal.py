@@ -63,7 +63,7 @@ def last_log(system: System, job: str) -> JSON:
 
 
 def seqs(journal: Path, kind: str = r"\w+") -> list[int]:
-    """Of its whole lines."""
+    """Returns the seqs of the journal's whole lines."""
     return [int(seq) for seq in re.findall(rb'\{"seq":(\d+),"kind":"%b".*\n' % kind.encode(), journal.read_bytes())]
 
 
@@ -100,7 +100,10 @@ def it_is_told_as_lost(system: System, job: str, seq: int) -> None:
 
 
 class SmallFiles:
-    """Where nothing may be mounted: who holds the journal may not make it any longer. To its program it is the same."""
+    """A stand-in for a full disk where no mount is allowed.
+
+    It limits the file size of the process that has the journal.
+    """
 
     def __init__(self, journals: Path) -> None:
         self.journals = journals
@@ -129,7 +132,7 @@ def _holds(pid: int, path: Path) -> bool:
 
 @pytest.fixture
 def disk(system: System) -> Iterator[SmallDisk | SmallFiles]:
-    """Under the journals of node 1."""
+    """Yields a small disk under the journals of node 1."""
     journals = system.folder / "node-1" / "journals"
     journals.parent.mkdir()
     with small_disk(journals, megabytes=1) as result:

@@ -1,4 +1,4 @@
-"""Who holds a connection and does nothing with it: neither reads what he asked for nor says what he wants."""
+"""Clients that hold a connection and do nothing, neither reading an answer nor finishing a request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENTS = 12_000
 SECONDS = 16.0
 """Ten seconds of patience, and three for a close that nobody reads."""
 LISTENS = "0A"
-"""As /proc/net/tcp has it."""
+"""The state LISTEN, as /proc/net/tcp writes it."""
 HALF = b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 
 
@@ -97,7 +97,7 @@ def fill(url: str, job: JobId, count: int = EVENTS, characters: int = 1000) -> N
 
 
 def end(url: str, job: JobId) -> None:
-    """As a user would who has seen enough of a job that nobody runs."""
+    """Ends a job that nobody runs, as a user would."""
     db = Database(url)
     move = partial(jobs.move, job_id=job, to=JobState.CANCELLED, expect=[JobState.QUEUED], reason=Reason.CANCEL, now=1)
     assert db.write_now(move)
@@ -105,7 +105,7 @@ def end(url: str, job: JobId) -> None:
 
 
 def connected(system: System, said: bytes) -> socket.socket:
-    """It has said this and will say no more, nor read."""
+    """Opens a connection that sends these bytes, and then neither sends nor reads."""
     result = socket.socket()
     result.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     result.connect(("127.0.0.1", int(system.url.rpartition(":")[2])))
@@ -128,8 +128,10 @@ def is_let_go(one: socket.socket) -> bool:
 
 
 def held_connections(system: System) -> int:
-    """By the service: of one that a program has closed the kernel may still hold what nobody reads. Seen from inside,
-    because their own side hears of nothing behind what it has not read."""
+    """Returns the number of connections that the service itself holds.
+
+    The kernel may still hold closed ones that nobody reads, and their clients cannot notice.
+    """
     port = f":{int(system.url.rpartition(':')[2]):04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(local.endswith(port) and state != LISTENS and inode != "0" for _, local, _, state, *_, inode in

@@ -66,7 +66,7 @@ class Story:
         self.chaos.redis_away()
 
     def its_newest_checkpoint_is_torn(self) -> None:
-        """And those that nobody has heard of yet: where it stands still meanwhile it makes no newer one."""
+        """Tears the newest checkpoint, and those that are not recorded yet, while training stands still."""
         for pid in self.system.training_pids(self.job)[:1]:
             os.kill(pid, signal.SIGSTOP)
         newest = self.system.folder / "artifacts" / self.checkpoints()[0]["path"]
@@ -86,7 +86,7 @@ class Story:
         assert self.system.client.post(f"/nodes/{node['id']}/drain", json={"drain": False}).status_code == 202
 
     def goes_on(self) -> None:
-        """Until it has committed a checkpoint that it had not when this was asked."""
+        """Waits until training commits a checkpoint that did not exist at the call."""
         names = {checkpoint["id"] for checkpoint in self.checkpoints()}
         self.system.until(
             lambda: {checkpoint["id"] for checkpoint in self.checkpoints()} - names,
@@ -99,7 +99,7 @@ class Story:
         return [row for row in self.system.get(f"/jobs/{self.job}/checkpoints")["data"] if row["status"] == "committed"]
 
     def tells(self, sentences: list[str]) -> None:
-        """In this order, after what was read before."""
+        """Waits for these sentences in this order, after those that were read before."""
         self.system.until(lambda: self._found(sentences), within=60, what=f"it tells {sentences}", job=self.job)
 
     def _found(self, sentences: list[str]) -> bool:

@@ -128,7 +128,7 @@ def killed(system: System) -> None:
 
 
 def users_are_answered(system: System, seconds: float) -> None:
-    """For so long: read, submit, cancel. Whoever waits for Redis does so each time."""
+    """Reads, submits and cancels for these seconds. A request that waits for Redis does so each time."""
     ends, rounds = time.monotonic() + seconds, list[float]()
     while (asked := time.monotonic()) < ends or len(rounds) < 3:
         job = system.submit(LONG_TOY)
@@ -168,7 +168,7 @@ def finish(system: System, job: str, books: Books, within: float = 90) -> None:
     said = [event["data"]["n"] for event in events if "n" in event["data"]]
     assert said == list(range(1, books.said + 1))
     assert books.rate > 1000, f"it said {books.rate:.0f} events a second only"
-    # A machine may stand still by itself, once; Redis was away for so long three times.
+    # A machine may stand still once by itself. Redis was unreachable for so long three times.
     _, second = books.longest_steps
     assert second < LONGER_THAN_A_SOCKET / 2, f"training stood still for {second:.1f} s"
 

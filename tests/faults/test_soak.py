@@ -63,7 +63,10 @@ def _quiet_result(system: System, job: str) -> Result:
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """Where every process of the system puts what is temporary. Data workers make sockets there: its name is short."""
+    """Yields the folder for temporary files of all processes.
+
+    Its name is short, because data workers make sockets in it.
+    """
     with TemporaryDirectory(prefix="fp-", dir="/tmp") as folder:
         yield Path(folder)
 

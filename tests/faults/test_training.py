@@ -26,7 +26,7 @@ DEATHS = {
     # Only where this machine lets us make one.
     **({"cgroup": ("oom", "out_of_memory")} if memory_cgroup() else {}),
 }
-"""How training may die, and the reason and code that its user reads."""
+"""Ways in which training may die, and the reason and code that its user reads."""
 
 
 @pytest.fixture

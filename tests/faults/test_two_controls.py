@@ -90,7 +90,7 @@ def test_a_control_whose_lock_was_lost_without_a_word_stops_writing(
 
 
 def port_of_the_lock(url: str) -> int:
-    """From which the connection comes that holds it."""
+    """Returns the local port of the connection that holds the lock."""
     with psycopg.connect(url) as line:
         holder = "SELECT client_port FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE locktype = 'advisory'"
         row = line.execute(holder).fetchone()
@@ -99,7 +99,7 @@ def port_of_the_lock(url: str) -> int:
 
 
 class Relay:
-    """A network between a program and PostgreSQL. It may lose a connection: the server hears of it, the program not."""
+    """A network between a program and PostgreSQL. If it loses a connection, only the server notices."""
 
     def __init__(self, port: int) -> None:
         self._target = port

@@ -1,4 +1,4 @@
-"""What users ask of a job: at every state, twice, fifty at once, as it succeeds, and of a service that dies over it."""
+"""Verbs of users at every state, twice, fifty at once, as a job succeeds, and over a service that dies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Act = Callable[[Stage, JobId], Worker | None]
 
 
 def queued(stage: Stage, job: JobId) -> None:
-    """As it was posted."""
+    """Leaves a job as it was posted."""
 
 
 def starting(stage: Stage, job: JobId) -> None:
@@ -90,7 +90,7 @@ SITUATIONS: dict[str, tuple[Act, Callable[[System, str], None], str]] = {
     "failed": (ended("failed", "error"), nothing, "failed"),
     "cancelled": (queued, told("cancel"), "cancelled"),
 }
-"""What its worker did, what its user said then, and the state that the job is in."""
+"""Actions of the worker, then of the user, and the state that the job is in after them."""
 
 OK, DONE, NO = 202, 204, 409
 VERBS = ("cancel", "pause", "resume", "delete")
@@ -109,7 +109,7 @@ ANSWERS: dict[str, tuple[tuple[int, str], ...]] = {
     "failed": ((NO, "failed"), (NO, "failed"), (OK, "queued"), (DONE, "")),
     "cancelled": ((OK, "cancelled"), (NO, "cancelled"), (OK, "queued"), (DONE, "")),
 }
-"""Of each verb: the answer, and the state that the job is in after it."""
+"""Answers of each verb, and the state that the job is in after it."""
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def has_changed(answer: httpx2.Response, before: JSON) -> bool:
 
 
 def it_ends(system: System, stage: Stage, job: JobId, worker: Worker | None) -> None:
-    """Its worker finishes, of all things: a job that was to be cancelled is cancelled, and nothing waits for ever."""
+    """Finishes the job's worker. A job that was to be cancelled is cancelled, and nothing waits for ever."""
     wanted, row = system.job(job)["desired"], system.job(job)
     if worker is None or row["state"] not in ("starting", "running", "stopping"):
         system.do(job, "cancel")

@@ -75,7 +75,7 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint_and_nothing_e
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """To a process that may just have ended by itself."""
+    """Sends a signal to a process that may just have ended by itself."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -97,7 +97,7 @@ def frozen(pids: list[int]) -> Iterator[Callable[[], None]]:
 @pytest.mark.fault(4, without="the fence", red="frozen attempt")
 @pytest.mark.fault(4, without="the fence of events", red="checkpoint of the frozen attempt")
 def test_a_worker_that_was_frozen_past_its_lease_stops_and_changes_nothing(system: System) -> None:
-    """Its training is not: it goes on and saves, and has much to tell when its supervisor wakes up."""
+    """Only the supervisor is frozen. Training goes on, saves, and has many events when the supervisor wakes up."""
     system.start_service()
     system.start_node(1)
     system.start_node(2)
@@ -143,7 +143,7 @@ def _attempt_folder(system: System, job: str, attempt: int) -> Path:
 @pytest.mark.fault(19, without="the checkpoint of a drain", red="makes steps run again")
 @pytest.mark.fault(19, without="a drain costs no try", red="a drain has cost")
 def test_a_drained_node_gives_its_jobs_back_at_no_cost(system: System) -> None:
-    """Three nodes in one place: the first is told once, and told twice; the second is killed while it drains."""
+    """Three nodes share a folder. The first drains once and then twice, and the second is killed while it drains."""
     lairs = mischief.register(system)
     # Nobody is killed for stopping late, however long a busy machine takes over it.
     system.environment["FOOTPLATE_STOP_SECONDS"] = "300"

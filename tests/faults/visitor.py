@@ -1,4 +1,4 @@
-"""Somebody who uses the API all the while: submits jobs, each until it is accepted, and reads them."""
+"""A client that submits jobs all the time, each until it is accepted, and reads them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Visitor(threading.Thread):
         self.system = system
         self.client = httpx2.Client(base_url=system.url, timeout=60)
         self.jobs: dict[str, str] = {}
-        """What was acknowledged, by Idempotency-Key."""
+        """Acknowledged jobs by Idempotency-Key."""
         self.answers: Counter[int] = Counter()
         self.reasons: set[str] = set()
-        """What it was told when it was sent away."""
+        """Reasons of the refusals."""
         self.wrong: list[str] = []
         self._is_over = threading.Event()
 
@@ -72,7 +72,7 @@ class Visitor(threading.Thread):
     # -- moments -----------------------------------------------------------------------------------------------------
 
     def until_refused(self, because: str = "", within: float = 60) -> None:
-        """Until it has been sent away once more, told so."""
+        """Waits until the client is refused once more with this reason."""
         self.reasons.clear()
         what = f"a request is refused because of {because!r}"
         until(lambda: self.wrong or any(because in reason for reason in self.reasons), within=within, what=what)

@@ -82,7 +82,7 @@ class Line:
         await self.pop(keys.node_reply(self.node, self.boot))
 
     async def bell(self) -> dict[str, Any]:
-        """What a Celery worker of this node would be called with."""
+        """Returns the arguments with which a Celery worker of this node would be called."""
         message = json.loads(await self.pop(keys.queue(self.node)))
         _, kwargs, _ = json.loads(base64.b64decode(message["body"]))
         assert message["headers"]["task"] == keys.TASK
@@ -404,7 +404,7 @@ async def test_nothing_is_left_open_when_a_job_has_ended(line: Line) -> None:
 
 
 def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:
-    """What user code may write on the socket that it shares, or a forged worker send."""
+    """Returns events that user code may write on its shared socket, or that a forged worker may send."""
     path = f"{layout.attempt_folder(grant.job, grant.attempt)}/checkpoint-1"
     deep: dict[str, Any] = {}
     for _ in range(900):
@@ -460,7 +460,7 @@ async def test_a_message_that_cannot_be_answered_costs_its_neighbours_nothing(li
 async def test_a_turn_that_swallows_its_end_does_not_keep_control_from_working_again(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a library may do whose timeout comes in the same moment."""
+    """A library does this if its timeout comes at the same moment."""
     swallowed = asyncio.Event()
 
     async def stubborn() -> None:

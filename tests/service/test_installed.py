@@ -1,4 +1,4 @@
-"""What only some nodes have: a job that needs it goes to one of them, waits for one of them, and holds up nobody."""
+"""A job that needs a package goes to a node that has it, or waits for one, and delays no other job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ZERO = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}}}
 
 
 def node(*told: str, summary: str = "", needs: str = "") -> Installed:
-    """`packages/einops` and the like."""
+    """Returns an announcement of packages such as `packages/einops`."""
     parted = [item.partition("/") for item in told]
     described = [Described(group=group, name=name, summary=summary, needs=needs) for group, _, name in parted]
     return Installed(Catalogue.of(described))

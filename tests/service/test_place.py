@@ -100,7 +100,7 @@ def test_the_order_in_which_they_are_given_does_not_matter(jobs: list[Waiting], 
 
 @given(waiting, rooms)
 def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: list[Room]) -> None:
-    """Nobody behind it is the reason that it waits."""
+    """No job behind it in the queue may be the reason that it waits."""
     plan = place(jobs, nodes)
 
     first = min(jobs, key=lambda item: (-item.priority, item.since, item.job_id), default=None)
@@ -111,7 +111,7 @@ def test_the_most_urgent_job_that_fits_is_placed(jobs: list[Waiting], nodes: lis
 
 @given(waiting, rooms)
 def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[Room]) -> None:
-    """Who waits, waits for capacity or for a shape that no node has, and is told which."""
+    """A job waits for capacity or for a shape that no node has, and its reason says which."""
     plan = place(jobs, nodes)
 
     for wait in plan.waits.values():

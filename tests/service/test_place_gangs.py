@@ -61,7 +61,7 @@ gangs = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, ma
 
 @given(st.lists(st.integers(1, 4), min_size=3, max_size=5), gangs, st.randoms(use_true_random=False))
 def test_jobs_on_several_nodes_never_wait_for_each_other_for_ever(slots, asked, dice) -> None:  # type: ignore[no-untyped-def]
-    """Whoever comes when, and ends when: as long as those that run end, all are placed."""
+    """Jobs come and end in any order. As long as running jobs end, all are placed."""
     yard = Yard(slots)
     coming = [job(f"j{n}", n, nodes=nodes, processes_per_node=count) for n, (nodes, count) in enumerate(asked)]
     coming = [
@@ -80,8 +80,10 @@ def test_jobs_on_several_nodes_never_wait_for_each_other_for_ever(slots, asked, 
 
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=4))
 def test_small_jobs_that_keep_coming_do_not_starve_one_on_several_nodes(slots: list[int]) -> None:
-    """The one that has run longest ends with every turn, and two more come. Only those that were there before the big
-    one have to end: what comes free is never given to who came after it."""
+    """The job that has run longest ends with every turn, and two new ones come.
+
+    Only jobs from before the big one have to end, because a free slot never goes to a later job.
+    """
     yard = Yard(slots)
     yard.waiting = [job(f"s{n}") for n in range(sum(slots))]
     yard.turn()

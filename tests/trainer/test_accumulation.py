@@ -1,5 +1,6 @@
-"""A step's loss and gradients do not depend on how its samples are cut into micro-batches, whatever a model does with
-`num_items_in_batch`.
+"""A step's loss and gradients do not depend on how its samples are cut into micro-batches.
+
+That holds whatever a model does with `num_items_in_batch`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def rows(labels: Callable[[list[int]], Any]) -> list[dict[str, Any]]:
 
 
 def some_words(sentence: list[int]) -> list[int]:
-    """Of each sentence another number counts, and of the longest none."""
+    """Labels a different number of words in each sentence, and none in the longest."""
     return [word if (word + len(sentence)) % 3 and len(sentence) != 9 else -100 for word in sentence]
 
 
@@ -173,7 +174,7 @@ def trained(folder: Path, kind: Any, model: Any = None, *, divides: bool = True,
 
 
 def test_finding_out_leaves_no_trace(tmp_path: Path) -> None:
-    """Who says that the loss is scaled is asked nothing: the run is the same to the last bit."""
+    """If the arguments say that the loss is scaled, the model is not tried, and the run is the same to the last bit."""
     asked = trained(tmp_path / "asked", footplate.Trainer)
     random = torch.get_rng_state()
     unasked = trained(tmp_path / "unasked", AddsUp)
@@ -250,7 +251,7 @@ def test_a_run_that_ignores_the_number_resumes_to_the_last_bit(tmp_path: Path) -
 
 @pytest.mark.parametrize("case", ["masked language model", "classes of tokens"])
 def test_the_switch_gives_the_numbers_of_transformers(tmp_path: Path, case: str) -> None:
-    """Theirs is the sum of the means, so it grows with the number of micro-batches."""
+    """The loss of transformers is the sum of the means, so it grows with the number of micro-batches."""
     make, labels = CASES[case]
     losses = []
     for side, kind in ((footplate, AddsUp), (transformers, transformers.Trainer)):

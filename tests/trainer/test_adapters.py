@@ -114,7 +114,7 @@ def test_what_is_merged_needs_no_peft_and_answers_the_same(tmp_path: Path) -> No
 
 
 class Plain(nn.Module):
-    """With a norm, whose running mean moves below the adapter, and a head that is trained beside it."""
+    """A model with a norm, whose running mean moves below the adapter, and a head that is trained beside it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ def test_several_adapters_are_saved_and_come_back(tmp_path: Path) -> None:
 
 
 def test_an_adapter_that_transformers_itself_has_added_resumes_too(tmp_path: Path) -> None:
-    """Theirs saves it and cannot load it again."""
+    """Hugging Face's Trainer saves such an adapter, but cannot load it again."""
 
     def model() -> Any:
         torch.manual_seed(1)

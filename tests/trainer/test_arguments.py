@@ -128,7 +128,7 @@ def test_a_run_with_it_is_another_than_without_it(tmp_path: Path, name: str) -> 
 
 
 def test_two_runs_alike_are_the_same_run(tmp_path: Path) -> None:
-    """Or the test above would see differences where there are none."""
+    """Otherwise the test above would see differences where there are none."""
     assert what_came(tmp_path / "one", **BOTH) == what_came(tmp_path / "two", **BOTH)
 
 
@@ -170,7 +170,7 @@ def _(folder: Path) -> None:
 
 
 class Small(nn.Module):
-    """Does not fit more than so many samples."""
+    """A model that runs out of memory with more than `fits` samples."""
 
     def __init__(self, fits: int) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ def _(folder: Path) -> None:
     with pytest.raises(FloatingPointError, match=r"2 steps in a row, 1 to 2.*batches 1 to 1 of epoch 0 \(samples \d+"):
         a_trainer(folder, data=NAN, max_nan_steps=2).train()
     assert a_trainer(folder, data=NAN).train().global_step == 4
-    # It is looked every so many steps: what is over by then is borne, and what goes on ends before twice as many.
+    # NaN is looked for only every few steps. A short series passes, and a lasting one ends before twice as many steps.
     in_order = {"train_sampling_strategy": "sequential", "max_nan_steps": 3, "max_steps": 6, "data_seed": 0}
     fine = [dict(row) for row in toy.classification(n=48)]
     assert (
@@ -221,7 +221,7 @@ def _(folder: Path) -> None:
 
 
 class Harmless(Trainer):
-    """Its weights outlive a batch of NaN."""
+    """A Trainer whose weights survive a batch of NaN."""
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)
@@ -270,7 +270,7 @@ def _(folder: Path) -> None:
 
 
 def test_a_script_sets_its_own_loggers_by_the_arguments(tmp_path: Path) -> None:
-    """As the reference's example scripts begin; its `passive` is a level too."""
+    """Hugging Face's example scripts begin in this way, and their `passive` is a level too."""
     logger = logging.getLogger("a script's own")
 
     logger.setLevel(TrainingArguments("out").get_process_log_level())
@@ -607,7 +607,7 @@ def _(folder: Path) -> None:
 
 @about("do_train", "do_eval", "do_predict")
 def _(folder: Path) -> None:
-    """For scripts: they hold what was said, and follow eval_strategy."""
+    """Arguments for scripts, which keep their values and follow eval_strategy."""
     args = TrainingArguments("out", do_train=True, do_predict=True)
     assert (args.do_train, args.do_eval, args.do_predict) == (True, False, True)
     assert TrainingArguments("out", eval_strategy="epoch").do_eval
@@ -676,7 +676,7 @@ def _(folder: Path) -> None:
 
 @about("use_liger_kernel", "liger_kernel_config")
 def _(folder: Path) -> None:
-    """Its kernels need a GPU: who would put them into the model stands in."""
+    """The kernels need a GPU, so a stand-in puts them into the model."""
     import sys
     from types import SimpleNamespace
 
@@ -755,7 +755,7 @@ ELSEWHERE = {
     "deepspeed": ("tests/trainer/distributed/test_deepspeed_settings.py::test_what_is_auto_follows_the_arguments"),
     "parallelism_config": (
         "tests/trainer/distributed/test_tensor_parallel.py::"
-        "test_a_model_that_transformers_loaded_in_parts_trains_as_the_whole_one_and_resumes"
+        "test_a_model_that_transformers_loaded_in_parts_trains_as_a_whole_one_and_resumes"
     ),
     "logging_nan_inf_filter": "tests/trainer/test_losses.py::test_a_loss_that_is_nan_is_never_hidden",
     "project": "tests/trainer/test_trackers.py::test_mlflow_gets_one_run_with_all_that_was_logged",

@@ -1,4 +1,4 @@
-"""What is handed in wrong is named in a sentence, before the first step where it can be known."""
+"""Wrong input is named in a sentence, before the first step if possible."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_arrays_among_ones_own_metrics_go_into_a_checkpoint(tmp_path: Path) -> N
 
 
 def test_intervals_that_nobody_asked_for_are_the_reference_s(tmp_path: Path) -> None:
-    """Callbacks divide by them."""
+    """Callbacks divide by these intervals, so they are never zero."""
     trainer = a_trainer(tmp_path)
     trainer.train()
 

@@ -380,7 +380,7 @@ def test_prediction_and_evaluation_alone(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_resumed(tmp_path: Path) -> None:
-    """Theirs is not exact in mid-epoch: it is compared at an epoch's end, where both continue the same run."""
+    """Hugging Face's resume is not exact in mid-epoch, so both sides continue at an epoch's end."""
 
     def script(side: Any, folder: Path) -> Any:
         more = {"save_strategy": "epoch", "num_train_epochs": 3, "eval_strategy": "epoch"}

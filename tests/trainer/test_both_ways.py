@@ -43,7 +43,7 @@ def outcome(made: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], t
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """Theirs, undisturbed: its folder, and what came of it."""
+    """Returns the folder and the outcome of an undisturbed run of transformers."""
     folder = tmp_path_factory.mktemp("theirs")
     transformers.set_seed(7)
     made = trainer(transformers, folder)
@@ -104,8 +104,8 @@ def test_weights_in_any_of_their_files_are_continued(tmp_path: Path, runs: Any, 
     assert [name for name in weights if not weights[name].equal(undisturbed[1][name])] == []
 
 
-def test_a_checkpoint_whose_weights_are_in_several_files_is_resumed_and_the_best_one_loaded(tmp_path: Path) -> None:
-    """Ours too, of a large model: save_pretrained cuts it."""
+def test_a_checkpoint_with_several_weight_files_is_resumed_and_the_best_one_loaded(tmp_path: Path) -> None:
+    """Large models of ours have several files too, because save_pretrained cuts them."""
 
     class Large(footplate.Trainer):
         def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -158,7 +158,7 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_theirs_that_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:
-    """Theirs loads what is there, and trains on with fresh moments without a word."""
+    """Hugging Face's Trainer loads the files that exist, and silently trains on with new moments."""
     trainer(transformers, tmp_path).train()
     (tmp_path / "checkpoint-6" / "rng_state.pth").unlink()
 

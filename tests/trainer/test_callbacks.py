@@ -119,7 +119,7 @@ def test_an_error_in_training_still_ends_it_for_the_callbacks(tmp_path: Path) ->
 
 
 def test_an_error_as_training_begins_ends_it_for_the_callbacks_too(tmp_path: Path) -> None:
-    """By then SIGTERM may be listened for: who leaves it so makes a process that cannot be told to stop."""
+    """SIGTERM may already have a handler at that moment. If it stays, the process cannot be stopped."""
     events, before = Events(), signal.getsignal(signal.SIGTERM)
 
     class Break(TrainerCallback):

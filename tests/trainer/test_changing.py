@@ -64,7 +64,7 @@ SCHEDULES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda item: item["lr_scheduler_type"])
 def test_a_changed_rate_and_end_hold_on_over_a_resume(tmp_path: Path, schedule: dict[str, Any]) -> None:
-    """From a checkpoint before the change, where it comes again at its step, and from one after it."""
+    """The run resumes from a checkpoint before the change, which is then applied again, and from one after it."""
     wanted = {"learning_rate": 4e-3, "max_steps": 18}
     whole, trainer = run(tmp_path, ChangeAt(7, **wanted), **schedule)
     assert (trainer.state.global_step, len(whole.losses)) == (18, 18)

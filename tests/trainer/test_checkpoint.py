@@ -375,7 +375,7 @@ def test_a_callback_may_ask_for_a_checkpoint_and_a_stop_at_any_step(tmp_path: Pa
     assert files.latest_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
 
 
-def test_a_checkpoint_whose_manifest_lost_a_word_is_corrupt_and_one_that_is_gone_says_so(tmp_path: Path) -> None:
+def test_a_checkpoint_whose_manifest_lost_a_word_is_corrupt_and_a_lost_one_is_named(tmp_path: Path) -> None:
     saved = files.commit(tmp_path, 1, lambda folder: (folder / "a").write_text("a") and None, {})
     manifest = saved.path / files.MANIFEST
     manifest.write_text(manifest.read_text().replace("sha256", "sha257"))

@@ -1,4 +1,4 @@
-"""On a real GPU: the same promises as on the CPU."""
+"""The promises of the CPU hold on a real GPU."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_the_arguments_say_where_to_and_as_who(tmp_path: Path, hub: Hub) -> None
 
 @pytest.mark.parametrize("always", [False, True])
 def test_a_push_that_takes_long_lets_training_go_on(tmp_path: Path, hub: Hub, always: bool) -> None:
-    """And the next one is left out, unless it is wanted always. What is being pushed is not rotated away."""
+    """The next push is left out unless `always` is set. Files that are being pushed are not rotated away."""
     hub.gate.clear()
 
     class Look(TrainerCallback):

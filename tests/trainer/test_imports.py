@@ -1,4 +1,4 @@
-"""What imports cost: a warm parent must stay forkable, and asking for the SDK must not load torch."""
+"""Imports stay cheap: a warm parent must remain forkable, and the SDK must not load torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_only_a_newer_torch_has_is_left_out_with_an_older_one(monkeypatch: 
     trainer.preload()
 
 
-def test_a_preloaded_parent_has_one_thread_and_its_child_trains_without_importing_more_of_torch() -> None:
+def test_a_preloaded_parent_has_one_thread_and_its_child_imports_no_more_of_torch() -> None:
     script = """
 from footplate.trainer import preload
 preload()

@@ -1,4 +1,4 @@
-"""How long a run is, what is in its history, and data that is not there or has no length."""
+"""The length of a run, its history, and data that is missing or has no length."""
 
 from __future__ import annotations
 

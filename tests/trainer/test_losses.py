@@ -133,7 +133,7 @@ def test_whatever_a_model_returns_its_loss_is_found(tmp_path: Path, shape: str) 
 
 
 def test_a_tuple_that_begins_with_no_loss_is_refused_and_not_summed_up(tmp_path: Path) -> None:
-    """Logits that come first are no loss: to make their sum small trains nothing, and looks like training."""
+    """Logits that come first are not a loss. Minimizing their sum trains nothing, and looks like training."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -165,7 +165,7 @@ def test_an_overridden_compute_loss_is_a_mean_per_micro_batch(tmp_path: Path) ->
 
 @pytest.mark.parametrize("filtered", [True, False])
 def test_a_loss_that_is_nan_is_never_hidden(tmp_path: Path, filtered: bool) -> None:
-    """The reference's filter logs 0.0 from the first NaN on: a dead run looks like a perfect one."""
+    """Hugging Face's filter logs 0.0 from the first NaN on, so a dead run looks like a perfect one."""
     data = [{"x": torch.full((8,), float("nan")), "labels": torch.zeros(4)}] * 8
 
     first = trained(tmp_path, toy.mlp(), data, max_steps=1, logging_nan_inf_filter=filtered).state.log_history[0]

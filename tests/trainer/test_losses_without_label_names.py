@@ -1,4 +1,4 @@
-"""Where an evaluation gets its loss from if the model's forward names no label: as `transformers.Trainer` does it."""
+"""An evaluation gets its loss as in `transformers.Trainer` if the model's forward names no label."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_model_that_returns_a_loss_without_labels(tmp_path: Path, more: dict[s
 
 @pytest.mark.parametrize("returns_loss", [True, False])
 def test_a_subclass_that_can_return_a_loss_gets_it_from_its_compute_loss(tmp_path: Path, returns_loss: bool) -> None:
-    """As Sentence Transformers' and SetFit's do it. A model of theirs cannot be called with the batch as it is."""
+    """Sentence Transformers and SetFit do this. Their models cannot be called with the batch as it is."""
 
     def script(side: Any, folder: Path) -> Any:
         class Sentences(side.Trainer):  # type: ignore[misc, name-defined]

@@ -1,4 +1,4 @@
-"""What scripts call, or override, beside train() answers and is called as the reference's."""
+"""Methods beside train() that scripts call or override answer, and are called, as Hugging Face's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SETTERS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 NEEDED = {"set_push_to_hub": {"model_id": "me/it"}}
-"""What a setter cannot be called without."""
+"""Arguments that a setter requires."""
 
 
 @pytest.mark.parametrize("setter", SETTERS)
@@ -66,7 +66,7 @@ def test_a_setter_sets_what_theirs_sets_and_again_what_it_was_not_told(setter: s
 
 
 def plain(args: Any) -> dict[str, Any]:
-    """As theirs says it: a token even where there is none, no reporters by a word, and no delay as None."""
+    """Returns the arguments in Hugging Face's form: always a token, no reporters as a word, no delay as None."""
     values = dict(args.to_dict())
     return {
         **values,
@@ -132,7 +132,7 @@ def test_a_trainer_answers_as_theirs(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_parameter_is_found_in_its_group_by_itself_and_by_its_name(tmp_path: Path) -> None:
-    """Theirs compares the values of tensors, and fails where shapes differ."""
+    """Hugging Face's Trainer compares the values of tensors, and fails if shapes differ."""
     trainer, _ = a_script(footplate, tmp_path)
     for name, parameter in trainer.model.named_parameters():
         decay = 0.0 if name.endswith("bias") else 0.1

@@ -101,7 +101,7 @@ class TrainsAgain(TrainerCallback):
         model.train()
 
 
-def test_an_optimizer_with_averaged_weights_trains_on_after_a_callback_set_train_mode(tmp_path: Path) -> None:
+def test_an_optimizer_with_averaged_weights_trains_on_after_a_callback_sets_train(tmp_path: Path) -> None:
     args = TrainingArguments(
         str(tmp_path), max_steps=4, eval_strategy="steps", eval_steps=2, optim="schedule_free_adamw",
         lr_scheduler_type="constant", save_strategy="no", disable_tqdm=True, use_cpu=True,

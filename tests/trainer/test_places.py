@@ -20,7 +20,10 @@ ROWS = [dict(row) for row in toy.regression(n=90)]
 
 
 class Stream(IterableDataset[Any]):
-    """Says where it is. Each loading process reads its own share; every sample it reads is written down."""
+    """A stream that has a place.
+
+    Each loading process reads its own share, and every sample that is read is recorded.
+    """
 
     def __init__(self, log: Path) -> None:
         self.log, self.at, self.start = log, 0, 0
@@ -129,7 +132,7 @@ def test_an_order_that_was_drawn_at_random_is_drawn_again(tmp_path: Path, worker
     assert (after.weights, after.rng) == (whole.weights, whole.rng)
 
 
-def test_a_run_whose_checkpoints_are_written_in_the_background_resumes_as_the_same_run(tmp_path: Path) -> None:
+def test_a_run_whose_checkpoints_are_written_in_background_resumes_as_the_same_run(tmp_path: Path) -> None:
     options = {"save_strategy": "steps", "save_steps": 4}
     whole = run(tmp_path / "whole", ROWS, **options)
 

@@ -1,7 +1,4 @@
-"""At the same seed our curve is the reference's: its order of the data, its draws, its schedule, its numbers.
-
-The reference's loop is written out here over the parts that it uses itself: Accelerate's seedable sampler and loader.
-"""
+"""Our curve at the same seed equals that of Hugging Face's loop, with its data order, draws, schedule and numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ STEPS, BATCH, SEED = 30, 8, 42
 
 
 def reference(accumulate: int) -> tuple[list[float], dict[str, Any]]:
-    """Epochs, windows and draws as the reference makes them, by hand."""
+    """Trains by hand, with the epochs, windows and draws of Hugging Face's loop."""
     set_seed(7)
     model, data = toy.mlp(hidden=16, dropout=0.2), toy.regression(n=100)
     set_seed(SEED)

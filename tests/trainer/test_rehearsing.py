@@ -1,4 +1,4 @@
-"""What could not be saved is told before the first step."""
+"""A state that cannot be saved is reported before the first step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Extra(Odd):
 
 
 def steps_before(folder: Path, error: type[Exception], match: str, model: nn.Module | None = None, **more: Any) -> int:
-    """How many steps were made before it was told."""
+    """Returns the number of steps before the error."""
     events, resume = Events(), more.pop("resume", False)
     values = {"max_steps": 4, "save_steps": 2, "disable_tqdm": True, **more}
     trainer = footplate.Trainer(

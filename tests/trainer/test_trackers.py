@@ -1,4 +1,4 @@
-"""What is logged reaches the trackers: the real ones, writing to this machine only, and read back from there."""
+"""Logs reach the real trackers, which write to this machine only, and are read back from there."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def wandb_records(folder: Path) -> list[Any]:
-    """Of the one run that was written below the folder: W&B's files are logs as LevelDB has them."""
+    """Returns the records of the one run below the folder. W&B's files are logs in LevelDB's format."""
     import wandb
     from wandb.proto import wandb_internal_pb2
 
@@ -182,7 +182,7 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def history(mlflow: Any, run: Any, name: str) -> list[tuple[int, float]]:
-    """By step: its store keeps no order of its own, and two points of one millisecond come back either way round."""
+    """Returns the points sorted by step, because the store keeps no order of its own within one millisecond."""
     points = mlflow.MlflowClient().get_metric_history(run.info.run_id, name)
     return [(item.step, item.value) for item in sorted(points, key=lambda point: point.step)]
 
@@ -223,7 +223,7 @@ def test_a_run_of_mlflow_that_the_script_opened_is_used_and_left_open(tmp_path: 
 
 @pytest.fixture(scope="module")
 def trackio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """It reads where to write to when it is imported, once per process."""
+    """Yields trackio, which reads its folder once per process, when it is imported."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("trackio")
         patch.setenv("TRACKIO_DIR", str(folder))

@@ -37,7 +37,7 @@ def switch(name: str, module: str) -> Callable[[TurnOff], TurnOff]:
 
 @contextmanager
 def turned_off(name: str) -> Iterator[None]:
-    """In this very process, for a story that starts no other."""
+    """Turns a protection off in this process, for a story that starts no other."""
     module = importlib.import_module(SWITCHES[name].module)
     classes = [
         entry for entry in vars(module).values() if isinstance(entry, type) and entry.__module__ == module.__name__

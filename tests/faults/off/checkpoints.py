@@ -48,7 +48,7 @@ def take_what_comes(checkpoint: ModuleType) -> None:
 
 @switch("what was found corrupt is offered again", module="service.store.checkpoints")
 def forget_the_corrupt(checkpoints: ModuleType) -> None:
-    """As if the job had never had them."""
+    """Forgets corrupt checkpoints, as if the job had never had them."""
     checkpoints._OFFERS = checkpoints._OF_JOB.where(checkpoints.checkpoints.c.status == checkpoints.COMMITTED)
 
 

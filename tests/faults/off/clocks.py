@@ -11,7 +11,7 @@ from tests.faults.off import switch
 
 @switch("leases are timed by a clock that does not jump", module="service.jobs.rescue")
 def time_by_the_wall(rescue: ModuleType) -> None:
-    """As if heartbeats and leases were compared by the time of day."""
+    """Compares heartbeats and leases by the time of day."""
     timers = rescue.Timers
 
     def by_the_wall(method: Any) -> Any:

@@ -15,7 +15,7 @@ def take_what_is_there(run: ModuleType) -> None:
 
 @switch("a row that cannot be read names its file", module="footplate.components.lines")
 def let_the_row_fail(lines: ModuleType) -> None:
-    """What the file system or the parser raises goes on as it is, as of any code of a user's."""
+    """Lets errors of the file system or the parser through, as errors of the user's own code."""
     import os
 
     def read(self: Any, index: int) -> Any:

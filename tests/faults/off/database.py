@@ -9,7 +9,7 @@ from tests.faults.off import switch
 
 @switch("a driver's error means that SQL is away", module="service.store.database")
 def let_drivers_errors_through(database: ModuleType) -> None:
-    """As if each of them were a mistake in what we asked."""
+    """Treats each driver's error as a fault in our query."""
     database.is_away = lambda error: False
 
 

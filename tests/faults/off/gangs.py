@@ -22,7 +22,7 @@ def hold_nothing(place: Any) -> None:
 
 @switch("nothing is held for who waits for a node without work", module="service.jobs.placement")
 def hold_for_whoever_waits(place: Any) -> None:
-    """On whatever is up, for nodes that may never take work again."""
+    """Reserves any running node, also for jobs whose nodes may never take work again."""
 
     def reserve(self: Any) -> bool:
         for free in self._fitting[: self.needs.nodes]:
@@ -49,7 +49,7 @@ def let_the_others_run(gang: Any) -> None:
 
 @switch("an attempt is over when its last part is", module="service.events.ingest")
 def over_with_the_first(ingest: Any) -> None:
-    """Whoever ends first ends it, whatever still runs elsewhere."""
+    """Ends the attempt with its first part, whatever still runs elsewhere."""
     original = ingest.attempts.sources_of
 
     class Hasty:

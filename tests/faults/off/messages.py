@@ -27,7 +27,7 @@ def grant_everyone(grant: ModuleType) -> None:
 
 @switch("a claim is of one fence, for one node", module="service.jobs.grant")
 def grant_by_name_alone(grant: ModuleType) -> None:
-    """Whatever fence, attempt or node a claim names: it means the job as it stands."""
+    """Grants a claim by its job alone, whatever fence, attempt or node it names."""
     guarded = grant.attempts.claim
 
     def unfenced(conn: Any, job_id: Any, *asked: Any) -> Any:

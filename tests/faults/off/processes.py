@@ -53,7 +53,7 @@ def count_no_poison(conclude: Any) -> None:
 
 @switch("dying with the worker", module="footplate.contract.host.linux")
 def outlive_everyone(linux: Any) -> None:
-    """The kernel tells nobody, as Celery too had asked it to, and the warm parent holds its own lifeline."""
+    """Removes the kernel's death signal, and Celery's, and lets the warm parent hold its own lifeline."""
     adopt = linux.adopt_orphans
 
     def adopt_and_hold() -> None:
@@ -105,7 +105,7 @@ def count_drains(conclude: Any) -> None:
 
 @switch("dying with the warm parent as another user", module="footplate.contract.host.user")
 def forget_the_parent(user: Any) -> None:
-    """Asked for before the process became another user, and not again."""
+    """Requests the death signal before the process changes its user, and never again."""
     become = user.User.become
 
     def become_and_forget(self: Any) -> None:

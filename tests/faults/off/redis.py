@@ -11,7 +11,7 @@ from tests.faults.off import switch
 
 @switch("a lost bell rings again", module="service.control.turns")
 def ring_once(turns: ModuleType) -> None:
-    """Not for a new epoch, and not for an attempt that nobody claims."""
+    """Rings a bell once, also after a new epoch, and for attempts that nobody claims."""
 
     async def look_away(self: Any) -> None: ...
 

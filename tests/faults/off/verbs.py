@@ -20,7 +20,7 @@ def move_anything_anywhere(stopping: ModuleType) -> None:
 
 @switch("cancel wins", module="service.jobs.conclude")
 def let_the_end_win(conclude: ModuleType) -> None:
-    """How an attempt ended decides, whatever its user was told."""
+    """Lets the end of an attempt decide, whatever its user was answered."""
     from dataclasses import replace
 
     from footplate.contract.lifecycle import Desired

@@ -63,7 +63,7 @@ class Api:
             self.services.tail.wake([job])
 
     async def end(self, job: JobId, to: JobState = JobState.SUCCEEDED) -> None:
-        """Through the table to a terminal state, as if a worker had run it."""
+        """Moves a job through the state table to a terminal state, as if a worker had run it."""
 
         def write(conn: Any) -> None:
             steps = [(JobState.STARTING, Reason.PLACED), (JobState.RUNNING, Reason.TRAINING), (to, Reason.COMPLETED)]

@@ -1,4 +1,4 @@
-"""What Schemathesis is told of this API: how much of it to try, and what a good request may still be refused for.
+"""Configures Schemathesis for this API. It limits the number of tries, and lists refusals that a good request may get.
 
 Loaded by its command as its hooks, and by the test that starts it.
 """
@@ -39,15 +39,20 @@ include-operation-id = "{operation}"
 expected-statuses = {refusals}
 """
 RULES = {"amend_job", "amend_webhook", "bulk_jobs", "create_key", "create_webhook", "resume_job", "rotate_webhook"}
-"""Operations with rules that no schema says: between fields, field and query, about where a name leads, how long "2h"
-is, or what may lie in an object that is somebody's own. Add a route's name here if it has."""
+"""Operations with rules that no schema states.
+
+The rules concern several fields, a query, the target of a name, durations such as "2h", or objects of a user's own. Add
+the name of a route that has such rules.
+"""
 REFUSALS = ["2xx", "3xx", "401", "403", "404", "409", "412", "416", "429"]
-"""How a request that its schema allows may be answered: what it is about may not be there, or not any more."""
+"""Answers to requests that their schema allows, because the resource may be missing or gone."""
 
 
 def config(document: dict[str, Any], *, key: str, examples: int) -> str:
-    """For a spec there are rules that no schema can say, a cursor is whatever the page before said, and a key may have
-    been used for something else."""
+    """Returns Schemathesis' configuration.
+
+    A spec has rules that no schema states, a cursor comes from the page before, and a key may have been used already.
+    """
     wise = [
         operation["operationId"]
         for operations in document["paths"].values()
@@ -94,7 +99,7 @@ def install() -> None:
 
     @schemathesis.hook
     def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
-        """Whatever else a route reads that is no JSON goes out as it is."""
+        """Sends request bodies that are not JSON unchanged."""
         for operations in raw_schema["paths"].values():
             for operation in operations.values():
                 for media_type in _bodies(operation):

@@ -1,4 +1,4 @@
-"""The border: who may ask, from where, in what form; and that every failure is a problem document."""
+"""The border decides who may send a request, from where and in what form. Every failure is a problem document."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_body_is_counted_as_it_streams(api: Api) -> None:
     assert is_problem(streamed, 413, "body_too_large")
 
 
-async def test_an_unexpected_error_tells_nothing_of_its_inside_but_to_the_log_under_its_request_id(
+async def test_an_unexpected_error_shows_its_details_in_the_log_only_under_its_request_id(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*given: object, **named: object) -> None:
@@ -165,7 +165,7 @@ HEADERS: tuple[tuple[str, ...], ...] = (
     ("Authorization", "X-Request-Id", "If-Match", "If-None-Match", "If-Range", "Range", "Last-Event-ID", "Traceparent",
      "Idempotency-Key", "Cookie", "Accept", "Expect"),
 )  # fmt: skip
-"""What one request has malformed at once: of the first four each is refused before the others are looked at."""
+"""Requests with several faults. Each of the first four is refused before the others are looked at."""
 
 
 async def test_a_header_that_cannot_be_read_is_no_fault_of_ours(api: Api, artifacts: Path) -> None:

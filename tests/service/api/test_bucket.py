@@ -1,4 +1,4 @@
-"""The file routes over artifacts in a bucket: as over a folder, and told what is wrong where the bucket is away."""
+"""Artifacts in a bucket are served as from a folder. If the bucket is unreachable, answers say so."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def store(api: Api) -> RemoteStore:
 
 
 async def save(api: Api, store: RemoteStore, job: JobId, step: int, **changes: Any) -> CheckpointRow:
-    """As a node commits one, and ingest hears of it."""
+    """Stores a checkpoint as a node commits it and ingest records it."""
     path = str(layout.checkpoint_folder(job, 1, step))
     reports = {name: {"bytes": len(content), "sha256": sha256(content).hexdigest()} for name, content in FILES.items()}
     manifest = json.dumps({"format": 1, "step": step, "files": reports}).encode()

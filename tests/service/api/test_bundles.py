@@ -1,4 +1,4 @@
-"""Users' code comes in as a zip: kept by its sha256, refused where it is no good, and held against the specs."""
+"""Users' code is uploaded as a zip. It is stored by its sha256, refused if it is unusable, and compared with specs."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ FILES = {"model.safetensors": bytes(range(256)) * 1000, "deep/empty": b"", "trai
 
 
 async def save(api: Api, job: JobId, step: int, attempt: int = 1, **changes: Any) -> CheckpointRow:
-    """As training commits one, and ingest hears of it."""
+    """Stores a checkpoint as training commits it and ingest records it."""
     path = str(checkpoint_folder(job, attempt, step))
     folder = api.services.settings.artifacts_path / path
     for name, content in FILES.items():
@@ -104,7 +104,7 @@ async def test_its_files_come_with_what_they_were_and_one_by_one_with_ranges(api
 
 
 async def commit_named(api: Api, names: int, unit: str = '"f{0:06}":{{"bytes":0,"sha256":"{1}"}}') -> CheckpointRow:
-    """As training commits one whose manifest names so many files."""
+    """Stores a checkpoint whose manifest names this number of files."""
     row = await save(api, await api.submit(), 5)
     text = ",".join(unit.format(n, "0" * 64) for n in range(names))
     manifest = f'{{"format":1,"step":5,"files":{{{text}}}}}'.encode()
@@ -262,7 +262,7 @@ async def test_the_only_one_that_a_job_could_continue_from_stays_until_the_job_i
     assert (await api.client.delete(f"/jobs/{job}/checkpoints/{only.id}")).status_code == 202
 
 
-async def test_a_corrupt_one_stays_where_without_it_a_job_would_look_like_one_that_never_had_any(api: Api) -> None:
+async def test_a_job_s_only_checkpoint_stays_even_if_it_is_corrupt(api: Api) -> None:
     job = await api.submit()
     row = await save(api, job, 5, status="corrupt")
 
@@ -295,7 +295,7 @@ def _path(answer: Any) -> str:
     return path
 
 
-async def test_limits_count_without_the_pinned_and_hold_for_one_that_is_not_pinned_any_more(api: Api) -> None:
+async def test_limits_do_not_count_pinned_checkpoints_and_apply_again_once_unpinned(api: Api) -> None:
     job = await api.submit(training={"save_total_limit": 1})
     old, older = await save(api, job, 10), await save(api, job, 5)
     for row in (old, older):

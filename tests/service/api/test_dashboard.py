@@ -99,7 +99,7 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     assert (await api.client.get(f"/jobs/{ids[2]}")).json()["state"] == "queued"
 
 
-async def test_filters_by_spec_metric_time_and_tag_narrow_the_table_and_stay_in_the_address(
+async def test_filters_by_spec_metric_time_and_tag_narrow_the_table_and_are_in_the_address(
     api: Api, page: Page
 ) -> None:
     for name, rate, loss in (("low", 0.1, 0.2), ("high", 0.5, 0.9), ("best", 0.1, 0.1)):

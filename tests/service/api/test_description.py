@@ -1,4 +1,4 @@
-"""What /openapi.json says of each route, whoever added it: all of its answers, with examples that are right."""
+"""The description in /openapi.json has all answers of each route, with correct examples."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ PLACES = {
     "job": "job_" + "0" * 32, "node": "node_" + "0" * 32, "key": "key_" + "0" * 32, "sha256": "0" * 64, "path": "x",
     "checkpoint": "latest", "webhook": "hook_" + "0" * 32, "file": f"file_{'0' * 64}.jsonl",
 }  # fmt: skip
-"""What stands for the parts of an address."""
+"""Values for the parts of an address."""
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PATCH", "/jobs/{job}"): {"priority": 1},
     ("PATCH", "/jobs/{job}/checkpoints/{checkpoint}"): {"pinned": True},
 }
-"""Where an empty object is refused before anybody looks for the job."""
+"""Routes that refuse an empty object before they look for the job."""
 OTHER_SCOPES = {
     ("POST", "/tickets"): READS,
     ("POST", "/keys"): Needed(Scope.ADMIN),
@@ -48,7 +48,7 @@ OTHER_SCOPES = {
     ("POST", "/nodes/{node}/drain"): Needed(Scope.ADMIN, everywhere=True),
     ("GET", "/metrics"): Needed(Scope.READ, everywhere=True),
 }
-"""Which routes need something else than `read` to look and `submit` to act: said once more, so that it is meant."""
+"""Routes that need another scope than `read` to look or `submit` to act. They are repeated here on purpose."""
 
 
 class Ask(NamedTuple):

@@ -1,4 +1,7 @@
-"""Rows come in as files: kept by what they hold, named in specs by their ids, refused where they are no such rows."""
+"""Rows are uploaded as files.
+
+They are stored by their content, named in specs by their ids, and refused if unusable.
+"""
 
 from __future__ import annotations
 

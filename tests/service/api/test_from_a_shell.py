@@ -1,4 +1,4 @@
-"""What the command and the SDK do with many jobs and with code of one's own, against a service on a socket."""
+"""The command and the SDK handle many jobs and users' own code, against a service on a socket."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Every route of the description, tried by a fuzzer that others wrote, with all of its checks: no 5xx, no answer that
-is not described, nothing refused that the schema allows and nothing taken that it does not.
+"""A foreign fuzzer tries every described route with all of its checks.
+
+No answer is a 5xx or undescribed. Nothing is refused that the schema allows, and nothing accepted that it does not.
 
 A route that is added is tried without a word here. What fails prints the curl that shows it.
 """
@@ -33,7 +34,7 @@ async def test_a_fuzzer_finds_none_in_an_hour_either(serve: Serve, database_url:
 
 
 async def served(serve: Serve, database: str) -> Api:
-    """With something in it."""
+    """Returns an API with some content."""
     api = await serve(database, api_key=KEY, rate_per_key=0, rate_per_address=0, code="on")
     await a_node(api)
     job = await api.submit(name="over", tags=["demo"])

@@ -1,4 +1,4 @@
-"""One job over HTTP: submit, look, change, stop, delete; and the list of all."""
+"""One job over HTTP is submitted, read, changed, stopped and deleted. The list shows all jobs."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def bearer(key: dict[str, Any] | str) -> dict[str, str]:
 
 @pytest.fixture
 async def guarded(serve: Serve, sqlite_url: str) -> Api:
-    """Asked by its operator, who has the bootstrap key."""
+    """Returns an API whose client uses the operator's bootstrap key."""
     return await serve(sqlite_url, api_key=KEY)
 
 
@@ -494,7 +494,7 @@ def test_the_prefix_is_what_may_be_seen() -> None:
 
 
 async def _a_job_of(api: Api, key: dict[str, Any] | str, *, ended: bool = False) -> str:
-    """Its stream's path."""
+    """Submits a job with this key, and returns the path of its stream."""
     made = await api.client.post("/jobs", json=SPEC, headers=bearer(key))
     assert made.status_code == 201, made.text
     if ended:

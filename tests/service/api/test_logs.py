@@ -1,4 +1,4 @@
-"""What training printed, over HTTP."""
+"""Lines that training printed, over HTTP."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ async def test_a_flood_of_one_keeps_no_other_waiting(api: Api) -> None:
 
 
 async def move(api: Api, job: JobId, *states: JobState) -> None:
-    """By the table, as the journey would."""
+    """Moves a job by the state table, as its life would."""
 
     def write(conn: Any) -> None:
         for state in states:

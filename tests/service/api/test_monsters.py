@@ -102,7 +102,7 @@ async def served(serve: Serve, sqlite_url: str) -> tuple[Api, JobId]:
 
 
 def filled(before: str, unit: str, after: str, size: int = MAX_BODY_BYTES) -> bytes:
-    """As many of the unit, with commas, as there is room for."""
+    """Returns a body with as many units, separated by commas, as fit."""
     count = (size - len(before) - len(after)) // (len(unit) + 1)
     return (before + ",".join([unit] * count) + after).encode()
 
@@ -235,7 +235,7 @@ UNITS = ("[]", "{}", '""', "0", "-1e308", "1e999", "NaN", "null", '"a"', '"\\ud8
          '{"use":"x#","args":{"a#":1}}', '"x#"', '{"id":"a#","use":"b#","params":["c#"]}', "9" * 4000,
          "[" * 30 + "]" * 30, '{"a":' * 30 + "1" + "}" * 30)  # fmt: skip
 SIZES = (20, 90, 1_000, 9_000, 300_000)
-"""How many of a unit: small bodies are read in the loop itself, the largest are cut where the body is full."""
+"""Numbers of units. Small bodies are read in the loop itself, and the largest are cut at the body's limit."""
 
 
 def bodies(names: list[str]) -> st.SearchStrategy[bytes]:

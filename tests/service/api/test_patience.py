@@ -1,4 +1,4 @@
-"""Who sends slowly, or without end, is answered or cut; who sends well is not."""
+"""Slow and endless senders are answered or cut off. Normal senders are not."""
 
 from __future__ import annotations
 

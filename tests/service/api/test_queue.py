@@ -1,4 +1,4 @@
-"""What waits, in which order and why; and that nobody sees of others more than how many they are."""
+"""The queue shows waiting jobs, their order and their reasons. Of other projects it shows only the number of jobs."""
 
 from __future__ import annotations
 

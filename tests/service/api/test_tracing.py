@@ -81,7 +81,7 @@ async def test_a_trace_goes_on_from_who_posts_a_job_to_the_end_of_its_attempt(
 
 
 async def attempted(api: Api, job: JobId) -> None:
-    """As control writes down an attempt that was placed, claimed, and ran until it failed."""
+    """Records an attempt as control does that was placed, claimed, and ran until it failed."""
     at = now_ms()
     row = AttemptRow(
         job,

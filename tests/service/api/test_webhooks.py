@@ -1,5 +1,8 @@
-"""Webhooks, told over real sockets: signed, once for each move, again until they are taken, and never where they may
-not go. Names are resolved by a stand-in, because name servers are not ours; time is the test's."""
+"""Webhooks over real sockets.
+
+Each move of a job is signed and sent once, again until it is taken, and never to a forbidden place. A stand-in resolves
+names, because name servers are not ours. The tests set the time.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class Got(NamedTuple):
         return content
 
     def is_signed_with(self, secret: str) -> bool:
-        """As the specification has it, and as none of our code does."""
+        """Checks the signature by the specification, without any code of ours."""
         signed = f"{self.headers['webhook-id']}.{self.headers['webhook-timestamp']}.".encode() + self.body
         key = b64decode(secret.split("_", 1)[1])
         good = b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
@@ -108,8 +111,10 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 class Post:
-    """Control's courier, a step at a time, by a clock that the test sets: two minutes ahead, so that on a busy machine
-    the real one does not overtake it."""
+    """Runs control's courier step by step with the test's clock.
+
+    The clock is two minutes ahead, so that the real one never overtakes it on a busy machine.
+    """
 
     def __init__(self, api: Api, allow: str = LOOPBACK, **more: Any) -> None:
         self.now = now_ms() + 120_000
@@ -136,7 +141,7 @@ async def a_hook(api: Api, url: str, **given: Any) -> dict[str, Any]:
 
 
 async def told(api: Api, hook: dict[str, Any]) -> list[dict[str, Any]]:
-    """What its log says, oldest first."""
+    """Returns the entries of the webhook's log, oldest first."""
     answer = await api.client.get(f"/webhooks/{hook['id']}/deliveries")
     DeliveryList.model_validate_json(answer.content)
     result: list[dict[str, Any]] = answer.json()["data"]
@@ -346,7 +351,7 @@ async def test_one_that_only_fails_for_days_is_disabled_and_says_why(
     assert (again.json()["enabled"], again.json()["failing_since"]) == (True, None)
 
 
-async def test_one_that_fails_is_tried_once_in_a_while_and_its_backlog_flows_when_it_is_back(
+async def test_a_failing_webhook_is_tried_rarely_and_gets_its_backlog_when_it_works_again(
     serve: Serve, database_url: str, receiver: Receiver
 ) -> None:
     api = await serve(database_url, webhooks_allow=LOOPBACK)
@@ -783,7 +788,7 @@ async def test_a_certificate_must_be_good_for_the_name(
 
 
 async def test_control_sends_by_itself(api: Api, receiver: Receiver) -> None:
-    """Without Redis, which it does not need for this."""
+    """Control needs no Redis for this."""
     control = Control(api.db, api.services.settings)
     running = asyncio.create_task(control.run())
     hook = await a_hook(api, receiver.url, states=["queued"])

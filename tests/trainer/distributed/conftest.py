@@ -49,7 +49,7 @@ def folder(folder_of: Callable[..., Path], request: pytest.FixtureRequest) -> Pa
 
 @pytest.fixture
 def came(folder: Path, request: pytest.FixtureRequest) -> Results:
-    """What each of the two processes found, by a scenario's name."""
+    """Returns the results of the two processes, by a scenario's name."""
     asked = list(_STARTS[_start(request)])
     return lambda name: read(folder, asked.index(name), 2)
 
@@ -73,7 +73,7 @@ def came_of_four(folder_of: Callable[..., Path]) -> Results:
 
 
 def _start(request: pytest.FixtureRequest) -> str:
-    """Which of the starts answers for the strategy that a test is about."""
+    """Returns the name of the start that runs the strategy of a test."""
     parameters = getattr(getattr(request.node, "callspec", None), "params", {})
     strategy = str(parameters.get("strategy", ""))
     return "zero" if strategy.startswith("zero") else "parts" if strategy == "tensor parallel" else "two"

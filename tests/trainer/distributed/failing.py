@@ -1,5 +1,7 @@
-"""One of two processes fails while a message of its own is under way, which the other will not answer: it waits for
-another one, or computes for long."""
+"""One of two processes fails while it waits in a message.
+
+The other process never answers, because it waits for another message or computes for long.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several processes are asked to do. Each returns what can be written as JSON; tests say what it must be."""
+"""Scenarios that several processes run. Each returns JSON, and the tests state what it must be."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _cut_each(model: nn.Module, name: str, style: Any, mesh: Any) -> None:
 
 
 def a_llama(folder: Path) -> None:
-    """To be loaded: a small one of transformers'."""
+    """Saves a small Llama of transformers, which scenarios load."""
     import transformers
 
     set_seed(3)
@@ -213,7 +213,7 @@ class AddsForCausalLM(LogitsForCausalLM):
 
 
 class Unlike(Dataset[Any]):
-    """Of each sample another number of labels counts."""
+    """A dataset whose samples have different numbers of counted labels."""
 
     def __init__(self, data: Any, ignore: int) -> None:
         self.data, self.ignore = data, ignore
@@ -282,7 +282,7 @@ def _came(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]:
 
 
 def assert_same_run(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """To what is left of a sum when it is made in another order."""
+    """Compares two runs up to the rounding of a sum in another order."""
     assert "error" not in one, one.get("trace")
     assert one["losses"] == pytest.approx(other["losses"], rel=1e-5)
     assert one["norms"] == pytest.approx(other["norms"], rel=1e-4)
@@ -294,7 +294,10 @@ def assert_same_run(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def resumed(folder: Path, *, name: str, at: int, **values: Any) -> dict[str, Any]:
-    """Stopped after so many steps and gone on with: both halves, with all that decides how training goes on."""
+    """Stops a run after `at` steps and continues it.
+
+    Returns both halves, with all that decides how training continues.
+    """
     whole = trained(folder, name=f"{name}-whole", **values)
     first = trained(folder, name=name, stop_at=at, **values)
     rest = trained(folder, name=name, resume=True, **values)
@@ -353,7 +356,7 @@ def averaged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
 
 
 def counted(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
-    """How large the model seems, once it is cut."""
+    """Returns the size that the model seems to have once it is cut."""
     trainer, _ = _trainer(folder, name=name, max_steps=1, **values)
     whole = trainer.get_num_trainable_parameters()
     trainer.train()
@@ -452,7 +455,7 @@ def read_anew(folder: Path, **values: Any) -> dict[str, Any]:
 
 
 def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
-    """What computes something else in pieces than whole."""
+    """Trains a model that computes something else in pieces than whole."""
     if how == "named":
         values["options"] = {"optimizers": [NamedOptimizer("all", [r"."], args={"lr": 1e-2}, schedule="linear")]}
     trainer, events = _trainer(folder, name=how, text=True, **values)
@@ -539,7 +542,7 @@ class Boom(Exception):
 
 
 def failed_everywhere(folder: Path, **values: Any) -> dict[str, Any]:
-    """They go on together: with another batch, say."""
+    """Fails in all processes alike, which then continue together with another batch."""
 
     def fail(control: Any) -> None:
         raise Boom("everywhere")
@@ -554,7 +557,7 @@ def failed_everywhere(folder: Path, **values: Any) -> dict[str, Any]:
 
 
 def failed_on_one(folder: Path, **values: Any) -> None:
-    """While a message of its own is under way, and the other waits for another one."""
+    """Fails in one process within a message, while the other process waits for another message."""
     under_way = []
 
     def fail(control: Any) -> None:
@@ -566,7 +569,7 @@ def failed_on_one(folder: Path, **values: Any) -> None:
 
 
 def wrappers(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
-    """What DDP was put around, in two trainings of the same model and what lies between them."""
+    """Returns the modules that DDP wrapped in two trainings of the same model, and between them."""
     made, real = [], DistributedDataParallel.__init__
 
     def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
@@ -585,7 +588,7 @@ def wrappers(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
 
 
 def synchronised(folder: Path, **values: Any) -> dict[str, Any]:
-    """How often gradients met."""
+    """Returns the number of gradient synchronizations."""
     meetings = []
 
     def meet(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at the annotations
@@ -602,7 +605,7 @@ def synchronised(folder: Path, **values: Any) -> dict[str, Any]:
 
 
 def talks(folder: Path, **values: Any) -> dict[str, Any]:
-    """How the processes were told to work together. The first Trainer of a process opens the lines."""
+    """Returns the options of the process group. The first Trainer of a process opens its connections."""
     trainer, _ = _trainer(folder, name="talks", **values)
     trainer.train()
     wrapped: Any = trainer.model_wrapped
@@ -618,7 +621,7 @@ def talks(folder: Path, **values: Any) -> dict[str, Any]:
 
 
 def written(folder: Path, *, name: str = "written", **values: Any) -> dict[str, Any]:
-    """Who printed, who wrote, and what stands."""
+    """Returns the ranks that printed and wrote, and the files that exist."""
     commits, real = [], files.commit
 
     def commit(*args: Any) -> Any:

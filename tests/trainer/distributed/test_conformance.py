@@ -1,5 +1,6 @@
-"""Every strategy does what one process does on the same global batch: the same curve, exact resumes, and checkpoints
-that continue on another number of processes.
+"""Every strategy gives the results of one process on the same global batch.
+
+Curves are equal, resumes are exact, and checkpoints continue on another number of processes.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def assert_ends_with_its_best(each: dict[str, Any]) -> None:
 
 @strategies
 def test_every_sample_is_answered_by_generation(came: Results, strategy: str) -> None:
-    """One process is no measure here: its sums come in another order, and after some tokens texts diverge."""
+    """One process cannot serve as the expected value: its sums are ordered differently, and texts diverge."""
     first, second = came(f"{strategy}: generated")
     assert "error" not in first, first.get("trace")
     assert first["texts"] == second["texts"]

@@ -42,15 +42,14 @@ def parts(folder_of: Callable[..., Path]) -> Path:
 def test_the_curve_is_that_of_one_process(
     scenario: str, came_of_parts: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
-    """Also where a length cannot be shared evenly, where activations are computed again in backward, and where the
-    model means to compute its own loss."""
+    """Covers uneven lengths, activations that are computed again, and models that compute their own loss."""
     for rank_run in came_of_parts(f"cp: {scenario}"):
         scenarios.assert_same_run(rank_run, alone[scenario])
         assert (rank_run["strategy"], rank_run["sizes"]) == ("ContextParallel", [2, 16])
         assert rank_run["flos"] == alone[scenario]["flos"]
 
 
-def test_a_model_of_transformers_with_shared_heads_does_the_same_and_resumes_to_the_last_bit(
+def test_a_model_of_transformers_with_shared_heads_trains_the_same_and_resumes(
     came_of_parts: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
     for rank_run in came_of_parts("cp: llama"):
@@ -160,7 +159,7 @@ def test_what_would_be_another_run_in_pieces_is_refused_in_all_before_the_first_
 
 
 @pytest.mark.parametrize(("size", "length"), [(2, 16), (2, 13), (3, 5), (4, 1)])
-def test_pieces_are_all_of_a_sequence_and_each_has_one_of_the_front_and_one_of_the_back(size: int, length: int) -> None:
+def test_each_process_has_one_piece_of_a_sequence_s_front_and_one_of_its_back(size: int, length: int) -> None:
     tokens = torch.arange(1, length + 1).expand(2, -1)
 
     pieces = [cut({"input_ids": tokens, "labels": tokens}, rank, size) for rank in range(size)]

@@ -111,7 +111,7 @@ def test_predictions_that_are_no_tensors_travel_where_that_is_asked_for(came: Re
 
 @pytest.mark.parametrize("name", ["wrapped", "wrapped in half", "wrapped elsewhere"])
 def test_a_model_is_wrapped_once(came: Results, name: str) -> None:
-    """It knows that there are several, as it does on GPUs, and would wrap by itself as well."""
+    """The model knows that there are several processes, as on GPUs, and would wrap itself as well."""
     for rank_run in came(name):
         assert rank_run == {"made": ["Mlp"], "type": "MULTI_CPU"}
 
@@ -181,9 +181,7 @@ def test_processes_that_failed_alike_may_go_on_together(came: Results) -> None:
         assert rank_run["steps"] == 8
 
 
-def test_one_that_fails_in_the_middle_of_a_message_ends_and_the_others_with_its_reason(
-    came: Results, folder: Path
-) -> None:
+def test_a_process_that_fails_within_a_message_ends_all_others_with_its_reason(came: Results, folder: Path) -> None:
     main, failed = came("on one")
 
     assert failed["error"] == "Boom: only here"
@@ -223,7 +221,7 @@ def test_what_is_on_the_host_travels_beside_what_is_on_the_devices() -> None:
     assert peers.way_of(torch.ones(1, device="meta")) == "NCCL"
 
 
-def test_a_launcher_s_compiling_is_accelerate_s_in_one_process_and_refused_in_several(
+def test_a_launcher_s_compilation_works_in_one_process_and_is_refused_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")

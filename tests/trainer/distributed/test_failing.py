@@ -15,7 +15,7 @@ from tests.support.processes import at_ease
 from tests.trainer.distributed.asked import STRATEGIES, ZERO
 
 ENOUGH_SECONDS = 120
-"""Of the 1,800 that a message may take; it is some ten, and the start of torch."""
+"""Seconds that the end may take, out of the 1,800 of a message. It takes about ten, and the start of torch."""
 
 
 @pytest.mark.soak
@@ -39,7 +39,7 @@ def test_it_does_not_wait_for_one_that_computes_for_long(tmp_path: Path, strateg
 
 
 def ended(folder: Path, **asked: Any) -> list[str]:
-    """What each of two processes has said at its end, which torchrun brings about as soon as one of them fails."""
+    """Returns the last output of each of two processes. Torchrun ends all as soon as one fails."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--redirects=3"]
     job = [f"--log-dir={folder / 'log'}", "-m", "tests.trainer.distributed.failing", str(folder), json.dumps(asked)]
     # DeepSpeed calls programs beside the interpreter.

@@ -1,4 +1,4 @@
-"""What `fsdp` and `fsdp_config` ask for, and what of it cannot be."""
+"""Settings of `fsdp` and `fsdp_config` that are applied, and those that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `accelerate launch` says of how to share the work, in the very variables that it sets."""
+"""Strategies that `accelerate launch` requests, in the variables that it really sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FSDP_2 = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANS
 
 
 def told(*options: str) -> dict[str, str]:
-    """What accelerate tells the processes that it starts so, of sharing."""
+    """Returns the variables about sharing that accelerate sets for these options."""
     args = launch_command_parser().parse_args(
         [*options, "--mixed_precision", "no", "--num_processes", "2", "--num_machines", "1", "s.py"]
     )

@@ -33,10 +33,10 @@ def whole(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("start", ["came_of_parts", "came_of_four"])
-def test_a_model_that_transformers_loaded_in_parts_trains_as_the_whole_one_and_resumes(
+def test_a_model_that_transformers_loaded_in_parts_trains_as_a_whole_one_and_resumes(
     start: str, whole: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    """Of two processes all compute one batch; of four, two groups of two, that shard what they have by FSDP."""
+    """Two processes compute one batch together. Four processes form two such groups, which shard by FSDP."""
     for item in request.getfixturevalue(start)("loaded"):
         assert "error" not in item, item.get("trace")
         scenarios.assert_same_run(item["whole"], whole)
@@ -70,7 +70,7 @@ def test_half_precision_computes_in_parts_too(came_of_parts: Results, whole: dic
 
 
 def test_those_who_compute_a_batch_together_read_the_same(came_of_parts: Results) -> None:
-    """Also where each would have drawn another order."""
+    """All processes of a group read the same, although each would have drawn another order."""
     first, other = came_of_parts("a sampler of its own")
 
     assert "error" not in first, first.get("trace")

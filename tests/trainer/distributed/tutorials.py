@@ -75,7 +75,7 @@ TRAINED: dict[str, Config] = {
         },
     },
 }  # fmt: skip
-"""These train. Each is run by `make soak` in single precision and in bfloat16, stopped, and continued."""
+"""Settings that train. `make soak` runs each in single precision and in bfloat16, stopped and continued."""
 
 _NVME: Config = {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True}
 _WARM_UP: Config = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}
@@ -124,4 +124,4 @@ REFUSED: dict[str, tuple[Config, str, str]] = {
         "bf16.bf16_master_weights_and_grads", "not tested",
     ),
 }  # fmt: skip
-"""These are refused where a job is posted: at which place, and what the answer says."""
+"""Settings that a POST refuses, with the place and the text of the answer."""

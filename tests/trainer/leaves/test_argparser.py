@@ -1,4 +1,4 @@
-"""Command lines, dicts and files become dataclasses as the reference's parser makes them."""
+"""Command lines, dicts and files become dataclasses as Hugging Face's parser makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a collator makes of samples is what the reference's makes, draw by draw; what it cannot make is told by name."""
+"""Collators make the same batches as those of transformers, draw by draw. Samples that do not fit are named."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ def test_flattening_is_the_references(options: dict[str, Any]) -> None:
 
 
 def restored(inputs: list[int], labels: list[int]) -> list[int]:
-    """What T5 would have to answer, put back in: every sentinel of the input gives way to its span."""
+    """Returns the text with T5's answers put back, in which every sentinel is replaced by its span."""
     sentinels = {t5().convert_tokens_to_ids(f"<extra_id_{number}>") for number in range(30)}
     spans: dict[int, list[int]] = {}
     for token in labels:

@@ -1,4 +1,7 @@
-"""What several machines wrote, in one folder; and what one has, on the others. Processes are threads here."""
+"""Files of several machines come together in one folder, and those of one machine reach the others.
+
+Threads stand in for processes.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def company(monkeypatch: pytest.MonkeyPatch) -> Company:
 
 
 def all_do(company: Company, work: Callable[[Thread], Any]) -> list[Any]:
-    """What it came to in each: an error, where it raised."""
+    """Runs `work` on every machine, and returns the results, with an error where one was raised."""
 
     def one(rank: int) -> Any:
         try:
@@ -97,7 +100,7 @@ def one_of_each(rank: int, at: Path) -> None:
 
 
 def test_what_each_machine_wrote_is_one_checkpoint_on_the_first(company: Company, tmp_path: Path) -> None:
-    """Of nothing, of one piece, of two; where several have written one path, the first one's stands."""
+    """Machines write nothing, one piece or two. If several wrote one path, the first machine's file stays."""
     made = saved(company, tmp_path, one_of_each)
 
     assert [type(instance) for instance in made] == [files.Checkpoint] * WORLD, made

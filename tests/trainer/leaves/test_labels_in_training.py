@@ -17,7 +17,7 @@ from footplate.trainer.trainer import Trainer
 
 
 class Plain(nn.Module):
-    """Says nothing about its classes, and returns logits or a loss of its own."""
+    """A model that does not state its classes, and returns logits or a loss of its own."""
 
     def __init__(self, *, own_loss: bool) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ class Together(Alone):
 
 
 def rounds(*counts: int, batch: Callable[[int], Any] = lambda rank: {"x": torch.full((2,), rank)}) -> list[list[Any]]:
-    """What each process gets that has so many batches."""
+    """Returns the batches of each process, given the number of batches that it has."""
     report: list[Any] = [None] * len(counts)
     barrier = threading.Barrier(len(counts))
 

@@ -1,4 +1,4 @@
-"""Losses by name are the reference's; the same families as sums and counts do not depend on how a batch was cut."""
+"""Losses by name equal those of transformers. As sums and counts they do not depend on how a batch was cut."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def detection(**values: Any) -> Any:
 
 @pytest.fixture
 def reference(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Theirs, with our matching in place of SciPy's and without asking for it."""
+    """Returns transformers' detection losses with our matching instead of SciPy's."""
     monkeypatch.setattr(their_detection, "linear_sum_assignment", linear_sum_assignment, raising=False)
     monkeypatch.setattr(their_detection, "requires_backends", lambda *_: None)
     from transformers import image_transforms

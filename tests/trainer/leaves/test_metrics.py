@@ -64,7 +64,7 @@ def averaged(kind: str, average: str, seen: list[tuple[int, int]]) -> float:
 
 
 def matthews(seen: list[tuple[int, int]]) -> float:
-    """By Pearson's formula over one-hot vectors."""
+    """Returns the correlation by Pearson's formula over one-hot vectors."""
     classes = range(CLASSES)
     total = len(seen)
     named = [sum(item == which for item, _ in seen) for which in classes]
@@ -100,7 +100,7 @@ def test_accuracy_and_correlation_are_their_formulas() -> None:
 
 
 def area(scores: list[float], positive: list[bool]) -> float:
-    """By comparing every positive with every negative."""
+    """Returns the area under the curve by comparing every positive with every negative."""
     high = [score for score, is_one in zip(scores, positive, strict=True) if is_one]
     low = [score for score, is_one in zip(scores, positive, strict=True) if not is_one]
     return sum((score > two) + (score == two) / 2 for score in high for two in low) / (len(high) * len(low))

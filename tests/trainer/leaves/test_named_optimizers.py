@@ -36,7 +36,7 @@ class Bottleneck(nn.Module):
 
 
 class Codec(nn.Module):
-    """Compresses: an encoder, an entropy bottleneck with `.quantiles`, a decoder; dropout, so that draws matter."""
+    """A compressor with an entropy bottleneck that has `.quantiles`, and dropout, so that draws matter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,7 +298,7 @@ def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
 
 
 def test_a_step_that_began_again_for_want_of_memory_has_the_gradients_of_one(tmp_path: Path) -> None:
-    """What was sent back before memory ran out is forgotten, and is not counted either."""
+    """Gradients from before memory ran out are forgotten, and are not counted either."""
 
     class Two(nn.Module):
         def __init__(self, fails_at: int) -> None:

@@ -1,4 +1,4 @@
-"""Which optimizer a name makes, what it is made with, and that the built-in ones step as they should."""
+"""A name selects an optimizer class and its arguments. The built-in optimizers step as they should."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from footplate.trainer.optimizers.choose import _MAKERS
 
 
 def arguments(name: str, optim_args: str | None = None, **values: Any) -> Any:
-    """As the Trainer gets them; the names of this page are the library's, whatever the arguments offer."""
+    """Returns the Trainer's arguments. The names of these tests are the library's, whatever the arguments accept."""
     made: Any = TrainingArguments("out", **values)
     made.optim, made.optim_args = name, optim_args
     return made

@@ -1,4 +1,4 @@
-"""Learning rates are the reference's, to the last bit, whatever the schedule is called with."""
+"""Learning rates equal those of transformers to the last bit, whatever a schedule is called with."""
 
 from __future__ import annotations
 

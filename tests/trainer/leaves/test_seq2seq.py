@@ -1,4 +1,4 @@
-"""Evaluation by generating is the reference's: the same script on either side gives the same texts and numbers."""
+"""Evaluation by generating equals Hugging Face's. The same script gives the same texts and numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_model() -> T5ForConditionalGeneration:
 
 
 def rows() -> list[dict[str, Any]]:
-    """To repeat what was said, backwards."""
+    """Returns samples whose answer is the input, backwards."""
     encoded = [dict(t5()(text)) for text in TEXTS * 4]
     return [{**sample, "labels": [*sample["input_ids"][-2::-1], 1]} for sample in encoded]
 

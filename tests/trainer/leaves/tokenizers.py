@@ -1,4 +1,4 @@
-"""Real tokenizers of the reference's, made of a few words: nothing is downloaded."""
+"""Real tokenizers of transformers, made of a few words without a download."""
 
 from __future__ import annotations
 
