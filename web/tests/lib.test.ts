@@ -7,6 +7,7 @@ import { formatBytes, formatDuration, formatNumber } from "../src/lib/format";
 import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
 import { familiesOf, groupMetrics } from "../src/lib/groups";
 import type { Job } from "../src/api/types";
+import { systemValues } from "../src/lib/system";
 import { band, rangeWithoutOutliers, smooth } from "../src/lib/smooth";
 
 describe("format", () => {
@@ -116,5 +117,27 @@ describe("families", () => {
     expect(titles("seeds")).toEqual([["a", 2], ["b-s1", 1]]);
     expect(titles("training.learning_rate")).toEqual([['learning_rate "a"', 2], ['learning_rate "b"', 1]]);
     expect(titles("all")).toEqual([["all", 3]]);
+  });
+});
+
+describe("use of the machine", () => {
+  const event = { job: "job_1", no: 1, attempt: 1, rank: 0, kind: "system" as const, at: "", step: null, epoch: null };
+
+  it("draws CPU, memory and each GPU, and not the time that training has run", () => {
+    const gpus = [{ uuid: "a", percent: 90, memory_mb: 1000 }, { uuid: "b", percent: 10, memory_mb: 20 }];
+    const values = systemValues({ ...event, data: { running_s: 10, cpu_percent: 99.5, memory_mb: 300, gpus } });
+
+    expect(Object.fromEntries(values)).toEqual({
+      "system/cpu_percent": 99.5,
+      "system/memory_mb": 300,
+      "system/gpu0_percent": 90,
+      "system/gpu0_memory_mb": 1000,
+      "system/gpu1_percent": 10,
+      "system/gpu1_memory_mb": 20,
+    });
+  });
+
+  it("tells the ranks of a job apart", () => {
+    expect(systemValues({ ...event, rank: 1, data: { cpu_percent: 5 } })).toEqual([["system/cpu_percent (rank 1)", 5]]);
   });
 });

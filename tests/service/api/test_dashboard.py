@@ -12,6 +12,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, async_playwright, expect
 from sqlalchemy import Connection, insert, select
 
+from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from service.api import dashboard
 from service.store import tables
@@ -70,6 +71,19 @@ async def test_a_person_watches_a_job_and_steers_it(api: Api, page: Page) -> Non
     await expect(page.get_by_role("heading", level=1)).to_contain_text("stopping")
     await page.get_by_role("tab", name="attempts").click()
     await expect(page.locator(".timeline")).to_contain_text("Attempt 1 on")
+
+
+async def test_the_use_of_cpu_memory_and_gpus_is_drawn_from_the_first_minute_on(api: Api, page: Page) -> None:
+    job, worker = trained(api, [{"loss": 2.0}])
+    gpus = [{"uuid": "gpu-a", "percent": 80, "memory_mb": 900}]
+    worker.send(worker.write(Kind.SYSTEM, {"running_s": 10.0, "cpu_percent": 50.0, "memory_mb": 300.0, "gpus": gpus}))
+    await page.goto(f"{api.url}/#/jobs/{job}")
+
+    await expect(page.locator('[data-metric="system/cpu_percent"] .legend b')).to_have_text("50")
+    await expect(page.locator('[data-metric="system/gpu0_percent"] .legend b')).to_have_text("80")
+    worker.send(worker.write(Kind.SYSTEM, {"running_s": 20.0, "cpu_percent": 60.0, "memory_mb": 300.0, "gpus": gpus}))
+    api.services.tail.wake([job])
+    await expect(page.locator('[data-metric="system/cpu_percent"] .legend b')).to_have_text("60")
 
 
 async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, page: Page) -> None:

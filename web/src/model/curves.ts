@@ -5,6 +5,7 @@ import { LiveFeed } from "../api/live";
 import { request } from "../api/client";
 import type { Job, JobEvent } from "../api/types";
 import type { Curve } from "../lib/smooth";
+import { systemValues } from "../lib/system";
 
 export type Axis = "step" | "epoch" | "relative" | "time";
 
@@ -20,6 +21,8 @@ const MOST_POINTS = 4000;
 const HISTORY_POINTS = 1000;
 /** Curves per request: the server answers at most 100,000 points at once. */
 const NAMES_PER_REQUEST = 50;
+/** Each has 1,000 events of one rank, 10 seconds apart: a day is nine pages. */
+const SYSTEM_PAGES = 10;
 
 /** Moves with every change of a curve. */
 export const curvesVersion = signal(0);
@@ -79,6 +82,7 @@ interface SeriesAnswer {
 async function load(job: Job, axis: Axis): Promise<void> {
   // The cursor is taken first: an event that arrives between the two is drawn twice at one place, never lost.
   if (!cursors.has(job.id)) cursors.set(job.id, job.last_no);
+  const until = cursors.get(job.id)!;
   arrived.set(job.id, []);
   const other = axis === "step" ? null : axis === "epoch" ? "epoch" : "time";
   const mine = new Map<string, Points>();
@@ -98,8 +102,10 @@ async function load(job: Job, axis: Axis): Promise<void> {
         });
       }
     }
+    const system = await systemHistory(job.id, until);
     curves.set(job.id, mine);
     axes.set(job.id, other ?? "step");
+    for (const event of system) draw(event);
     for (const event of arrived.get(job.id)!) draw(event);
   } finally {
     arrived.delete(job.id);
@@ -122,6 +128,18 @@ function fit(values: number[], length: number): number[] {
   return values.length === length ? values : Array.from({ length }, (_, index) => values[index] ?? NaN);
 }
 
+/** The job's use of CPU, memory and GPUs until now, as its nodes sent it. Of a very long job, the first pages. */
+async function systemHistory(id: string, until: number): Promise<JobEvent[]> {
+  const events: JobEvent[] = [];
+  let after: string | null = "0";
+  for (let page = 0; page < SYSTEM_PAGES && after !== null; page += 1) {
+    const answer: { data: JobEvent[]; next_cursor: string | null } = await request(`/jobs/${id}/events?kinds=system&limit=1000&after=${after}`);
+    events.push(...answer.data.filter((event) => event.no <= until));
+    after = answer.next_cursor;
+  }
+  return events;
+}
+
 const toNumber = (value: unknown) => (typeof value === "number" ? value : Number(value ?? NaN));
 
 function receive(events: JobEvent[]): void {
@@ -141,8 +159,8 @@ function receive(events: JobEvent[]): void {
 
 /** Adds each value of an event to its curve. Returns false if none could be drawn. */
 function draw(event: JobEvent): boolean {
-  const prefix = event.kind === "system" ? "system/" : "";
-  return Object.entries(event.data).map(([name, value]) => add(event, prefix + name, value)).some(Boolean);
+  const values = event.kind === "system" ? systemValues(event) : Object.entries(event.data);
+  return values.map(([name, value]) => add(event, name, value)).some(Boolean);
 }
 
 /** Adds a point. A retried job goes back some steps: what it runs again replaces what it ran. */
